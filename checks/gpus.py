@@ -1,0 +1,30 @@
+"""NVIDIA GPUs on the PCI bus and the NUMA nodes that they sit on, from sysfs alone."""
+
+from __future__ import annotations
+
+from checks.root import Root
+from checks.unknown import Unknown
+
+PCI_DEVICES = "/sys/bus/pci/devices"
+NVIDIA = "0x10de"
+# PCI class codes: 0x0300 VGA controller, 0x0302 3D controller (pci.ids).
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+
+
+def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
+    """The NUMA node of each GPU in PCI order, which is NVML's order; None where it names none."""
+    addresses = root.names(PCI_DEVICES)
+    if isinstance(addresses, Unknown):
+        return () if addresses.absent else addresses
+    nodes: list[int | None] = []
+    for address in addresses:
+        folder = f"{PCI_DEVICES}/{address}"
+        vendor = root.text(f"{folder}/vendor")
+        if isinstance(vendor, Unknown) or vendor.strip() != NVIDIA:
+            continue
+        kind = root.text(f"{folder}/class")
+        if isinstance(kind, Unknown) or kind.strip()[:6] not in DISPLAY_CLASSES:
+            continue
+        node = root.integer(f"{folder}/numa_node")
+        nodes.append(None if isinstance(node, Unknown) or node < 0 else node)
+    return tuple(nodes)

@@ -1,0 +1,43 @@
+"""NUMA nodes of the host, and the kernel's list notation (``0-3,8``) that names them."""
+
+from __future__ import annotations
+
+from checks.root import Root
+from checks.unknown import Unknown
+
+NODES = "/sys/devices/system/node"
+
+
+def numa_nodes(root: Root) -> tuple[int, ...]:
+    """The nodes that sysfs shows, ascending; empty where it shows none (no NUMA, no sysfs)."""
+    names = root.names(NODES)
+    if isinstance(names, Unknown):
+        return ()
+    return tuple(
+        sorted(int(name[4:]) for name in names if name[:4] == "node" and name[4:].isdigit())
+    )
+
+
+def memory_nodes(root: Root) -> tuple[int, ...]:
+    """The nodes with memory, over which the kernel spreads ``vm.nr_hugepages``."""
+    content = root.text(f"{NODES}/has_memory")
+    if isinstance(content, Unknown):
+        return numa_nodes(root)
+    try:
+        return parse_node_list(content)
+    except ValueError:
+        return numa_nodes(root)
+
+
+def parse_node_list(text: str) -> tuple[int, ...]:
+    """``"0-1,4"`` as ``(0, 1, 4)``, ascending, each once. Raises ValueError on anything else."""
+    nodes: set[int] = set()
+    for part in text.strip().split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"not a list of NUMA nodes: {text.strip()!r}")
+        # No machine has more: the kernel's own limit is 1 << CONFIG_NODES_SHIFT (10 at most).
+        if int(last or first) >= 1024 or int(last or first) < int(first):
+            raise ValueError(f"not a range of NUMA nodes: {part.strip()!r}")
+        nodes.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(nodes))
