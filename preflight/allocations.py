@@ -1,0 +1,94 @@
+"""The records of Mooncake's allocations: what is mapped, from where, and what a shortage does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from checks.hugetlb_fit import Spot
+
+
+class Backing(Enum):
+    HUGETLB = "hugetlb"
+    MEMFD_HUGETLB = "memfd_hugetlb"
+    ARENA = "arena"
+    REGULAR = "regular"
+    NONE = "none"  # not mapped: it failed, or was dropped
+
+
+class OnShortage(Enum):
+    """What happens when the pages for an allocation are not there."""
+
+    FAILS = "fails"
+    FALLS_BACK = "falls_back"
+    BUS_ERROR = "bus_error"
+
+
+class Outcome(Enum):
+    TAKEN = "taken"
+    FELL_BACK = "fell_back"
+    FAILED = "failed"
+
+
+class Allocation(NamedTuple):
+    """One mapping, or one node's share of it.
+
+    bytes: as the caller asks, before rounding. pages: taken, of ``page_size_bytes`` each (0 inside
+    the arena, whose own pages are counted with the arena, and 0 for what was not mapped).
+    node: the NUMA node that the pages are bound to, None if to none. error: what the process says
+    when the pages are not there.
+    """
+
+    what: str
+    bytes: int
+    backing: Backing
+    page_size_bytes: int
+    pages: int
+    node: int | None
+    registered: bool
+    on_shortage: OnShortage
+    outcome: Outcome = Outcome.TAKEN
+    error: str = ""
+
+
+class Pools(Protocol):
+    """Where a replay's huge pages come from."""
+
+    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        """Whether the kernel allows such a mapping; takes nothing. ``node`` binds the process."""
+
+    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        """Take pages, all or none; ``node``: where they must come from, None for anywhere."""
+
+
+class EndlessPools:
+    """Pools that never run short: a replay against them tells what is asked for."""
+
+    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        return True
+
+    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        return True
+
+
+class StockedPools:
+    """Pools with so many pages in all and on each node. What is not given is empty."""
+
+    def __init__(self, pages: Mapping[Spot, int]) -> None:
+        self._left = dict(pages)
+
+    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        in_all = self._left.get(Spot(page_size_bytes, None), 0)
+        return pages <= in_all and (node is None or pages <= self._on(page_size_bytes, node))
+
+    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        if not self.grants(page_size_bytes, pages, node):
+            return False
+        self._left[Spot(page_size_bytes, None)] -= pages
+        if node is not None:
+            self._left[Spot(page_size_bytes, node)] -= pages
+        return True
+
+    def _on(self, page_size_bytes: int, node: int) -> int:
+        return self._left.get(Spot(page_size_bytes, node), 0)

@@ -1,0 +1,82 @@
+"""How Mooncake's releases differ in what they map: one table.
+
+Every row was read in source at that tag; the TCP rows were also run (the wheels 0.3.8 to
+0.3.13.post1 and 0.3.14), see ``tests/real``.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+from checks.units import GIB, MIB
+
+
+class NumaSegments(Enum):
+    """What a segment is mapped from when the NICs sit on several NUMA nodes."""
+
+    NONE = "one mapping, on no node in particular"
+    REGULAR = "split over the NIC nodes, on regular pages even where huge pages are asked for"
+    HUGETLB = "split over the NIC nodes, on huge pages"
+
+
+class Release(NamedTuple):
+    """What one release maps; each field holds until a later row changes it."""
+
+    first: tuple[int, int, int, int]
+    hugepages: bool  # MC_STORE_USE_HUGEPAGE is read at all
+    arena: bool
+    arena_in_store_pages: bool  # else in pages of the kernel's default size
+    numa_segments: NumaSegments
+    # True: a rank bound to some nodes (numactl --membind) splits its segment over those alone.
+    numa_segments_stay_bound: bool
+    page_sizes_bytes: tuple[int, ...]
+    no_local_buffer: str  # what setup does when the local buffer finds no pages
+
+
+_RAISES, _RETURNS = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
+_X86_SIZES = (2 * MIB, GIB)
+_ALL_SIZES = (2 * MIB, 512 * MIB, GIB)
+_NONE, _REGULAR, _HUGETLB = NumaSegments.NONE, NumaSegments.REGULAR, NumaSegments.HUGETLB
+
+# fmt: off
+RELEASES = (
+    #       first          hugepages arena  in pages NUMA     bound  sizes       no local buffer
+    Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES),
+    Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES),
+    Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES),
+    Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES),
+    Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES),
+    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _RETURNS),
+)
+# fmt: on
+
+# The newest release that this table was held against.
+NEWEST_KNOWN = "0.3.14"
+
+_VERSION = re.compile(
+    r"v?(\d{1,6})\.(\d{1,6})\.(\d{1,6})(?:\.?post(\d{1,6}))?(?:(?:a|b|rc|\.dev|\+)[\w.]*)*",
+    re.ASCII,
+)
+
+
+def parse_version(text: str) -> tuple[int, int, int, int]:
+    """``"0.3.13.post1"`` as ``(0, 3, 13, 1)``. Raises ValueError with the right spelling."""
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not a Mooncake version: write 0.3.13.post1 or 0.3.14, as the wheel does"
+        )
+    major, minor, patch, post = match.groups()
+    return (int(major), int(minor), int(patch), int(post or 0))
+
+
+def release(text: str) -> Release:
+    """The behaviour of the version ``text``. Raises ValueError as ``parse_version`` does."""
+    version = parse_version(text)
+    return next(row for row in reversed(RELEASES) if row.first <= version)
+
+
+def newer_than_known(text: str) -> bool:
+    return parse_version(text) > parse_version(NEWEST_KNOWN)
