@@ -1,0 +1,238 @@
+"""What to set: the pool to reserve, the environment to export, and the arena worth having."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.hugetlb import GIGANTIC_BYTES, POOLS, Pool
+from checks.hugetlb_fit import Pages, Spot
+from checks.numa import NODES
+from checks.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
+from checks.unknown import Unknown
+from preflight.allocations import Backing
+from preflight.sizing import Sizing, without_arena
+
+# SGLang keeps this much of MemAvailable for the system before it admits an L2 pool
+# (mem_cache/pool_host/base.py, every version from 0.4.9 to 0.5.23).
+SGLANG_RESERVE_BYTES = 10 * GIB
+
+
+class Recommendation(NamedTuple):
+    """One thing to do: a stable id, a sentence, and commands to copy (none where none helps)."""
+
+    id: str
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
+    """In the order in which they are to be carried out."""
+    arena = _arena(sizing)
+    needs = without_arena(sizing).needs if arena else sizing.verdict.needs
+    added = _added_bytes(sizing, needs)
+    return (
+        *arena,
+        *_reservation(sizing, "to run it as written, " if arena else ""),
+        *_host_memory(sizing, added),
+        *_sglang_gate(sizing, added),
+        *_environment(sizing, keep_arena=not arena),
+    )
+
+
+def _added_bytes(sizing: Sizing, needs: Pages) -> int:
+    """Memory that becomes huge pages when the pools grow to their targets."""
+    targets = reserve_targets(sizing, needs).items()
+    return sum(spot.page_size_bytes * (target - (now or 0)) for spot, (target, now) in targets)
+
+
+def reserve_targets(sizing: Sizing, needs: Pages) -> dict[Spot, tuple[int, int | None]]:
+    """``(nr_hugepages to set, nr_hugepages now)`` of each pool or node that must grow.
+
+    The target counts the pages that others hold; nothing is ever lowered. Now is None where the
+    pool cannot be read: the target then is what this launch needs alone.
+    """
+    targets: dict[Spot, tuple[int, int | None]] = {}
+    sizes = {spot.page_size_bytes for spot, pages in needs.items() if pages}
+    for size in sorted(sizes):
+        pool = sizing.host.hugetlb.pool(size)
+        bound = sorted(
+            spot for spot in needs if spot.page_size_bytes == size and spot.node is not None
+        )
+        for spot in bound or [Spot(size, None)]:
+            now, held = _now_and_held(pool, spot.node)
+            target = needs[spot] + held
+            if now is None or target > now:
+                targets[spot] = (target, now)
+    return targets
+
+
+def _now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
+    if isinstance(pool, Unknown):
+        return (0 if pool.absent else None), 0
+    if node is None:
+        return pool.total_pages, pool.held_pages
+    share = pool.nodes.get(node)
+    if share is None:
+        return None, 0
+    # A reservation may be taken from any node, so each node must be able to bear it.
+    return share.total_pages, share.total_pages - share.free_pages + pool.reserved_pages
+
+
+def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
+    if not sizing.need_bytes:
+        return []
+    targets = reserve_targets(sizing, sizing.verdict.needs)
+    if not targets:
+        text = "the pools are large enough: nothing to reserve"
+        return [Recommendation("reserve-hugepages", text)]
+    commands: list[str] = []
+    reasons: list[str] = []
+    for spot, (target, now) in targets.items():
+        commands += _reserve_commands(sizing, spot, target)
+        where = "" if spot.node is None else f" on node {spot.node}"
+        needed = sizing.verdict.needs[spot]
+        others = f", {target - needed} that others hold" if target > needed else ""
+        was = "unknown" if now is None else str(now)
+        reasons.append(
+            f"{target} pages of {format_page_size(spot.page_size_bytes)}{where}: {needed} for this "
+            f"launch{others} (now {was})"
+        )
+    text = f"{condition}reserve {'; '.join(reasons)}"
+    return [Recommendation("reserve-hugepages", text, tuple(commands))]
+
+
+def _reserve_commands(sizing: Sizing, spot: Spot, target: int) -> list[str]:
+    size_kib = spot.page_size_bytes // KIB
+    if spot.node is not None:
+        file = f"{NODES}/node{spot.node}/hugepages/hugepages-{size_kib}kB/nr_hugepages"
+        return [f"echo {target} | sudo tee {file}"]
+    commands = []
+    if spot.page_size_bytes >= GIGANTIC_BYTES:
+        gib = spot.page_size_bytes // GIB
+        commands.append(
+            f"# at boot, on the kernel command line: hugepagesz={gib}G hugepages={target}"
+        )
+        commands.append("# at run time only where memory is not yet fragmented:")
+    if spot.page_size_bytes == sizing.inputs.launch.default_page_bytes:
+        return [*commands, f"sudo sysctl -w vm.nr_hugepages={target}"]
+    file = f"{POOLS}/hugepages-{size_kib}kB/nr_hugepages"
+    return [*commands, f"echo {target} | sudo tee {file}"]
+
+
+def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
+    """Whether this host's memory can give the pages that are to be added."""
+    if not added:
+        return []
+    total = sizing.host.memory_bytes("MemTotal")
+    available = sizing.host.memory_bytes("MemAvailable")
+    if isinstance(total, Unknown) or isinstance(available, Unknown):
+        reason = total if isinstance(total, Unknown) else available
+        why = reason.reason if isinstance(reason, Unknown) else ""
+        text = f"whether this host's memory can give {format_bytes(added)} is unknown ({why})"
+        return [Recommendation("host-memory-unknown", text)]
+    if added > total:
+        text = (
+            f"this host cannot give {format_bytes(added)} more huge pages: it has "
+            f"{format_bytes(total)} of memory; lower the L2 pool, the segment, or the ranks on it"
+        )
+        return [Recommendation("host-memory-too-small", text)]
+    if added > available:
+        text = (
+            f"{format_bytes(added)} more huge pages are more than the {format_bytes(available)} "
+            "of memory that is available now: stop what runs, or reserve at boot"
+        )
+        return [Recommendation("host-memory-busy", text)]
+    text = (
+        f"this host can give {format_bytes(added)} more huge pages: "
+        f"{format_bytes(available)} of memory is available"
+    )
+    return [Recommendation("host-memory-suffices", text)]
+
+
+def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
+    """SGLang admits an L2 pool on MemAvailable, which huge pages are not part of."""
+    flags = sizing.inputs.flags
+    available = sizing.host.memory_bytes("MemAvailable")
+    if isinstance(available, Unknown) or flags.segment_scope != "instance":
+        return []
+    if not sizing.inputs.settings.hugepages or flags.available_bytes is not None:
+        return []
+    left = available - added
+    wanted = flags.hicache_bytes * sizing.inputs.ranks + SGLANG_RESERVE_BYTES
+    if left >= wanted:
+        return []
+    text = (
+        f"SGLang asks for {format_bytes(wanted)} of MemAvailable besides the huge pages "
+        f"(L2 x {sizing.inputs.ranks} ranks + 10 GiB: it does not see that the pool is on huge "
+        f"pages), and {format_bytes(max(0, left))} would be left: expect 'Not enough host memory "
+        "available'"
+    )
+    return [Recommendation("sglang-admission", text)]
+
+
+def _arena(sizing: Sizing) -> list[Recommendation]:
+    """The arena that is really used, when the one asked for is waste."""
+    arenas = [a for process in sizing.asked for a in process.allocations if a.what == "arena"]
+    if not arenas:
+        return []
+    page, pool_bytes = arenas[0].page_size_bytes, arenas[0].pages * arenas[0].page_size_bytes
+    used = max(process.arena_used_bytes for process in sizing.asked)
+    exact = round_up(used, page)
+    least = without_arena(sizing).needs
+    least_bytes = sum(
+        spot.page_size_bytes * pages for spot, pages in least.items() if spot.node is None
+    )
+    saved = sizing.need_bytes - least_bytes
+    if saved <= 0:
+        return []
+    serves_segment = any(
+        a.what == "global segment" and a.backing is Backing.ARENA
+        for process in sizing.asked
+        for a in process.allocations
+    )
+    why = (
+        f"a rank uses {format_bytes(used)} of its arena's {format_bytes(pool_bytes)}; the L2 pool "
+        "never comes from it"
+    )
+    if not serves_segment and sizing.inputs.flags.segment_bytes:
+        why += ", and here neither does the segment"
+    text = (
+        f"{why}. Without it the launch needs {format_bytes(least_bytes)}, "
+        f"{format_bytes(saved)} less"
+    )
+    if serves_segment and page == sizing.inputs.settings.hugepage_bytes:
+        text += f"; an arena of {exact // MIB}mb takes the same"
+    pools = reserve_targets(sizing, least)
+    commands = [
+        command
+        for spot, (target, _) in pools.items()
+        for command in _reserve_commands(sizing, spot, target)
+    ]
+    return [Recommendation("drop-arena", text, ("unset MC_MMAP_ARENA_POOL_SIZE", *commands))]
+
+
+def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
+    """The environment block of the launch, for the shell that starts it."""
+    settings, flags = sizing.inputs.settings, sizing.inputs.flags
+    commands = []
+    if settings.hugepages:
+        size = settings.hugepage_bytes
+        spelled = f"{size // GIB}GB" if size >= GIB else f"{size // MIB}MB"
+        commands += ["export MC_STORE_USE_HUGEPAGE=1", f"export MC_STORE_HUGEPAGE_SIZE={spelled}"]
+    else:
+        commands.append("unset MC_STORE_USE_HUGEPAGE MC_STORE_HUGEPAGE_SIZE")
+    commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={_segment_spelling(flags.segment_bytes)}")
+    arena = settings.arena_bytes
+    used = arena is not None and settings.hugepages and not settings.arena_disabled
+    if arena is None or not used or not keep_arena:
+        commands.append("unset MC_MMAP_ARENA_POOL_SIZE")
+    else:
+        spelled = f"{arena // MIB}mb" if arena % MIB == 0 else f"{arena}b"
+        commands.append(f"export MC_MMAP_ARENA_POOL_SIZE={spelled}")
+    text = "export for the launch"
+    return [Recommendation("environment", text, tuple(commands))]
+
+
+def _segment_spelling(size: int) -> str:
+    """What SGLang reads: whole ``gb`` (2^30), else plain bytes."""
+    return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)
