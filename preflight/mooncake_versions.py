@@ -33,22 +33,28 @@ class Release(NamedTuple):
     numa_segments_stay_bound: bool
     page_sizes_bytes: tuple[int, ...]
     no_local_buffer: str  # what setup does when the local buffer finds no pages
+    no_host_pool: str  # what the allocator says when an L2 host pool finds none
 
 
 _RAISES, _RETURNS = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
+_PLAIN = "RuntimeError: Failed to map shared memory: Cannot allocate memory"
+_TELLING = (
+    "RuntimeError: Failed to map shared memory using {page} hugepages (size {size} bytes, need "
+    "{pages} hugepages): Cannot allocate memory"
+)
 _X86_SIZES = (2 * MIB, GIB)
 _ALL_SIZES = (2 * MIB, 512 * MIB, GIB)
 _NONE, _REGULAR, _HUGETLB = NumaSegments.NONE, NumaSegments.REGULAR, NumaSegments.HUGETLB
 
 # fmt: off
 RELEASES = (
-    #       first          hugepages arena  in pages NUMA     bound  sizes       no local buffer
-    Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES),
-    Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES),
-    Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES),
-    Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES),
-    Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES),
-    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _RETURNS),
+    #       first          hugepages arena  in pages NUMA     bound  sizes       short: local, host pool
+    Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES, _PLAIN),
+    Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN),
+    Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
+    Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
+    Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),
+    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _RETURNS, _TELLING),
 )
 # fmt: on
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from checks.units import KIB, MIB, round_up
+from checks.units import KIB, MIB, format_page_size, round_up
 from preflight.allocations import Allocation, Backing, OnShortage, Outcome, Pools
 from preflight.launch import Launch, Process, Protocol, StoreClient
 from preflight.mooncake_versions import NumaSegments
@@ -136,8 +136,13 @@ class _Run:
     def _shared_memory(self, what: str, size: int, registered: bool) -> Allocation:
         if not self._hugepages:
             return _regular(what, size, registered)
-        # What 0.3.13.post1 says, with no word of huge pages.
-        error = "RuntimeError: Failed to map shared memory: Cannot allocate memory"
+        page = self._page_bytes
+        mapped = round_up(size, page)
+        error = self._launch.release.no_host_pool.format(
+            page=format_page_size(page).replace(" ", "").replace("i", ""),
+            size=mapped,
+            pages=mapped // page,
+        )
         return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
 
     def _hot_cache(self, registered: bool) -> Iterator[Allocation]:

@@ -20,7 +20,8 @@ class Client:
     segment_bytes: int = 80 * MIB
     local_buffer_bytes: int = 16 * MIB
     protocol: str = "tcp"
-    offload_buffer_bytes: int | None = None  # MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES says it too
+    # What MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES comes to; None: no SSD offload.
+    offload_buffer_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,17 @@ RECORDED = (
         },
         recorded=(15 + 48, 0),
     ),
+    Case(
+        "E1 SSD offload, its default buffer",
+        clients=client(80 * MIB, offload_buffer_bytes=1280 * MIB),
+        recorded=(48, 0),
+    ),
+    Case(
+        "E2 SSD offload of 100 MiB",
+        {**ON, "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(100 * MIB)},
+        clients=client(80 * MIB, offload_buffer_bytes=100 * MIB),
+        recorded=(48, 0),
+    ),
     Case("Z1 overcommit alone", pages_2m=0, overcommit_2m=60, recorded=(48, 0)),
 )
 
@@ -255,4 +267,14 @@ MORE = (
     Case("overcommit on top", pages_2m=20, overcommit_2m=30),
     Case("overcommit too small", pages_2m=20, overcommit_2m=27, fails=REFUSED),
     *_grid(),
+)
+
+# What tells one row of the release table from the next, over TCP.
+RELEASE_CASES = (
+    Case("host pools", host_pools_bytes=(1, 5_000_000), clients=()),
+    Case("odd sizes", clients=client(83886081, 16777217)),
+    Case("arena that holds all", arena("200mb")),
+    Case("arena that holds the local buffer", arena("90mb")),
+    Case("no huge pages", {}),
+    Case("short", pages_2m=20, fails=REFUSED),
 )

@@ -7,6 +7,7 @@ root, under CI, or with MOONCAKE_PREFLIGHT_REAL=1.
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import platform
 import shutil
@@ -15,11 +16,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.real.cases import Case
 
 POOLS = Path("/sys/kernel/mm/hugepages")
 CACHE = Path(__file__).parents[2] / ".cache" / "real"
@@ -55,10 +59,19 @@ class Wheel:
 
     version: str
     folder: Path
-    environment: dict[str, str]
+    libraries: tuple[Path, ...] = ()
 
-    def command(self, name: str) -> list[str]:
-        return [str(self.folder / "mooncake" / name)]
+    def command(self, name: str) -> str:
+        return str(self.folder / "mooncake" / name)
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """This process's environment without its Mooncake settings, and with ``more``."""
+        ours = ("MC_", "MOONCAKE_")
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+        paths = {"PYTHONPATH": str(self.folder)}
+        if self.libraries:
+            paths["LD_LIBRARY_PATH"] = ":".join(str(path) for path in self.libraries)
+        return {**kept, **paths, **more}
 
 
 def install(distribution: str, version: str, *also: str) -> Path:
@@ -88,7 +101,19 @@ def install(distribution: str, version: str, *also: str) -> Path:
 @pytest.fixture(scope="session")
 def wheel_0_3_13() -> Wheel:
     folder = install("mooncake-transfer-engine-non-cuda", "0.3.13.post1")
-    return Wheel("0.3.13.post1", folder, {"PYTHONPATH": str(folder)})
+    return Wheel("0.3.13.post1", folder)
+
+
+@pytest.fixture(scope="session")
+def wheel_of() -> Callable[[str], Wheel]:
+    """Any release without CUDA; 0.3.12 and 0.3.13 link the CUDA 12 runtime all the same."""
+
+    def install_release(version: str) -> Wheel:
+        runtime = ["nvidia-cuda-runtime-cu12"] if version in ("0.3.12.post1", "0.3.13") else []
+        folder = install("mooncake-transfer-engine-non-cuda", version, *runtime)
+        return Wheel(version, folder, tuple(p.parent for p in folder.rglob("libcudart.so.12")))
+
+    return install_release
 
 
 # Every function of the CUDA driver that the 0.3.14 wheel links; each answers "no device" (100).
@@ -115,13 +140,8 @@ def wheel_0_3_14() -> Wheel:
         text=True,
         check=True,
     )
-    runtime = next(folder.rglob("libcudart.so.13"), None)
-    libraries = [str(folder), *([str(runtime.parent)] if runtime else [])]
-    return Wheel(
-        "0.3.14",
-        folder,
-        {"PYTHONPATH": str(folder), "LD_LIBRARY_PATH": ":".join(libraries)},
-    )
+    runtime = tuple(path.parent for path in folder.rglob("libcudart.so.13"))
+    return Wheel("0.3.14", folder, (folder, *runtime))
 
 
 class HugePages:
@@ -148,6 +168,17 @@ class HugePages:
                 )
         return None
 
+    def settled_use(self) -> int:
+        """2 MiB pages in use, once two looks in a row agree."""
+        folder = POOLS / "hugepages-2048kB"
+        last = -1
+        while True:
+            total, free = (int((folder / f"{n}_hugepages").read_text()) for n in ("nr", "free"))
+            if total - free == last:
+                return last
+            last = total - free
+            time.sleep(0.3)
+
 
 @pytest.fixture(scope="session")
 def huge_pages() -> Iterator[HugePages]:
@@ -168,34 +199,111 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start_master(wheel: Wheel, log: Path, *flags: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a mooncake_master and wait until it answers; the caller ends it."""
-    rpc, metrics = free_port(), free_port()
-    command = [*wheel.command("mooncake_master"), f"--rpc_port={rpc}", f"--metrics_port={metrics}"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*command, "--rpc_address=127.0.0.1", *flags],
-            stdout=output,
-            stderr=output,
-            env={**os.environ, **wheel.environment},
+class Store:
+    """A running mooncake_master of one wheel, and workers that run cases against it."""
+
+    def __init__(self, wheel: Wheel, folder: Path) -> None:
+        self.wheel = wheel
+        self.folder = folder
+        self.address = f"127.0.0.1:{free_port()}"
+        flags = (
+            f"--rpc_port={self.address.rpartition(':')[2]}",
+            f"--metrics_port={free_port()}",
+            "--enable_offload=true",
         )
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", rpc)) == 0:
-                return process, f"127.0.0.1:{rpc}"
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
-    stop(process)
-    raise RuntimeError(f"mooncake_master did not start: {log.read_text()[-500:]}")
+        self._processes = [self._start("mooncake_master", flags, {})]
+        self._wait_for(self.address)
+
+    def start_client(self, environment: Mapping[str, str], *flags: str) -> str:
+        """Start a mooncake_client, which owns a segment; returns its address."""
+        address = f"127.0.0.1:{free_port()}"
+        where = (
+            "--host=127.0.0.1",
+            f"--port={address.rpartition(':')[2]}",
+            "--metadata_server=P2PHANDSHAKE",
+            f"--master_server_address={self.address}",
+        )
+        self._processes.append(self._start("mooncake_client", (*where, *flags), environment))
+        self._wait_for(address)
+        return address
+
+    def run(self, case: Case, **more: object) -> dict[str, Any]:
+        """What the library said and took; a signal counts as what it said."""
+        order = {
+            "host_pools_bytes": case.host_pools_bytes,
+            "clients": [vars(client) for client in case.clients],
+            "master": self.address,
+            "port": free_port(),
+            "offload_path": str(self.folder),
+            **more,
+        }
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("worker.py"))],
+            input=json.dumps(order),
+            capture_output=True,
+            text=True,
+            env=self.wheel.environment(case.environment),
+            timeout=120,
+            check=False,
+        )
+        # The library logs to standard output as well.
+        answers = [line for line in done.stdout.splitlines() if line.startswith('{"said"')]
+        if not answers:
+            return {"said": f"exit {done.returncode}: {done.stderr[-2000:]}", "pages": {}}
+        answer: dict[str, Any] = json.loads(answers[-1])
+        return answer
+
+    def stop_clients(self) -> None:
+        while len(self._processes) > 1:
+            _stop(self._processes.pop())
+
+    def stop(self) -> None:
+        self.stop_clients()
+        _stop(self._processes.pop())
+
+    def _start(
+        self, name: str, flags: tuple[str, ...], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [self.wheel.command(name), *flags],
+                stdout=log,
+                stderr=log,
+                env=self.wheel.environment(environment),
+            )
+
+    def _wait_for(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self._processes[-1].poll() is None:
+            with socket.socket() as probe:
+                if probe.connect_ex((host, int(port))) == 0:
+                    return
+            time.sleep(0.05)
+        _stop(self._processes.pop())
+        logs = [path.read_text()[-500:] for path in self.folder.glob("*.log")]
+        raise RuntimeError(f"nothing answers on {address}: {logs}")
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Wheel], Store]]:
+    """One master per wheel, started when first asked for."""
+    running: dict[str, Store] = {}
+
+    def store(wheel: Wheel) -> Store:
+        if wheel.version not in running:
+            running[wheel.version] = Store(wheel, tmp_path_factory.mktemp("store"))
+        return running[wheel.version]
+
+    yield store
+    for started in running.values():
+        started.stop()

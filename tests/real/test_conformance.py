@@ -5,76 +5,37 @@ Each case runs in a process of its own, over TCP, on real HugeTLB pages, with a 
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.real.cases import MORE, RECORDED, Case
-from tests.real.conftest import HugePages, Wheel, free_port, start_master, stop
+from checks.hugetlb_fit import Spot
+from preflight.allocations import EndlessPools
+from preflight.launch import Launch, Process, Protocol, StoreClient
+from preflight.mooncake_grammar import byte_size
+from preflight.mooncake_versions import release
+from preflight.needs import pages_by_spot
+from preflight.replay import replay
+from preflight.store_environment import read_store_settings
+from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
+from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
 
-WORKER = Path(__file__).with_name("worker.py")
-CASES = RECORDED + MORE
-
 pytestmark = pytest.mark.real
+CASES = RECORDED + MORE
+# One release of each row of the table in preflight.mooncake_versions.
+RELEASES = ("0.3.8", "0.3.8.post1", "0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
+
+Stores = Callable[[Wheel], Store]
 
 
-@pytest.fixture(scope="module")
-def master(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    wheel = request.getfixturevalue("wheel_0_3_13")
-    process, address = start_master(wheel, tmp_path_factory.mktemp("master") / "log")
-    yield address
-    stop(process)
-
-
-def run_worker(case: Case, wheel: Wheel, master: str) -> dict[str, object]:
-    """What the library said and took; a signal counts as what it said."""
-    clients = [vars(client) for client in case.clients]
-    order = {
-        "host_pools_bytes": case.host_pools_bytes,
-        "clients": clients,
-        "master": master,
-        "port": free_port(),
-    }
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MC_", "MOONCAKE_"))
-    }
-    environment |= {**wheel.environment, **case.environment}
-    done = subprocess.run(
-        [sys.executable, str(WORKER)],
-        input=json.dumps(order),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=120,
-        check=False,
-    )
-    # The library logs to standard output as well.
-    answers = [line for line in done.stdout.splitlines() if line.startswith('{"said"')]
-    if not answers:
-        return {"said": f"exit {done.returncode}: {done.stderr[-2000:]}", "pages": {}}
-    answer: dict[str, object] = json.loads(answers[-1])
-    return answer
-
-
-def assert_conforms(case: Case, wheel: Wheel, master: str, huge_pages: HugePages) -> None:
+def assert_conforms(case: Case, store: Store, huge_pages: HugePages) -> None:
     refused = huge_pages.set(case.pages_2m, case.pages_1g, case.overcommit_2m)
     if refused:
         pytest.skip(refused)
-    predicted = predict(case, wheel.version)
-    answer = run_worker(case, wheel, master)
-    pages = answer["pages"]
-    assert isinstance(pages, dict)
-    said = str(answer["said"])
+    predicted = predict(case, store.wheel.version)
+    answer = store.run(case)
+    pages, said = answer["pages"], str(answer["said"])
     assert (pages.get("2048kB", 0), pages.get("1048576kB", 0), said == "ok") == (
         predicted.pages_2m,
         predicted.pages_1g,
@@ -84,19 +45,85 @@ def assert_conforms(case: Case, wheel: Wheel, master: str, huge_pages: HugePages
     if "returns" in predicted.error:
         assert said == predicted.error.split()[2].rstrip(":")
     else:
-        assert predicted.error.removeprefix("setup raises ") in ("", said)
+        assert said.startswith(predicted.error.removeprefix("setup raises ") or "ok")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_pages_taken_are_pages_predicted(
-    case: Case, wheel_0_3_13: Wheel, master: str, huge_pages: HugePages
+    case: Case, wheel_0_3_13: Wheel, stores: Stores, huge_pages: HugePages
 ) -> None:
-    assert_conforms(case, wheel_0_3_13, master, huge_pages)
+    assert_conforms(case, stores(wheel_0_3_13), huge_pages)
 
 
 @pytest.mark.real_newest
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_newest_release(
-    case: Case, wheel_0_3_14: Wheel, master: str, huge_pages: HugePages
+    case: Case, wheel_0_3_14: Wheel, stores: Stores, huge_pages: HugePages
 ) -> None:
-    assert_conforms(case, wheel_0_3_14, master, huge_pages)
+    assert_conforms(case, stores(wheel_0_3_14), huge_pages)
+
+
+@pytest.mark.parametrize("version", RELEASES)
+@pytest.mark.parametrize("case", RELEASE_CASES, ids=lambda case: case.id)
+def test_each_row_of_the_release_table(
+    version: str,
+    case: Case,
+    wheel_of: Callable[[str], Wheel],
+    stores: Stores,
+    huge_pages: HugePages,
+) -> None:
+    assert_conforms(case, stores(wheel_of(version)), huge_pages)
+
+
+# Measurements G1, G5 and G6: a mooncake_client that owns the segment, and a rank beside it.
+HOT_CACHE = {"MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"}
+
+
+@pytest.mark.parametrize(
+    ("segment", "local", "environment", "recorded"),
+    [
+        ("80MB", "16MB", {**ON, **HOT_CACHE}, 64),
+        ("0.08 GB", "0", ON, 41),
+        ("1e8", "0", ON, 48),
+        ("80MB", "16MB", {**ON, "MC_MMAP_ARENA_POOL_SIZE": "100mb"}, 50),
+        ("80MB", "16MB", {}, 0),
+    ],
+)
+def test_a_rank_beside_a_mooncake_client(
+    segment: str,
+    local: str,
+    environment: dict[str, str],
+    recorded: int,
+    wheel_0_3_13: Wheel,
+    stores: Stores,
+    huge_pages: HugePages,
+) -> None:
+    assert huge_pages.set(300, 0, 0) is None
+    mooncake = release("0.3.13.post1")
+    settings, _ = read_store_settings(environment, mooncake)
+    owner = StoreClient(byte_size(segment) or 0, byte_size(local) or 0, Protocol.TCP)
+    rank = StoreClient(0, 20_000_000, Protocol.TCP, dummy=True)
+    launch = Launch(
+        (
+            Process("mooncake_client", settings, (), (owner,)),
+            Process("rank 0", settings, (50_000_000, 30_000_000), (rank,)),
+        ),
+        mooncake,
+    )
+    spot = Spot(2 * MIB, None)
+    owner_pages, rank_pages = (
+        pages_by_spot(process.allocations).get(spot, 0)
+        for process in replay(launch, EndlessPools())
+    )
+    assert owner_pages == recorded
+    store = stores(wheel_0_3_13)
+    try:
+        flags = (f"--global_segment_size={segment}", f"--local_buffer_size={local}")
+        address = store.start_client(environment, *flags)
+        assert huge_pages.settled_use() == owner_pages
+        case = Case("rank", environment, (50_000_000, 30_000_000), ())
+        dummy = [{"dummy": True, "local_buffer_bytes": rank.local_buffer_bytes}]
+        answer = store.run(case, clients=dummy, real_client=address)
+        assert (answer["said"], answer["pages"]["2048kB"]) == ("ok", rank_pages)
+    finally:
+        store.stop_clients()

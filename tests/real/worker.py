@@ -27,29 +27,37 @@ def run(case: dict) -> str:
     from mooncake.store import MooncakeDistributedStore, MooncakeHostMemAllocator
 
     allocator = MooncakeHostMemAllocator()
-    kept = []
+    KEPT.append(allocator)
     try:
         for size in case["host_pools_bytes"]:
-            kept.append(allocator.alloc(size))
+            KEPT.append(allocator.alloc(size))
         for number, client in enumerate(case["clients"]):
             store = MooncakeDistributedStore()
-            kept.append(store)
-            code = store.setup(
-                f"127.0.0.1:{case['port'] + number}",
-                "P2PHANDSHAKE",
-                client["segment_bytes"],
-                client["local_buffer_bytes"],
-                client["protocol"],
-                "",
-                case["master"],
-            )
+            KEPT.append(store)
+            code = set_up(store, client, case, number)
             if code:
                 return str(code)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    finally:
-        KEPT.extend(kept)
     return "ok"
+
+
+def set_up(store, client: dict, case: dict, number: int) -> int:
+    if client.get("dummy"):
+        return store.setup_dummy(500 << 20, client["local_buffer_bytes"], case["real_client"])
+    offload = {}
+    if client["offload_buffer_bytes"] is not None:
+        offload = {"enable_ssd_offload": True, "ssd_offload_path": case["offload_path"]}
+    return store.setup(
+        f"127.0.0.1:{case['port'] + number}",
+        "P2PHANDSHAKE",
+        client["segment_bytes"],
+        client["local_buffer_bytes"],
+        client["protocol"],
+        "",
+        case["master"],
+        **offload,
+    )
 
 
 KEPT: list = []
