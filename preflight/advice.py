@@ -15,6 +15,8 @@ from preflight.sizing import Sizing, without_arena
 # SGLang keeps this much of MemAvailable for the system before it admits an L2 pool
 # (mem_cache/pool_host/base.py, every version from 0.4.9 to 0.5.23).
 SGLANG_RESERVE_BYTES = 10 * GIB
+# SGLang's unit of --hicache-size: decimal, not GiB (mem_cache/pool_host/base.py).
+SGLANG_GB_BYTES = 10**9
 
 
 class Recommendation(NamedTuple):
@@ -229,6 +231,12 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     else:
         spelled = f"{arena // MIB}mb" if arena % MIB == 0 else f"{arena}b"
         commands.append(f"export MC_MMAP_ARENA_POOL_SIZE={spelled}")
+    if flags.segment_scope == "instance" and flags.hicache_bytes >= SGLANG_GB_BYTES:
+        # SGLang takes whole 10^9 bytes and adds one KV page, which the remainder has room for.
+        commands.append(
+            f"# and to SGLang, which counts 10^9 bytes: --hicache-size "
+            f"{flags.hicache_bytes // SGLANG_GB_BYTES}"
+        )
     text = "export for the launch"
     return [Recommendation("environment", text, tuple(commands))]
 

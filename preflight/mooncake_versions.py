@@ -36,9 +36,9 @@ class Release(NamedTuple):
     no_host_pool: str  # what the allocator says when an L2 host pool finds none
 
 
-_RAISES, _RETURNS = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
+_RAISES, _MINUS_1 = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
 _PLAIN = "RuntimeError: Failed to map shared memory: Cannot allocate memory"
-_TELLING = (
+_LONG = (
     "RuntimeError: Failed to map shared memory using {page} hugepages (size {size} bytes, need "
     "{pages} hugepages): Cannot allocate memory"
 )
@@ -48,13 +48,13 @@ _NONE, _REGULAR, _HUGETLB = NumaSegments.NONE, NumaSegments.REGULAR, NumaSegment
 
 # fmt: off
 RELEASES = (
-    #       first          hugepages arena  in pages NUMA     bound  sizes       short: local, host pool
+    #       first          hugepages arena  in pages NUMA     bound  sizes       if short
     Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES, _PLAIN),
     Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),
-    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _RETURNS, _TELLING),
+    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _MINUS_1, _LONG),
 )
 # fmt: on
 

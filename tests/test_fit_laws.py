@@ -150,3 +150,25 @@ def test_pages_grow_with_every_size(launch: Launch, more: int) -> None:
             after = total_pages(launch._replace(processes=tuple(processes)))
             before = total_pages(launch)
             assert all(after.get(size, 0) >= count for size, count in before.items())
+
+
+def test_a_pool_that_starts_by_luck_is_no_pass() -> None:
+    """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second."""
+    client = StoreClient(16 * MIB, 4 * MIB, Protocol.TCP)
+    settings_ = StoreSettings(True, 2 * MIB, 100 * MIB)
+    ranks = tuple(Process(f"rank {rank}", settings_, (), (client,)) for rank in range(2))
+    launch = Launch(ranks, RELEASES[-1])
+    usages = hugetlb_usages(launch)
+    spot = Spot(2 * MIB, None)
+
+    def starts(pages: int) -> bool:
+        return not any(process.failure for process in replay(launch, StockedPools({spot: pages})))
+
+    def fit(pages: int) -> Fit:
+        return judge_fit(usages, exactly({spot: pages})).fit
+
+    assert [starts(pages) for pages in (19, 20, 49, 50, 55, 59, 60)] == [
+        *(False, True, True, False, False, False, True)
+    ]
+    assert [fit(pages) for pages in (20, 49, 55, 59)] == [Fit.FAILS] * 4
+    assert [fit(pages) for pages in (60, 99, 100)] == [Fit.FALLS_BACK, Fit.FALLS_BACK, Fit.FITS]
