@@ -7,8 +7,13 @@ written, and is named in ``unresolved``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from checks.unknown import Unknown
+
+# Gives the text of a file that a launch names, or why it cannot be read.
+ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
@@ -34,8 +39,8 @@ class Command(NamedTuple):
 
     words: the program and its arguments, without wrappers. environment: the variables that the
     source sets for it, the later over the earlier, those of the caller's environment included.
-    wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``), outermost
-    first, each as its words.
+    wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
+    outermost first, each as its words.
     """
 
     words: tuple[Word, ...]

@@ -1,0 +1,96 @@
+"""How Python consumers read values: SGLang's and the store service's sizes, booleans and integers.
+
+Each function returns the value, or raises ValueError in the consumer's own words. Sources: SGLang
+0.5.23 ``mem_cache/storage/mooncake_store/mooncake_store.py`` and ``environ.py``; Mooncake
+``mooncake-wheel/mooncake/mooncake_config.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STORE_SUFFIXES = (
+    ("tb", 1024**4),
+    ("gb", 1024**3),
+    ("mb", 1024**2),
+    ("kb", 1024),
+    ("t", 1024**4),
+    ("g", 1024**3),
+    ("m", 1024**2),
+    ("k", 1024),
+    ("b", 1),
+)
+
+
+def sglang_segment_bytes(value: Any) -> int:
+    """SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, a plain number is bytes."""
+    if isinstance(value, int):
+        return int(value)  # a JSON true is 1
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text.endswith("gb"):
+            number = text[:-2].strip()
+            if not number:
+                raise ValueError("Invalid global_segment_size: missing number before 'gb'")
+            return int(number) * 1024**3
+        return int(text)
+    return _int(value)
+
+
+def store_segment_bytes(value: Any) -> int:
+    """Mooncake's ``_parse_segment_size`` (0.3.12 on): floats, and every suffix from b to tb."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if not text:
+            raise ValueError("Invalid segment size: empty string")
+        for suffix, scale in _STORE_SUFFIXES:
+            if text.endswith(suffix):
+                number = text[: -len(suffix)].strip()
+                if not number:
+                    raise ValueError(f"Invalid segment size: missing number before '{suffix}'")
+                return _int(float(number) * scale)
+        return _int(float(text))
+    return _int(value)
+
+
+def store_bool(value: Any) -> bool:
+    """Mooncake's ``_parse_bool``, for JSON and environment alike."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return bool(value)
+    if value is None:
+        return False
+    text = str(value).strip().lower()
+    if text in ("", "false", "0", "no", "off", "disable"):
+        return False
+    if text in ("true", "1", "yes", "on", "enable"):
+        return True
+    raise ValueError(f"Invalid boolean value: {value!r}")
+
+
+def sglang_env_bool(text: str) -> bool:
+    """SGLang's ``EnvBool``; what it refuses becomes the default, with a warning in the log."""
+    value = text.lower()
+    if value in ("true", "1", "yes", "y"):
+        return True
+    if value in ("false", "0", "no", "n"):
+        return False
+    raise ValueError(f'"{value}" is not a valid boolean value')
+
+
+def sglang_env_int(text: str) -> int:
+    """SGLang's ``EnvInt``."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f'"{text}" is not a valid integer value') from None
+
+
+def _int(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,324 @@
+"""Rules about SGLang's HiCache flags: what is not switched on, not per host, or not combined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from checks.unknown import Unknown
+from preflight.launch_processes import LaunchProcess, SglangServer
+from preflight.rules import RuleSet, Seen, Severity
+
+RULES = RuleSet()
+_HOOK = "SGLang 0.5.23 arg_groups/hicache_hook.py"
+_POOL = "SGLang 0.5.23 mem_cache/pool_host/base.py"
+
+
+@RULES.server(
+    "arguments-refused",
+    Severity.FAIL,
+    "a command line that SGLang's argument parser refuses",
+    "the server prints its usage and ends with exit code 2",
+    "correct the argument that the message names",
+    "SGLang's own argparse declarations, 0.5.23",
+)
+def arguments_refused(server: SglangServer) -> Iterator[Seen]:
+    if server.arguments.error:
+        yield Seen(f"sglang serve: error: {server.arguments.error}")
+
+
+@RULES.server(
+    "argument-unknown",
+    Severity.WARN,
+    "an argument that SGLang 0.5.23 does not have",
+    "that release refuses it; another may know it",
+    "check the spelling against the SGLang that runs",
+    "SGLang's own argparse declarations, 0.5.23",
+)
+def argument_unknown(server: SglangServer) -> Iterator[Seen]:
+    for word in server.arguments.unrecognized:
+        if word.text.startswith("-"):
+            yield Seen(f"sglang serve: error: unrecognized arguments: {word.text}", word.origin)
+
+
+@RULES.server(
+    "hicache-not-enabled",
+    Severity.WARN,
+    "--hicache-* flags without --enable-hierarchical-cache",
+    "there is no host cache and no storage, and no message says so",
+    "add --enable-hierarchical-cache",
+    f"{_HOOK} and registry.py",
+)
+def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
+    if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
+        return
+    given = [
+        name
+        for name in server.arguments.settings
+        if name.startswith("hicache_") and server.arguments.given(name)
+    ]
+    # A decode server's retraction pool takes its size from these two.
+    if server.mode == "decode":
+        given = [name for name in given if name not in ("hicache_size", "hicache_ratio")]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        yield Seen(f"{flags}: without --enable-hierarchical-cache nothing reads them")
+
+
+@RULES.server(
+    "hicache-size-per-rank",
+    Severity.NOTE,
+    "--hicache-size with several ranks",
+    "it is 10^9 bytes for each rank, not for the host",
+    "read it times the ranks of the host",
+    f"{_POOL}; seen by running it",
+)
+def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
+    size, ranks = server.value("hicache_size"), _ranks(server)
+    if server.hicache and isinstance(size, int) and size > 0 and ranks is not None and ranks > 1:
+        yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
+
+
+@RULES.server(
+    "hicache-size-unset",
+    Severity.WARN,
+    "a --hicache-size that counts as not given, or a ratio that leaves no pool",
+    "a size of 0 or less means 'not set'; a ratio of 0 makes a pool of one page, one below 0 fails",
+    "give a positive size or ratio",
+    f"{_HOOK} and {_POOL}; seen by running it",
+)
+def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
+    size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
+    if isinstance(size, int) and size < 0:
+        yield Seen(f"--hicache-size {size}: taken as not set, --hicache-ratio decides")
+    if isinstance(ratio, float) and ratio <= 0 and not _positive(size):
+        what = "a pool of one page" if ratio == 0 else "OverflowError at start"
+        yield Seen(f"--hicache-ratio {ratio:g}: {what}")
+
+
+@RULES.server(
+    "hicache-with-radix-disabled",
+    Severity.FAIL,
+    "hierarchical cache where SGLang turns the radix cache off",
+    "the server refuses to start",
+    "drop --disable-radix-cache; on a decode server add --disaggregation-decode-enable-radix-cache",
+    "SGLang 0.5.23 arg_groups/kv_cache_hook.py, pd_disaggregation_hook.py",
+)
+def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
+    if not server.hicache:
+        return
+    if server.value("disable_radix_cache") is True:
+        yield Seen("--enable-hierarchical-cache with --disable-radix-cache")
+    decode_radix = server.value("disaggregation_decode_enable_radix_cache")
+    if server.mode == "decode" and decode_radix is not True:
+        yield Seen(
+            "--enable-hierarchical-cache on a decode server, whose radix cache is off without "
+            "--disaggregation-decode-enable-radix-cache"
+        )
+
+
+@RULES.server(
+    "decode-offload-misplaced",
+    Severity.FAIL,
+    "--disaggregation-decode-enable-offload-kvcache where SGLang does not allow it",
+    "the server refuses to start",
+    "use it with --disaggregation-mode decode and a --hicache-storage-backend",
+    "SGLang 0.5.23 arg_groups/kv_cache_hook.py",
+)
+def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
+    if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
+        return
+    if server.mode != "decode":
+        yield Seen(f"decode offload with --disaggregation-mode {server.mode}")
+    elif server.value("hicache_storage_backend") is None:
+        yield Seen("decode offload without --hicache-storage-backend")
+    extra = server.value("hicache_storage_backend_extra_config")
+    if isinstance(extra, str) and extra.startswith("@"):
+        yield Seen(f"decode offload reads the extra config as JSON alone: {extra!r} is refused")
+
+
+@RULES.server(
+    "decode-host-pool",
+    Severity.NOTE,
+    "a decode server, which keeps a host pool without any HiCache flag",
+    "about a fifth of its KV cache is pinned in host memory (SGLang 0.5.18: all of it)",
+    "count it; --hicache-ratio and --hicache-size set it",
+    "SGLang 0.5.23 mem_cache/kv_cache_builder.py",
+)
+def decode_host_pool(server: SglangServer) -> Iterator[Seen]:
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    if server.mode == "decode" and not server.hicache and not offloads:
+        yield Seen("--disaggregation-mode decode keeps a retraction pool in host memory")
+
+
+@RULES.server(
+    "page-size-one",
+    Severity.WARN,
+    "the Mooncake store with a KV page of one token",
+    "two objects for each token and rank: slow, and millions of keys in the master",
+    "add --page-size 64",
+    "SGLang 0.5.23 arg_groups/overrides.py: 1 is the default on CUDA",
+)
+def page_size_one(server: SglangServer) -> Iterator[Seen]:
+    if server.store is None:
+        return
+    given = server.arguments.given("page_size")
+    if server.value("page_size") == 1:
+        yield Seen("--page-size 1 with the Mooncake store")
+    elif not given:
+        yield Seen("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
+
+
+@RULES.server(
+    "layout-rewritten",
+    Severity.NOTE,
+    "a host memory layout that SGLang changes",
+    "the layout that runs is not the one given",
+    "page_first goes with the kernel I/O backend, page_first_direct with direct",
+    _HOOK,
+)
+def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
+    if not server.hicache:
+        return
+    layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
+    if layout == "page_first_direct" and backend == "kernel":
+        yield Seen("page_first_direct with the kernel I/O backend: direct is used")
+    elif layout == "page_first" and backend == "direct":
+        yield Seen("page_first with the direct I/O backend: page_first_direct is used")
+    elif layout == "layer_first" and server.store is not None:
+        yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
+
+
+@RULES.server(
+    "storage-needs-other-kv-type",
+    Severity.FAIL,
+    "--kv-cache-dtype mxfp8 with a storage backend",
+    "NotImplementedError at the first page that is stored, not at start",
+    "use another KV type, or no storage backend",
+    "SGLang 0.5.23 mem_cache/pool_host/mha_mxfp8.py",
+)
+def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    if stores and server.value("kv_cache_dtype") == "mxfp8":
+        yield Seen("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
+
+
+@RULES.server(
+    "tp-lcm-size-ignored",
+    Severity.WARN,
+    "tp_lcm_size without the page_head layout",
+    "nothing reads it",
+    "use --hicache-mem-layout page_head, or drop it",
+    "SGLang 0.5.23 managers/cache_controller.py",
+)
+def tp_lcm_size_ignored(server: SglangServer) -> Iterator[Seen]:
+    if server.store and "tp_lcm_size" in server.store.extra:
+        layout = server.value("hicache_mem_layout")
+        if layout != "page_head":
+            yield Seen(f"tp_lcm_size in the extra config with the layout {layout}")
+
+
+@RULES.server(
+    "prefetch-best-effort",
+    Severity.NOTE,
+    "a prefetch policy that gives up when the request is scheduled",
+    "pages that the store holds are computed again under load",
+    "use --hicache-storage-prefetch-policy timeout",
+    "SGLang 0.5.23 mem_cache/unified_radix_cache.py",
+)
+def prefetch_best_effort(server: SglangServer) -> Iterator[Seen]:
+    if server.store and server.value("hicache_storage_prefetch_policy") == "best_effort":
+        yield Seen("--hicache-storage-prefetch-policy best_effort")
+
+
+@RULES.server(
+    "max-total-tokens-bounds",
+    Severity.NOTE,
+    "--max-total-tokens with a ratio",
+    "it is an upper bound: above what the GPU holds it is lowered, and the host pool with it",
+    "take the pool computed from it as the most that it can be",
+    "SGLang 0.5.23 mem_cache/kv_cache_configurator.py",
+)
+def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
+    tokens = server.value("max_total_tokens")
+    if server.hicache and isinstance(tokens, int) and not _positive(server.value("hicache_size")):
+        yield Seen(f"--max-total-tokens {tokens} bounds the host pool from above")
+
+
+@RULES.server(
+    "sglang-hugepages-ignored",
+    Severity.WARN,
+    "SGLANG_HUGEPAGE_SIZE with the Mooncake store",
+    "the host pool then comes from Mooncake, which reads MC_STORE_USE_HUGEPAGE instead",
+    "export MC_STORE_USE_HUGEPAGE=1 and MC_STORE_HUGEPAGE_SIZE",
+    "SGLang 0.5.23 mem_cache/pool_host/common.py; seen by running it",
+)
+def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
+    if word and server.store:
+        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text} has no effect", word.origin)
+
+
+@RULES.server(
+    "sglang-hugepage-size-refused",
+    Severity.WARN,
+    "an SGLANG_HUGEPAGE_SIZE other than 2MB or 1GB",
+    "SGLang warns and uses 4 KiB pages",
+    "write 2MB or 1GB",
+    "SGLang 0.5.23 mem_cache/storage/mmap/mmap_allocator.py; seen by running it",
+)
+def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
+    if word is None or word.unresolved or server.store:
+        return
+    if word.text.strip().upper() not in ("2MB", "1GB", ""):
+        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
+
+
+@RULES.server(
+    "register-chunk-ignored",
+    Severity.WARN,
+    "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with a layout that is registered whole",
+    "nothing reads it for layer_first and page_head",
+    "use page_first or page_first_direct",
+    "SGLang 0.5.23 mem_cache/pool_host/common.py; seen by running it",
+)
+def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB")
+    layout = server.value("hicache_mem_layout")
+    if word and server.hicache and layout in ("layer_first", "page_head"):
+        yield Seen(f"SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with the layout {layout}", word.origin)
+
+
+@RULES.launch(
+    "gate-assumes-one-engine",
+    Severity.WARN,
+    "several engines on one host, each of which claims all of its memory",
+    "SGLang's check of host memory divides by the ranks of one engine alone: each passes, and "
+    "together they run out of memory later",
+    "add their pools up, and leave --hicache-ratio to none of them",
+    f"{_POOL} ranks_per_host",
+)
+def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    servers = [process.server for process in processes if process.server and process.server.hicache]
+    if len(servers) > 1:
+        places = ", ".join(str(server.command.origin) for server in servers)
+        yield Seen(f"{len(servers)} servers with HiCache in one source: {places}")
+    for server in servers:
+        replicas = server.replicas
+        if isinstance(replicas, int) and replicas > 1:
+            yield Seen(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
+
+
+def _ranks(server: SglangServer) -> int | None:
+    sizes = [server.number("tp_size"), server.number("pp_size"), server.replicas]
+    total = 1
+    for size in sizes:
+        if isinstance(size, Unknown):
+            return None
+        total *= size
+    return total
+
+
+def _positive(size: Any) -> bool:
+    return isinstance(size, int) and size > 0

@@ -1,0 +1,42 @@
+"""Launches for rule tests, written as one would type them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from checks.unknown import Unknown
+from preflight.launch_processes import LaunchProcess, understand
+from preflight.launch_source import Command, Origin, Word
+
+SERVER = "python3 -m sglang.launch_server --model-path m --tp 8 --page-size 64"
+HICACHE = f"{SERVER} --enable-hierarchical-cache"
+STORE = f"{HICACHE} --hicache-storage-backend mooncake --hicache-storage-prefetch-policy timeout"
+MASTER = {"MOONCAKE_MASTER": "10.0.0.1:50051"}
+
+
+def process(line: str, environment: Mapping[str, str] | None = None, number: int = 1) -> Command:
+    """A command as a reader gives it: line ``number`` of launch.sh; ``$NAME`` stays unresolved."""
+    origin = Origin("launch.sh", number)
+
+    def word(text: str) -> Word:
+        names = tuple(part for part in text.split() if part.startswith("$")) if "$" in text else ()
+        return Word(text, origin, names)
+
+    given = {name: word(text) for name, text in (environment or {}).items()}
+    return Command(tuple(word(text) for text in shlex.split(line)), given, (), origin)
+
+
+def understood(
+    *lines: str | tuple[str, Mapping[str, str]], files: Mapping[str, str] | None = None
+) -> tuple[LaunchProcess, ...]:
+    """Processes from lines, or from (line, environment) pairs."""
+    commands = []
+    for number, line in enumerate(lines, start=1):
+        text, environment = (line, {}) if isinstance(line, str) else line
+        commands.append(process(text, environment, number))
+
+    def read_file(name: str) -> str | Unknown:
+        return (files or {}).get(name, Unknown(f"{name}: No such file or directory", absent=True))
+
+    return understand(commands, read_file)
