@@ -8,10 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.gpus import gpu_nodes
 from checks.mooncake_install import installed_mooncake
-from checks.numa import numa_nodes
-from checks.rdma import nic_nodes, read_rdma_devices
 from checks.root import Root
 from checks.units import MIB, format_bytes, format_page_size
 from checks.unknown import Unknown
@@ -24,6 +21,13 @@ from preflight.launch import (
     StoreSettings,
 )
 from preflight.mooncake_versions import NEWEST_KNOWN, Release, newer_than_known, release
+from preflight.placement import (
+    RankPlacement,
+    binds_ranks,
+    place_nics,
+    place_ranks,
+    unbound,
+)
 from preflight.store_environment import Note, read_store_settings
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
@@ -261,95 +265,38 @@ def _arena_bytes(reading: _Reading, found: StoreSettings) -> int | None:
 
 
 def _nic_nodes(reading: _Reading, protocol: Protocol) -> tuple[int, ...] | Unknown:
-    """The NUMA nodes of the NICs in use, which decide whether a segment is split."""
-    if protocol is Protocol.TCP:
-        reading.shown["nic_numa_nodes"] = Input([], "not used with tcp")
-        return ()
-    if reading.flags.nic_nodes is not None:
-        reading.shown["nic_numa_nodes"] = Input(list(reading.flags.nic_nodes), "--nic-numa-nodes")
-        return reading.flags.nic_nodes
-    devices = read_rdma_devices(reading.root)
-    if isinstance(devices, Unknown):
-        reading.shown["nic_numa_nodes"] = Input(None, f"unknown: {devices.reason}")
-        reading.note(
-            "nic-nodes-unknown",
-            f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none",
-        )
-        return devices
-    origin = "this host's RDMA devices"
-    wanted = _named_devices(reading.environment.get("MOONCAKE_DEVICE", ""))
-    if wanted and devices:
-        missing = sorted(wanted - {device.name for device in devices})
-        if missing:
-            text = f"MOONCAKE_DEVICE names {', '.join(missing)}: no such RDMA device on this host"
-            reading.note("device-missing", text)
-        devices = tuple(device for device in devices if device.name in wanted)
-        origin = "this host's RDMA devices that MOONCAKE_DEVICE names"
-    if not devices:
-        reading.note(
-            "rdma-without-device",
-            "protocol rdma, and no RDMA device on this host: Mooncake would use TCP without a "
-            "word. To size another host, give its --nic-numa-nodes (0,1, or none)",
-        )
-    nodes = nic_nodes(devices)
-    reading.shown["nic_numa_nodes"] = Input(list(nodes), origin)
-    return nodes
+    named = reading.environment.get("MOONCAKE_DEVICE", "")
+    placed = place_nics(protocol, reading.flags.nic_nodes, named, reading.root)
+    shown = None if isinstance(placed.nodes, Unknown) else list(placed.nodes)
+    reading.shown["nic_numa_nodes"] = Input(shown, placed.origin)
+    reading.notes.extend(placed.notes)
+    return placed.nodes
 
 
-def _named_devices(text: str) -> set[str]:
-    """MOONCAKE_DEVICE as a plain list of names; a JSON map per rank names them all together."""
-    if text.strip().startswith("{"):
-        return set()
-    return {name.strip() for name in text.split(",") if name.strip()}
+def _rank_nodes(reading: _Reading, ranks: int, nics: tuple[int, ...]) -> tuple[int | None, ...]:
+    placed = _placed_ranks(reading, ranks, nics)
+    bound = [node for node in placed.nodes if node is not None]
+    reading.shown["rank_numa_nodes"] = Input(bound, placed.origin)
+    reading.notes.extend(placed.notes)
+    return placed.nodes
 
 
-def _rank_nodes(
-    reading: _Reading, ranks: int, nics: tuple[int, ...]
-) -> tuple[int, ...] | tuple[int | None, ...]:
-    """The NUMA node that each rank's memory is bound to.
-
-    SGLang (0.5.12 to 0.5.23 at least) starts each rank under ``numactl --membind`` with the node
-    of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
-    """
-    nodes, origin = _found_rank_nodes(reading, ranks, nics)
-    bound = [node for node in nodes if node is not None]
-    reading.shown["rank_numa_nodes"] = Input(bound, origin)
-    return nodes
-
-
-def _found_rank_nodes(
-    reading: _Reading, ranks: int, nics: tuple[int, ...]
-) -> tuple[tuple[int | None, ...], str]:
-    unbound: tuple[int | None, ...] = (None,) * ranks
+def _placed_ranks(reading: _Reading, ranks: int, nics: tuple[int, ...]) -> RankPlacement:
     given = reading.flags.rank_nodes
     if given is not None:
-        if len(given) not in (0, ranks):
-            raise UsageError(
-                f"--rank-numa-nodes: the number of nodes ({len(given)}) is not that of the ranks "
-                f"({ranks}): name one for each, or none"
-            )
-        return (given or unbound), "--rank-numa-nodes"
+        return given_ranks(ranks, given)
     if reading.flags.segment_scope == "process":
-        return unbound, "not bound: not ranks of SGLang"
-    switch = reading.environment.get("SGLANG_AUTO_NUMA_BIND", "1").strip().lower()
-    if switch in ("0", "false", "no", "n"):
-        return unbound, "not bound: environment, SGLANG_AUTO_NUMA_BIND"
-    gpus = gpu_nodes(reading.root)
-    here = numa_nodes(reading.root)
-    if len(here) > 1 and not isinstance(gpus, Unknown) and len(gpus) >= ranks:
-        on_gpus = gpus[:ranks]
-        if None not in on_gpus:
-            return on_gpus, "this host's GPUs, to whose nodes SGLang binds each rank"
-    if len(nics) > 1:
-        spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))
-        reading.note(
-            "rank-nodes-assumed",
-            f"ranks are taken to be bound to nodes {_ranges(spread)}, in order, as SGLang binds "
-            "them to their GPUs' nodes; say --rank-numa-nodes where that differs",
+        return unbound(ranks, "not ranks of SGLang")
+    if not binds_ranks(reading.environment):
+        return unbound(ranks, "environment, SGLANG_AUTO_NUMA_BIND")
+    return place_ranks(ranks, nics, reading.root)
+
+
+def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
+    """The nodes that --rank-numa-nodes names. Raises UsageError if it is not one for each rank."""
+    if len(given) not in (0, ranks):
+        raise UsageError(
+            f"--rank-numa-nodes: the number of nodes ({len(given)}) is not that of the ranks "
+            f"({ranks}): name one for each, or none"
         )
-        return spread, "assumed: spread evenly over the NICs' nodes"
-    return unbound, "not bound: one NUMA node, or no GPU that names one"
-
-
-def _ranges(nodes: tuple[int, ...]) -> str:
-    return ",".join(str(node) for node in nodes)
+    return RankPlacement(given or (None,) * ranks, "--rank-numa-nodes")
