@@ -81,7 +81,7 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 def place_ranks(ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0) -> RankPlacement:
     """The nodes to which SGLang binds its ranks.
 
-    SGLang (0.5.12 to 0.5.23 at least) starts each rank under ``numactl --membind`` with the node
+    SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
     of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
     """
     gpus = gpu_nodes(root)

@@ -14,6 +14,7 @@ from preflight.advice import Recommendation
 from preflight.allocations import Allocation, Backing, OnShortage
 from preflight.comparison import compare_rules
 from preflight.replay import ProcessReplay
+from preflight.rules import Finding, Severity
 from preflight.sizing import Sizing, taken_pages
 
 Paint = Callable[[str, str], str]
@@ -32,6 +33,7 @@ BACKINGS = {
     Backing.REGULAR: "regular pages",
     Backing.NONE: "not mapped",
 }
+_SEVERITY_COLOURS = {Severity.FAIL: "red", Severity.WARN: "yellow", Severity.NOTE: "cyan"}
 SHORTAGES = {
     OnShortage.FAILS: "fails",
     OnShortage.FALLS_BACK: "falls back",
@@ -39,14 +41,39 @@ SHORTAGES = {
 }
 
 
-def sizing_text(sizing: Sizing, advice: Iterable[Recommendation], rule: str, paint: Paint) -> str:
+def sizing_text(
+    sizing: Sizing,
+    advice: Iterable[Recommendation],
+    rule: str,
+    paint: Paint,
+    findings: Iterable[Finding] = (),
+) -> str:
     """The whole answer, without a final newline. ``paint`` colours a text: paint(text, colour)."""
     parts = [_headline(sizing, paint), _processes(sizing), _pools(sizing), _documented(sizing)]
     if rule == "documented":
         documented = sizing.documented
         parts.insert(0, f"documented rule: {documented.status} (exit {documented.exit_code})")
-    parts += [_inputs(sizing), _notes(sizing), _advice(advice)]
+    parts += [_inputs(sizing), findings_text(findings, paint), _notes(sizing), _advice(advice)]
     return "\n\n".join(part for part in parts if part)
+
+
+def status_line(status: str, reason: str, paint: Paint) -> str:
+    """The verdict in one line."""
+    word, colour, meaning = HEADLINES[status]
+    return f"{paint(word, colour)}: {reason or meaning}"
+
+
+def findings_text(findings: Iterable[Finding], paint: Paint) -> str:
+    """What the rules found, each with what follows and what to do instead."""
+    lines = []
+    for finding in findings:
+        severity, rule = finding.rule.severity, finding.rule
+        where = "" if finding.origin is None else f" ({finding.origin})"
+        text = f"{severity.value}: {finding.text}{where}: {rule.consequence}. To mend it: "
+        wrapped = _wrap(f"{text}{rule.remedy} [{rule.id}]", "      ", "  ")
+        label = paint(severity.value, _SEVERITY_COLOURS[severity])
+        lines.append(wrapped.replace(severity.value, label, 1))
+    return "\n".join(["What was written, and what becomes of it", *lines]) if lines else ""
 
 
 def _headline(sizing: Sizing, paint: Paint) -> str:
@@ -102,7 +129,7 @@ def _names(processes: list[ProcessReplay]) -> str:
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first
-    return f"{first} to {last.removeprefix('rank ')}: each"
+    return f"{first} to {last.rpartition(' ')[2]}: each"
 
 
 def _row(allocation: Allocation) -> list[str]:

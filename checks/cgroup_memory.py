@@ -1,0 +1,185 @@
+"""What the memory cgroup leaves this process, computed as SGLang 0.5.21 and newer do.
+
+Every limit of the process's cgroup and of each ancestor that its mounts show counts: limit less
+usage, where page cache is given back unless a descendant protects it. Swap is not looked at.
+Source: ``mem_cache/host_memory.py`` of SGLang 0.5.23; Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from checks.root import Root
+from checks.unknown import Unknown
+
+
+class MemoryHeadroom(NamedTuple):
+    """``left_bytes`` more may be charged to the cgroup; the limit file ``source`` says so."""
+
+    left_bytes: int
+    source: str
+
+
+class _Hierarchy(NamedTuple):
+    """The file names of one version of cgroups."""
+
+    limits: tuple[str, ...]
+    usage: str
+    page_cache: tuple[str, ...]
+    protection: bool
+
+
+_HIERARCHIES = {
+    "cgroup2": _Hierarchy(
+        ("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file"), True
+    ),
+    # The counters without total_ leave descendants out, unlike the usage.
+    "cgroup": _Hierarchy(
+        ("memory.limit_in_bytes",),
+        "memory.usage_in_bytes",
+        ("total_active_file", "total_inactive_file"),
+        False,
+    ),
+}
+
+
+def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
+    """The tightest limit over the cgroup and its ancestors; None where nothing limits.
+
+    Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
+    memory alone, and refuses to size a pool by itself.
+    """
+    memberships = root.text("/proc/self/cgroup")
+    mounts = root.text("/proc/self/mountinfo")
+    for content in (memberships, mounts):
+        if isinstance(content, Unknown):
+            return None if content.absent else content
+    assert isinstance(memberships, str)
+    assert isinstance(mounts, str)
+    paths = _memberships(memberships)
+    tightest: MemoryHeadroom | None = None
+    resolved = False
+    for line in mounts.splitlines():
+        mount = _mount(line, paths)
+        if mount is None:
+            continue
+        if isinstance(mount, Unknown):
+            return mount
+        filesystem, point, parts = mount
+        if isinstance(root.names("/".join((point, *parts))), Unknown):
+            continue
+        resolved = True
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join((point, *parts[:depth]))
+            found = _tightest_of(root, folder, _HIERARCHIES[filesystem])
+            if isinstance(found, Unknown):
+                return found
+            if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
+                tightest = found
+    if paths and not resolved:
+        return Unknown("/proc/self/mountinfo: shows no memory cgroup of this process")
+    return tightest
+
+
+def _memberships(content: str) -> dict[str, str]:
+    """The process's path in each hierarchy that can hold the memory controller."""
+    paths = {}
+    for line in content.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers and path:
+            paths["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            paths["cgroup"] = path
+    return paths
+
+
+def _mount(line: str, paths: dict[str, str]) -> tuple[str, str, tuple[str, ...]] | Unknown | None:
+    """A mountinfo line's file system, mount point, and the process's folders below it."""
+    before, dash, after = line.partition(" - ")
+    fields, kind = before.split(), after.split()
+    if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in paths:
+        return None
+    if kind[0] == "cgroup" and "memory" not in kind[2].split(","):
+        return None
+    top, point = _parts(_unescape(fields[3])), _unescape(fields[4]).rstrip("/")
+    own = _parts(paths[kind[0]])
+    # In a cgroup namespace the membership is relative to its root, while mountinfo may still name
+    # the host's subtree.
+    below = own[len(top) :] if own[: len(top)] == top else own
+    if ".." in below:
+        return Unknown(f"/proc/self/cgroup: {paths[kind[0]]} is outside what is mounted here")
+    return kind[0], point, below
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part and part != ".")
+
+
+def _unescape(path: str) -> str:
+    """A mountinfo path, which writes a blank as the octal escape 040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)
+
+
+def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
+    """The tightest limit of one folder; None where it sets none."""
+    tightest: MemoryHeadroom | None = None
+    used: int | None = None
+    for name in files.limits:
+        content = root.text(f"{folder}/{name}")
+        if isinstance(content, Unknown):
+            if content.absent:
+                continue  # the hierarchy's top has no such files
+            return content
+        if content.strip() == "max":
+            continue
+        limit = root.integer(f"{folder}/{name}")
+        if isinstance(limit, Unknown):
+            return limit
+        if used is None:
+            usage = _used(root, folder, files)
+            if isinstance(usage, Unknown):
+                return usage
+            used = usage
+        left = max(0, limit - used)
+        if tightest is None or left < tightest.left_bytes:
+            tightest = MemoryHeadroom(left, f"{folder}/{name}")
+    return tightest
+
+
+def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
+    """The usage less the page cache that reclaim can take."""
+    usage = root.integer(f"{folder}/{files.usage}")
+    if isinstance(usage, Unknown):
+        return usage
+    content = root.text(f"{folder}/memory.stat")
+    if isinstance(content, Unknown):
+        return content
+    rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
+    cached = 0
+    for key in files.page_cache:
+        if not rows.get(key, "").isdigit():
+            return Unknown(f"{folder}/memory.stat: has no {key} count")
+        cached += int(rows[key])
+    if cached and files.protection and _protected_below(root, folder):
+        cached = 0
+    return max(0, usage - cached)
+
+
+def _protected_below(root: Root, folder: str) -> bool:
+    """Whether a descendant keeps memory from reclaim; so is one that cannot be read."""
+    names = root.names(folder)
+    if isinstance(names, Unknown):
+        return True
+    for name in names:
+        child = f"{folder}/{name}"
+        below = root.names(child)
+        if isinstance(below, Unknown):
+            if below.absent:
+                continue  # a file, not a cgroup
+            return True
+        if root.integer(f"{child}/memory.min") != 0 or _protected_below(root, child):
+            return True
+    return False

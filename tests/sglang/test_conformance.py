@@ -1,0 +1,75 @@
+"""The predicted host pools are those of SGLang's real classes, to the byte."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from preflight.admission_gate import HostMemory, gate_on_hugepages
+from preflight.host_pools import HostPool, HostPools, host_pools
+from preflight.sglang_versions import sglang_release
+from tests.sglang.cases import CASES, VERSIONS, Case
+from tests.sglang.rerun import RECORDED, run_all
+
+PAIRS = [(version, case) for version in VERSIONS for case in CASES if case.runs_on(version)]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = json.loads(RECORDED.read_text())
+    return results
+
+
+def real_bytes(pool: HostPool, version: str) -> list[int]:
+    """A pool's tensors. CPU torch cannot pin, so it shows none of the rounding of pinned ones."""
+    if sglang_release(version).pinned_power_of_two:
+        return [pool.bytes]
+    return list(pool.allocations_bytes)
+
+
+def outcome(version: str, case: Case) -> str | HostPools:
+    """What is predicted: the pools, or the words with which SGLang stops.
+
+    The runner maps nothing that it does not touch: as on huge pages, memory stays available.
+    """
+    pools = host_pools(case.request(version))
+    if not isinstance(pools, HostPools):
+        return getattr(pools, "reason", "")
+    memory = HostMemory(case.available_bytes)
+    for answer in gate_on_hugepages(pools.pools, memory, 1, sglang_release(version)):
+        if answer.message is not None:
+            return f"ValueError: {answer.message}"
+    return pools
+
+
+@pytest.mark.parametrize(("version", "case"), PAIRS, ids=lambda part: getattr(part, "id", part))
+def test_recorded(version: str, case: Case, recorded: dict[str, dict[str, Any]]) -> None:
+    real = recorded[version][case.id]
+    predicted = outcome(version, case)
+    if isinstance(predicted, str):
+        assert predicted.startswith(real["error"])
+        return
+    assert "error" not in real
+    pools = predicted.pools
+    assert [size for pool in pools for size in real_bytes(pool, version)] == real[
+        "allocations_bytes"
+    ]
+    # To 0.5.10 one object holds the rows and the index keys.
+    assert [pool.tokens for pool in pools][: len(real["tokens"])] == real["tokens"]
+    assert pools[-1].pages == real["pages"][-1]
+
+
+def test_enough_is_recorded(recorded: dict[str, dict[str, Any]]) -> None:
+    assert set(recorded) == set(VERSIONS)
+    assert sum("error" not in row for rows in recorded.values() for row in rows.values()) >= 30
+    assert {(version, case.id) for version, case in PAIRS} == {
+        (version, name) for version, rows in recorded.items() for name in rows
+    }
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rerun(version: str, recorded: dict[str, dict[str, Any]]) -> None:
+    assert run_all(version) == recorded[version]

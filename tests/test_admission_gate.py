@@ -1,0 +1,200 @@
+"""SGLang's check of host memory: its words, and the huge page counts that it lets pass."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.units import GIB, MIB
+from checks.unknown import Unknown
+from preflight.admission_gate import (
+    RESERVE_BYTES,
+    FeasiblePages,
+    GateAnswer,
+    HostMemory,
+    feasible_hugepages,
+    free_bytes,
+    gate,
+    gate_on_hugepages,
+    ranks_per_host,
+)
+from preflight.host_pools import HostPool
+from preflight.sglang_versions import RELEASES, SglangRelease, sglang_release
+
+NEWEST = sglang_release("0.5.23")
+UNSHARED = sglang_release("0.5.18")
+POOL_BYTES = 30_005_002_240  # Qwen3-14B, tp 2, --hicache-size 30
+
+
+def pool(size: int, what: str = "KV", requested: int | None = None) -> HostPool:
+    return HostPool(what, 64, 1, size, (size,), size if requested is None else requested)
+
+
+def only(answers: tuple[GateAnswer, ...]) -> GateAnswer:
+    (answer,) = answers
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "nodes", "ranks"), [(8, 1, 1, 8), (8, 2, 2, 8), (1, 1, 1, 1), (1, 1, 4, 1)]
+)
+def test_ranks_per_host(tp: int, pp: int, nodes: int, ranks: int) -> None:
+    assert ranks_per_host(tp, pp, nodes) == ranks
+
+
+def test_the_worked_budget() -> None:
+    enough = 2 * POOL_BYTES + RESERVE_BYTES
+    assert only(gate([pool(POOL_BYTES)], HostMemory(enough), 2, NEWEST)).admitted
+    answer = only(gate([pool(POOL_BYTES)], HostMemory(enough - 1), 2, NEWEST))
+    assert answer.free_bytes == POOL_BYTES - 1
+    assert answer.message == (
+        "Not enough host memory available. Requesting 30.01 GB but only have 30.01 GB free. "
+        "Please reduce the size of the hierarchical cache."
+    )
+
+
+def test_before_0_5_19_every_rank_sees_all_of_it() -> None:
+    memory = HostMemory(POOL_BYTES + RESERVE_BYTES)
+    assert only(gate([pool(POOL_BYTES)], memory, 8, UNSHARED)).admitted
+    assert not only(gate([pool(POOL_BYTES)], memory, 8, NEWEST)).admitted
+
+
+@pytest.mark.parametrize(("version", "name"), [("0.5.23", "DSA"), ("0.5.12", "NSA")])
+def test_the_indexer_has_words_of_its_own(version: str, name: str) -> None:
+    answer = only(
+        gate([pool(12 * 10**9, "indexer")], HostMemory(15 * GIB), 1, sglang_release(version))
+    )
+    assert answer.message == (
+        f"Not enough host memory for {name} indexer hierarchical cache. Requesting 12.00 GB but "
+        "only have 5.37 GB free."
+    )
+
+
+def test_the_cgroup_counts_since_0_5_21() -> None:
+    memory = HostMemory(100 * GIB, 20 * GIB)
+    assert free_bytes(memory, 2, NEWEST) == 5 * GIB
+    assert free_bytes(memory, 2, sglang_release("0.5.20")) == 45 * GIB
+    # What SGLang cannot read either, it leaves out with a warning.
+    assert free_bytes(HostMemory(100 * GIB, Unknown("no")), 2, NEWEST) == 45 * GIB
+    assert free_bytes(HostMemory(100 * GIB, None), 2, NEWEST) == 45 * GIB
+
+
+def test_less_than_the_reserve() -> None:
+    answer = only(gate([pool(1)], HostMemory(9 * GIB), 1, NEWEST))
+    assert answer.message is not None
+    assert "only have -1.07 GB free" in answer.message
+
+
+def test_earlier_pools_are_in_place_already() -> None:
+    pools = [pool(6 * GIB), pool(6 * GIB, "indexer"), pool(1, "draft KV")]
+    answers = gate(pools, HostMemory(20 * GIB), 1, NEWEST)
+    assert [answer.admitted for answer in answers] == [True, False]  # and the server has stopped
+    assert answers[1].free_bytes == 4 * GIB
+    on_hugepages = gate_on_hugepages(pools, HostMemory(20 * GIB), 1, NEWEST)
+    assert [answer.admitted for answer in on_hugepages] == [True, True, True]
+
+
+def test_peers_that_were_faster() -> None:
+    memory = HostMemory(2 * POOL_BYTES + RESERVE_BYTES)
+    late = gate([pool(POOL_BYTES)], memory, 2, NEWEST, earlier_regular_bytes=POOL_BYTES)
+    assert not only(late).admitted
+
+
+def test_a_pool_that_no_gate_looks_at() -> None:
+    inside = HostPool("indexer", 64, 1, GIB, (GIB,), None)
+    assert gate([inside], HostMemory(0), 1, NEWEST) == ()
+
+
+def feasible(
+    available: int,
+    least: int,
+    *,
+    ranks: int = 2,
+    current: int = 0,
+    headroom: int | None = None,
+    release: SglangRelease = NEWEST,
+) -> FeasiblePages:
+    return feasible_hugepages(
+        [[pool(POOL_BYTES)]] * ranks,
+        HostMemory(available, headroom),
+        ranks,
+        release,
+        page_size_bytes=2 * MIB,
+        current_pages=current,
+        least_pages=least,
+    )
+
+
+def test_feasible_interval() -> None:
+    needed = 2 * POOL_BYTES + RESERVE_BYTES
+    found = feasible(needed + 2 * 14_308 * 2 * MIB, 2 * 14_308)
+    assert (found.least, found.most, found.empty) == (28_616, 28_616, False)
+
+
+def test_no_count_is_feasible() -> None:
+    # The pools fit the host, but not twice: once reserved, once more to please the gate.
+    found = feasible(100 * 10**9, 28_616)
+    assert found.empty
+    assert "28616 are needed" in found.reason
+
+
+def test_a_tight_cgroup_admits_no_count() -> None:
+    found = feasible(10**12, 1, headroom=30 * GIB)
+    assert found.empty
+    assert "memory cgroup leaves 30.00 GiB" in found.reason
+    assert not feasible(10**12, 1, headroom=30 * GIB, release=sglang_release("0.5.20")).empty
+
+
+def test_pages_that_are_reserved_already_have_left_available_memory() -> None:
+    needed = 2 * POOL_BYTES + RESERVE_BYTES
+    before = feasible(needed + 1000 * 2 * MIB, 500)
+    after = feasible(needed, 500, current=1000)
+    assert before.most == after.most == 1000
+
+
+def test_nothing_to_check() -> None:
+    found = feasible_hugepages(
+        [], HostMemory(0), 1, NEWEST, page_size_bytes=2 * MIB, current_pages=0, least_pages=7
+    )
+    assert (found.least, found.most, found.empty) == (7, None, False)
+
+
+@given(
+    st.lists(st.integers(1, 400 * GIB), min_size=1, max_size=3),
+    st.integers(0, 2000 * GIB),
+    st.none() | st.integers(0, 2000 * GIB),
+    st.integers(1, 16),
+    st.sampled_from(RELEASES),
+    st.integers(0, 5000),
+    st.sampled_from([2 * MIB, GIB]),
+)
+def test_the_interval_is_just_what_the_gate_admits(
+    sizes: list[int],
+    available: int,
+    headroom: int | None,
+    ranks: int,
+    release: SglangRelease,
+    current: int,
+    page: int,
+) -> None:
+    pools = [pool(size) for size in sizes]
+    found = feasible_hugepages(
+        [pools],
+        HostMemory(available, headroom),
+        ranks,
+        release,
+        page_size_bytes=page,
+        current_pages=current,
+        least_pages=0,
+    )
+
+    def admitted(pages: int) -> bool:
+        memory = HostMemory(available - (pages - current) * page, headroom)
+        answers = gate_on_hugepages(pools, memory, ranks, release)
+        return all(answer.admitted for answer in answers)
+
+    assert found.most is not None
+    assert not admitted(max(found.most, -1) + 1)
+    if not found.empty:
+        assert admitted(found.most)

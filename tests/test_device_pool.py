@@ -1,0 +1,181 @@
+"""The L1 pool that a ratio follows: the default memory fraction, and honest bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.units import GIB, MIB
+from checks.unknown import Unknown
+from preflight.device_pool import (
+    DeviceRequest,
+    Interval,
+    checkpoint_bytes,
+    decode_pool_ratio,
+    default_mem_fraction,
+    device_tokens,
+    ratio_host_bytes,
+)
+from preflight.host_pools import HostBytes, PoolRequest
+from preflight.sglang_versions import sglang_release
+from preflight.well_known_models import WellKnownModel, well_known_model
+
+NEWEST = sglang_release("0.5.23")
+
+
+def ask(name: str = "Qwen3-8B", gpu_mib: int = 81_559, tp: int = 1, **rest: Any) -> DeviceRequest:
+    known = well_known_model(name)
+    assert isinstance(known, WellKnownModel)
+    pools = PoolRequest(known.geometry, NEWEST, 64, "page_first", ratio=2.0, tp=tp)
+    return DeviceRequest(pools, gpu_mib * MIB)._replace(**rest)
+
+
+def interval(request: DeviceRequest) -> Interval:
+    found = device_tokens(request)
+    assert isinstance(found, Interval), found
+    return found
+
+
+# GPU memory in MiB, then the default at tp 1, 2, 4, 8 as SGLang 0.5.23's own code computes it.
+FRACTIONS = [
+    ("Qwen3-8B", 40_960, (0.823, 0.820, 0.807, 0.795)),
+    ("Qwen3-8B", 46_068, (0.843, 0.840, 0.829, 0.818)),
+    ("Qwen3-8B", 81_559, (0.830, 0.828, 0.819, 0.812)),
+    ("Qwen3-8B", 143_771, (0.903, 0.902, 0.897, 0.893)),
+    ("Qwen3-8B", 183_359, (0.854, 0.853, 0.852, 0.849)),
+    ("DeepSeek-R1", 40_960, (0.795, 0.792, 0.780, 0.767)),
+    ("DeepSeek-R1", 46_068, (0.818, 0.815, 0.804, 0.793)),
+    ("DeepSeek-R1", 81_559, (0.816, 0.815, 0.805, 0.799)),
+    ("DeepSeek-R1", 143_771, (0.896, 0.895, 0.890, 0.886)),
+    ("DeepSeek-R1", 183_359, (0.849, 0.848, 0.846, 0.844)),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu_mib", "fractions"), FRACTIONS)
+def test_default_fraction(name: str, gpu_mib: int, fractions: tuple[float, ...]) -> None:
+    found = tuple(default_mem_fraction(ask(name, gpu_mib, tp)) for tp in (1, 2, 4, 8))
+    assert found == fractions
+
+
+def test_older_releases_have_other_defaults() -> None:
+    request = ask()
+    old = request._replace(pools=request.pools._replace(release=sglang_release("0.5.9")))
+    assert isinstance(default_mem_fraction(old), Unknown)
+    bounds = interval(old)
+    assert bounds.least == 0
+    assert bounds.most >= interval(request).most
+    assert "at most the whole GPU" in bounds.reason
+
+
+def test_a_bound_pool_is_exact() -> None:
+    bounds = interval(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
+    assert bounds.exact
+    assert bounds.most == 99_968
+    host = ratio_host_bytes(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
+    assert isinstance(host, HostBytes)
+    assert host.least_bytes == host.most_bytes == 29_491_200_000
+
+
+def test_more_tokens_asked_for_than_fit_is_an_upper_bound() -> None:
+    bounds = interval(ask(max_total_tokens=10**9, weights_bytes=16 * 10**9))
+    free = interval(ask(weights_bytes=16 * 10**9))
+    assert (bounds.least, bounds.most) == (free.least, free.most)
+
+
+def test_without_a_gpu_the_tokens_asked_for_are_all_that_is_known() -> None:
+    bounds = interval(ask(gpu_bytes=Unknown("no GPU"), max_total_tokens=100_000))
+    assert (bounds.most, bounds.exact) == (99_968, True)
+    assert "if as many fit" in bounds.reason
+    assert isinstance(device_tokens(ask(gpu_bytes=Unknown("no GPU"))), Unknown)
+
+
+def test_weights_narrow_the_bounds() -> None:
+    loose = interval(ask())
+    tight = interval(ask(weights_bytes=2 * 8_190_735_360))
+    assert loose.least == 0
+    assert loose.least < tight.least < tight.most < loose.most
+    # Weights of a fifth of the GPU: a few per cent apart.
+    assert tight.most / tight.least < 1.06
+
+
+def test_weights_that_do_not_fit_leave_nothing() -> None:
+    bounds = interval(ask("DeepSeek-R1", weights_bytes=700 * 10**9))
+    assert (bounds.least, bounds.most) == (0, 0)
+
+
+def test_a_fraction_that_is_given_wins() -> None:
+    assert interval(ask(mem_fraction=0.5)).most < interval(ask(mem_fraction=0.9)).most
+
+
+def test_host_bytes_are_about_the_ratio_times_the_cache() -> None:
+    host = ratio_host_bytes(ask(mem_fraction=0.8, weights_bytes=0))
+    assert isinstance(host, HostBytes)
+    assert isinstance(host.most_bytes, int)
+    assert 0.94 < host.least_bytes / (2 * 0.8 * 81_559 * MIB) < 1
+    assert host.least_bytes < host.most_bytes < 2 * 0.8 * 81_559 * MIB
+
+
+def test_sparse_attention_pays_for_its_index_keys_on_the_device() -> None:
+    plain = interval(ask("DeepSeek-R1", mem_fraction=0.9))
+    sparse = interval(ask("DeepSeek-V3.2", mem_fraction=0.9))
+    assert sparse.most / plain.most == pytest.approx(1152 / (1152 + 132), rel=1e-3)
+
+
+def test_linear_states_are_not_computed() -> None:
+    assert isinstance(device_tokens(ask("Qwen3-Next-80B-A3B-Instruct")), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("version", "context", "ratio"),
+    [
+        ("0.5.17", 32_768, None),
+        ("0.5.18", 32_768, 1.0),
+        ("0.5.20", 131_072, 0.2),
+        ("0.5.23", 8_192, 0.2),
+        ("0.5.23", 50_001, 50_048 / 100_032),
+        ("0.5.23", 10**6, 1.0),
+    ],
+)
+def test_decode_servers_back_up_a_part(version: str, context: int, ratio: float | None) -> None:
+    assert decode_pool_ratio(sglang_release(version), 100_032, 64, context) == ratio
+
+
+def test_an_unknown_context_is_an_unknown_ratio() -> None:
+    assert isinstance(decode_pool_ratio(NEWEST, 100_032, 64, Unknown("no config")), Unknown)
+
+
+def test_checkpoint_bytes(tmp_path: Path) -> None:
+    assert isinstance(checkpoint_bytes(str(tmp_path / "gone")), Unknown)
+    assert isinstance(checkpoint_bytes(str(tmp_path)), Unknown)
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"x" * 100)
+    (tmp_path / "tokenizer.json").write_bytes(b"x" * 1000)
+    assert checkpoint_bytes(str(tmp_path)) == 100
+    index = tmp_path / "model.safetensors.index.json"
+    for broken in ("{", "[]", '{"metadata": {"total_size": "5"}}', '{"metadata": {}}'):
+        index.write_text(broken)
+        assert checkpoint_bytes(str(tmp_path)) == 100
+    index.write_text(json.dumps({"metadata": {"total_size": 12_345}}))
+    assert checkpoint_bytes(str(tmp_path)) == 12_345
+
+
+@given(
+    st.sampled_from(["Qwen3-8B", "DeepSeek-R1", "DeepSeek-V3.2", "gpt-oss-120b"]),
+    st.integers(8 * GIB, 300 * GIB),
+    st.none() | st.integers(0, 10**12),
+    st.none() | st.integers(64, 10**8),
+    st.sampled_from([1, 2, 8]),
+)
+def test_bounds_are_in_order(
+    name: str, gpu: int, weights: int | None, most_tokens: int | None, tp: int
+) -> None:
+    request = ask(name, tp=tp, weights_bytes=weights, max_total_tokens=most_tokens)
+    bounds = interval(request._replace(gpu_bytes=gpu))
+    assert 0 <= bounds.least <= bounds.most
+    assert bounds.least % 64 == bounds.most % 64 == 0
+    if most_tokens is not None:
+        assert bounds.most <= most_tokens

@@ -1,0 +1,36 @@
+"""Every id that a user can meet has its page or line, and the pages are what the rules declare."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def generated() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, str] = module.pages()
+    return pages
+
+
+def test_rule_pages_are_generated_from_the_rules() -> None:
+    on_disk = {path.name: path.read_text() for path in (ROOT / "docs" / "rules").glob("*.md")}
+    assert on_disk == generated(), "run: python docs/generate.py"
+
+
+def test_every_notice_and_recommendation_is_documented() -> None:
+    text = (ROOT / "docs" / "sizing.md").read_text()
+    used: set[str] = set()
+    for path in (ROOT / "preflight").glob("*.py"):
+        used |= set(
+            re.findall(r'(?:(?<!Source)Note|Recommendation)\(\s*"([a-z0-9-]+)"', path.read_text())
+        )
+        used |= set(re.findall(r'reading\.note\(\s*"([a-z0-9-]+)"', path.read_text()))
+    assert len(used) > 15
+    assert {id_ for id_ in used if f"`{id_}`" not in text} == set()

@@ -1,0 +1,296 @@
+"""A model's KV geometry: from config.json, from the table of well-known models, or Unknown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.unknown import Unknown
+from preflight.model_geometry import AttentionKind, Heads, ModelGeometry, geometry_from_config
+from preflight.model_layers import LayerKind
+from preflight.well_known_models import WellKnownModel, well_known_model, well_known_names
+
+QWEN3_8B: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+DEEPSEEK: dict[str, Any] = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+GPT_OSS: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "hidden_size": 2880,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+
+
+def geometry(config: dict[str, Any]) -> ModelGeometry:
+    found = geometry_from_config(config, "model")
+    assert isinstance(found, ModelGeometry), found
+    return found
+
+
+def test_plain() -> None:
+    found = geometry(QWEN3_8B)
+    assert found.kind is AttentionKind.MHA
+    assert found.layers == (LayerKind.FULL,) * 36
+    assert found.heads == Heads(8, 128, 128)
+    assert found.dtype_bytes == 2
+
+
+def test_head_width_follows_the_hidden_size() -> None:
+    config = {name: value for name, value in QWEN3_8B.items() if name != "head_dim"}
+    assert geometry(config).heads.head_dim == 128
+    assert geometry({**QWEN3_8B, "head_dim": None, "v_head_dim": 0}).heads == Heads(8, 128, 128)
+
+
+def test_no_grouping_means_as_many_heads() -> None:
+    config = {name: value for name, value in QWEN3_8B.items() if name != "num_key_value_heads"}
+    assert geometry(config).heads.kv_heads == 32
+
+
+def test_latent() -> None:
+    found = geometry({**DEEPSEEK, "num_nextn_predict_layers": 1})
+    assert found.kind is AttentionKind.MLA
+    assert (found.kv_lora_rank, found.qk_rope_head_dim, found.nextn_layers) == (512, 64, 1)
+    assert not found.index_layers
+
+
+def test_sparse() -> None:
+    found = geometry(
+        {
+            **DEEPSEEK,
+            "architectures": ["DeepseekV32ForCausalLM"],
+            "index_topk": 2048,
+            "index_head_dim": 128,
+        }
+    )
+    assert found.index_layers == tuple(range(61))
+    assert found.index_head_dim == 128
+
+
+def test_shared_index_keys() -> None:
+    types = ["full", "shared", "shared", "full"] + ["shared"] * 57
+    found = geometry(
+        {**DEEPSEEK, "index_topk": 2048, "index_head_dim": 128, "indexer_types": types}
+    )
+    assert found.index_layers == (0, 3)
+
+
+def test_sliding_window_layers_get_a_pool_of_their_own() -> None:
+    found = geometry(GPT_OSS)
+    assert found.layers == (LayerKind.SLIDING, LayerKind.FULL) * 2
+    assert found.sliding == Heads(8, 64, 64)
+
+
+@pytest.mark.parametrize("architecture", ["Gemma3ForCausalLM", "MistralForCausalLM"])
+def test_a_declared_window_alone_changes_nothing(architecture: str) -> None:
+    found = geometry({**GPT_OSS, "architectures": [architecture]})
+    assert found.layers == (LayerKind.FULL,) * 4
+    assert found.sliding is None
+
+
+def test_llama4_pattern_and_nested_config() -> None:
+    text = {name: value for name, value in QWEN3_8B.items() if name != "architectures"}
+    found = geometry(
+        {
+            "architectures": ["Llama4ForConditionalGeneration"],
+            "text_config": {**text, "num_hidden_layers": 8},
+        }
+    )
+    assert [kind is LayerKind.FULL for kind in found.layers] == [False, False, False, True] * 2
+
+
+def test_mimo_pattern() -> None:
+    found = geometry(
+        {
+            **QWEN3_8B,
+            "architectures": ["MiMoV2FlashForCausalLM"],
+            "num_hidden_layers": 3,
+            "hybrid_layer_pattern": [0, 1, 1],
+            "head_dim": 192,
+            "v_head_dim": 128,
+            "swa_num_key_value_heads": 4,
+            "swa_head_dim": 192,
+            "swa_v_head_dim": 128,
+        }
+    )
+    assert found.heads == Heads(8, 192, 128)
+    assert found.sliding == Heads(4, 192, 128)
+    assert found.count(LayerKind.SLIDING) == 2
+
+
+def test_linear_hybrid() -> None:
+    known = well_known_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    assert isinstance(known, WellKnownModel)
+    assert known.geometry.count(LayerKind.LINEAR) == 36
+    assert known.geometry.count(LayerKind.FULL) == 12
+    kimi = geometry(
+        {
+            **DEEPSEEK,
+            "architectures": ["KimiLinearForCausalLM"],
+            "num_hidden_layers": 4,
+            "linear_attn_config": {"full_attn_layers": [4], "kda_layers": [1, 2, 3]},
+        }
+    )
+    assert kimi.layers == (LayerKind.LINEAR,) * 3 + (LayerKind.FULL,)
+    assert isinstance(kimi.linear, Unknown)
+
+
+def test_fp8_cache_of_the_checkpoint() -> None:
+    assert (
+        geometry({**QWEN3_8B, "quantization_config": {"kv_cache_quant_algo": "fp8"}}).dtype_bytes
+        == 1
+    )
+    # fp8 weights alone leave the cache as it is.
+    assert geometry({**QWEN3_8B, "quantization_config": {"quant_method": "fp8"}}).dtype_bytes == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"architectures": None}, "architectures"),
+        ({"num_hidden_layers": None}, "has no num_hidden_layers"),
+        ({"num_hidden_layers": 10**9}, "not a whole number from 1 to 4096"),
+        ({"num_hidden_layers": True}, "not a whole number"),
+        ({"num_key_value_heads": [4, 8]}, "of type list"),
+        ({"num_key_value_heads": 10**5000}, "of type int"),
+        ({"head_dim": 0.5}, "0.5"),
+        ({"head_dim": None, "hidden_size": 3}, "less than num_attention_heads"),
+        ({"architectures": ["DeepseekV4ForCausalLM"]}, "rules of their own"),
+        ({"hybrid_override_pattern": "M-M*"}, "hybrid_override_pattern"),
+        ({"layer_types": ["conv", "full_attention"]}, "'conv'"),
+        ({"architectures": ["GptOssForCausalLM"]}, "has no layer_types"),
+        ({"full_attention_interval": 0}, "full_attention_interval"),
+    ],
+)
+def test_what_is_not_understood_is_unknown(change: dict[str, Any], word: str) -> None:
+    found = geometry_from_config({**QWEN3_8B, **change}, "model")
+    assert isinstance(found, Unknown)
+    assert word in found.reason
+
+
+MORE_KEYS = """text_config quantization_config index_topk index_head_dim indexer_types
+linear_attn_config hybrid_layer_pattern full_attention_interval linear_key_head_dim
+num_nextn_predict_layers""".split()
+KEYS = sorted({*QWEN3_8B, *DEEPSEEK, *GPT_OSS, *MORE_KEYS})
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 200)
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(
+        [
+            "GptOssForCausalLM",
+            "full_attention",
+            "sliding_attention",
+            "linear_attention",
+            "DeepseekV3ForCausalLM",
+            "MiMoV2ForCausalLM",
+            "Llama4ForConditionalGeneration",
+        ]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), inner, max_size=6)
+    ),
+    max_leaves=30,
+)
+
+
+@given(
+    st.sampled_from([{}, QWEN3_8B, DEEPSEEK, GPT_OSS]),
+    st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8),
+)
+def test_no_json_makes_it_raise(base: dict[str, Any], change: dict[str, Any]) -> None:
+    found = geometry_from_config({**base, **change}, "model")
+    assert isinstance(found, ModelGeometry | Unknown)
+
+
+@pytest.mark.parametrize("name", well_known_names())
+def test_every_well_known_model_has_a_geometry(name: str) -> None:
+    known = well_known_model(name)
+    assert isinstance(known, WellKnownModel)
+    assert known.source
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen3-8B"),
+        ("/data/models/DeepSeek-R1/", "DeepSeek-R1"),
+        ("qwen3-235b-a22b-instruct-2507-fp8", "Qwen3-235B-A22B"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "Qwen3-235B-A22B"),
+        ("deepseek-ai/DeepSeek-V3-0324", "DeepSeek-V3-0324"),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", "DeepSeek-V3.2-Exp"),
+        ("meta-llama/Meta-Llama-3.1-70B-Instruct", "Llama-3.1-70B"),
+        ("zai-org/GLM-4.5-FP8", "GLM-4.5"),
+        ("moonshotai/Kimi-K2-Instruct", "Kimi-K2"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("/root/hub/models--Qwen--Qwen3-14B", "Qwen3-14B"),
+    ],
+)
+def test_spellings_of_a_model(path: str, name: str) -> None:
+    known = well_known_model(path)
+    assert isinstance(known, WellKnownModel)
+    assert known.name == name
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "Qwen3",
+        "DeepSeek-R1-Distill-Qwen-32B",
+        "Qwen3-8B-Draft",
+        "Qwen3-80B",
+        "$MODEL_PATH",
+    ],
+)
+def test_what_is_merely_similar_is_unknown(path: str) -> None:
+    assert isinstance(well_known_model(path), Unknown)
+
+
+# Parameters of a dense model, from its config: a check of the table against itself.
+@pytest.mark.parametrize(
+    ("name", "intermediate", "vocabulary"),
+    [("Qwen3-8B", 12288, 151936), ("Qwen3-14B", 17408, 151936), ("Qwen3-32B", 25600, 151936)],
+)
+def test_parameters_follow_from_the_config(name: str, intermediate: int, vocabulary: int) -> None:
+    known = well_known_model(name)
+    assert isinstance(known, WellKnownModel)
+    geometry_ = known.geometry
+    hidden, queries = {"Qwen3-8B": (4096, 32), "Qwen3-14B": (5120, 40), "Qwen3-32B": (5120, 64)}[
+        name
+    ]
+    width = geometry_.heads.head_dim
+    attention = hidden * width * (2 * queries + 2 * geometry_.heads.kv_heads) + 2 * width
+    layer = attention + 3 * hidden * intermediate + 2 * hidden
+    assert known.parameters == len(geometry_.layers) * layer + 2 * vocabulary * hidden + hidden
+
+
+def test_the_table_is_plain_json() -> None:
+    known = json.dumps(well_known_names())
+    assert "Qwen3-8B" in known
