@@ -68,6 +68,13 @@ def reserve_targets(sizing: Sizing, needs: Pages) -> dict[Spot, tuple[int, int |
     return targets
 
 
+def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
+    """The whole pool that this launch needs of one page size, others' pages included."""
+    need = sizing.verdict.needs.get(Spot(page_size_bytes, None), 0)
+    _, held = _now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
+    return need + held
+
+
 def _now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
     if isinstance(pool, Unknown):
         return (0 if pool.absent else None), 0
@@ -157,6 +164,8 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     available = sizing.host.memory_bytes("MemAvailable")
     if isinstance(available, Unknown) or flags.segment_scope != "instance":
         return []
+    if sizing.inputs.source is not None:
+        return []  # replayed exactly, see preflight.source_gate
     if not sizing.inputs.settings.hugepages or flags.available_bytes is not None:
         return []
     left = available - added
@@ -216,6 +225,8 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     """The environment block of the launch, for the shell that starts it."""
     settings, flags = sizing.inputs.settings, sizing.inputs.flags
+    if sizing.inputs.source is not None:
+        return []  # the launch has its own
     commands = []
     if settings.hugepages:
         size = settings.hugepage_bytes

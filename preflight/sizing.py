@@ -15,6 +15,7 @@ from checks.units import format_page_size
 from checks.unknown import Unknown
 from preflight.allocations import Backing, StockedPools
 from preflight.documented_rule import DocumentedRule, documented_rule
+from preflight.mooncake_versions import Release
 from preflight.needs import asked_for, hugetlb_usages, pages_by_spot
 from preflight.replay import ProcessReplay, replay
 from preflight.sizing_inputs import Flags, SizingInputs, UsageError, gather_inputs
@@ -73,9 +74,18 @@ class Sizing(NamedTuple):
 
 def size_launch(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
     """Read the host below ``root`` once and judge. Raises UsageError on a value that cannot be."""
-    meminfo = read_meminfo(root)
-    host = HostMemory(meminfo, read_hugetlb(root, meminfo))
+    host = read_host(root)
     inputs = gather_inputs(flags, environment, root, host.hugetlb.default_page_size_bytes)
+    return judge_inputs(inputs, host, root)
+
+
+def read_host(root: Root) -> HostMemory:
+    meminfo = read_meminfo(root)
+    return HostMemory(meminfo, read_hugetlb(root, meminfo))
+
+
+def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
+    """Hold one launch against the host. Raises UsageError for a page size that it does not have."""
     _refuse_missing_page_size(inputs, host.hugetlb)
     usages = hugetlb_usages(inputs.launch)
     asked = asked_for(inputs.launch)
@@ -108,31 +118,39 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """What is asked for and never used, whatever the pools hold."""
-    notes: list[Note] = []
-    settings, mooncake = inputs.settings, inputs.launch.release
+    """What is asked for and never used, whatever the pools hold; ranks alike are told once."""
     version = inputs.shown["mooncake_version"].value
-    first = asked[0].allocations
-    created = any(allocation.what == "arena" for allocation in first)
-    if settings.arena_bytes is not None and not created:
+    notes = [
+        note
+        for process in asked
+        for note in _unused_by(process, inputs.launch.release, f"Mooncake {version}")
+    ]
+    return tuple(dict.fromkeys(notes))
+
+
+def _unused_by(process: ProcessReplay, mooncake: Release, version: str) -> list[Note]:
+    notes: list[Note] = []
+    settings, allocations = process.process.settings, process.allocations
+    created = any(allocation.what == "arena" for allocation in allocations)
+    if settings.arena_bytes is not None and process.process.clients and not created:
         if settings.arena_disabled:
             why = "MC_DISABLE_MMAP_ARENA turns it off"
         elif not settings.hugepages:
             why = "without MC_STORE_USE_HUGEPAGE nothing in Mooncake creates it"
         elif not mooncake.arena:
-            why = f"Mooncake {version} has none; it came with 0.3.11"
+            why = f"{version} has none; it came with 0.3.11"
         else:
             why = "nothing here is mapped the way that would create it"
         notes.append(Note("arena-not-created", f"the arena is never created: {why}"))
-    on_regular = sorted({a.what for a in first if a.backing is Backing.REGULAR})
+    on_regular = sorted({a.what for a in allocations if a.backing is Backing.REGULAR})
     wanted = [what for what in on_regular if what not in ("hot cache", "SSD offload buffer")]
     if settings.hugepages and wanted:
         why = "reads no MC_STORE_USE_HUGEPAGE (0.3.8.post1 does)"
         if mooncake.hugepages:
             why = "splits a segment over NUMA nodes on regular pages (0.3.12 and later do not)"
-        text = f"{', '.join(wanted)}: on regular pages, since Mooncake {version} {why}"
+        text = f"{', '.join(wanted)}: on regular pages, since {version} {why}"
         notes.append(Note("pool-on-regular-pages", text))
-    return tuple(notes)
+    return notes
 
 
 def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:

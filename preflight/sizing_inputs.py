@@ -66,13 +66,17 @@ class Flags(NamedTuple):
 
 
 class SizingInputs(NamedTuple):
-    """Everything that a verdict depends on, but the pools themselves."""
+    """Everything that a verdict depends on, but the pools themselves.
+
+    flags: as given, or as they would have to be given for the launch that ``source`` names.
+    """
 
     flags: Flags
     launch: Launch
     nic_nodes_unknown: Unknown | None
     shown: Mapping[str, Input]
     notes: tuple[Note, ...]
+    source: str | None = None
 
     @property
     def ranks(self) -> int:
@@ -80,8 +84,9 @@ class SizingInputs(NamedTuple):
 
     @property
     def settings(self) -> StoreSettings:
-        """Every rank has the same."""
-        return self.launch.processes[0].settings
+        """Those of the first process that asks for huge pages, or of the first; ranks have one."""
+        every = [process.settings for process in self.launch.processes]
+        return next((settings for settings in every if settings.hugepages), every[0])
 
 
 class _Reading:
@@ -169,18 +174,30 @@ def _segment_per_process(reading: _Reading) -> int:
 
 
 def _mooncake(reading: _Reading) -> Release:
-    text, origin = reading.flags.mooncake_version, "--mooncake-version"
+    behaviour, shown, notes = choose_mooncake(reading.flags.mooncake_version)
+    reading.shown["mooncake_version"] = shown
+    reading.notes.extend(notes)
+    return behaviour
+
+
+def choose_mooncake(given: str | None) -> tuple[Release, Input, tuple[Note, ...]]:
+    """The release to size for: the one given, else the one installed, else the newest known.
+
+    Raises UsageError for a version that cannot be read.
+    """
+    text, origin, notes = given, "--mooncake-version", []
     installed = installed_mooncake() if text is None else ()
     if installed:
-        (distribution, text), origin = installed[0], "installed"
+        distribution, text = installed[0]
+        origin = f"{distribution}, installed here"
         if len({version for _, version in installed}) > 1:
             several = ", ".join(" ".join(pair) for pair in installed)
-            reading.note("mooncake-installed-twice", f"several Mooncakes are installed: {several}")
+            text_ = f"several Mooncakes are installed: {several}"
+            notes.append(Note("mooncake-installed-twice", text_))
         try:
             release(text)
-            origin = f"{distribution}, installed here"
         except ValueError as error:
-            reading.note("mooncake-version-unread", f"{distribution}: {error}")
+            notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
         text, origin = NEWEST_KNOWN, "assumed: no Mooncake is installed beside this program"
@@ -189,12 +206,9 @@ def _mooncake(reading: _Reading) -> Release:
     except ValueError as error:
         raise UsageError(f"--mooncake-version {error}") from None
     if newer_than_known(text):
-        reading.note(
-            "mooncake-newer",
-            f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that this was held against",
-        )
-    reading.shown["mooncake_version"] = Input(text, origin)
-    return behaviour
+        newer = f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that was held against"
+        notes.append(Note("mooncake-newer", f"{newer} this model"))
+    return behaviour, Input(text, origin), tuple(notes)
 
 
 def _protocol(reading: _Reading) -> Protocol:

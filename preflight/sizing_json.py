@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checks.hugetlb_fit import Spot, Stock
 from checks.unknown import Unknown
@@ -12,6 +12,11 @@ from preflight.allocations import Allocation
 from preflight.replay import ProcessReplay
 from preflight.sizing import Sizing, taken_pages
 from preflight.store_environment import Note
+
+if TYPE_CHECKING:  # both come with a launch alone
+    from preflight.rules import Finding
+    from preflight.source_gate import Admission
+    from preflight.source_sizing import SourceSizing
 
 SCHEMA = "mooncake-preflight/sizing/v1"
 
@@ -57,6 +62,71 @@ def sizing_object(sizing: Sizing, recommendations: tuple[Recommendation, ...], r
             {"id": advice.id, "text": advice.text, "commands": list(advice.commands)}
             for advice in recommendations
         ],
+    }
+
+
+def source_object(source: SourceSizing, answer: Json | None) -> Json:
+    """The object for a launch as it was written; ``answer`` is that of its upper bound."""
+    base = answer or error_object(None, source.exit_code, source.reason)
+    if answer is not None:
+        base["status"], base["exit_code"] = source.status, source.exit_code
+        base["exact"]["status"], base["exact"]["exit_code"] = source.status, source.exit_code
+        base["exact"]["reason"] = source.reason
+    base["launch"] = {
+        "processes": [
+            {"kind": process.kind.value, "origin": str(process.command.origin)}
+            for process in source.inputs.processes
+        ],
+        "l2": [
+            {
+                "origin": origin,
+                "least_bytes": sum(memory.least_pools_bytes),
+                "most_bytes": None
+                if isinstance(memory.most_pools_bytes, Unknown)
+                else sum(memory.most_pools_bytes),
+                "why": memory.why,
+            }
+            for origin, memory in source.inputs.memory
+        ],
+        "admission": [_admission(admission) for admission in source.admissions],
+        "findings": [_finding(finding) for finding in source.inputs.findings],
+        "reading": [
+            {"id": note.id, "text": note.text, "origin": str(note.origin)}
+            for note in source.reading.notes
+        ],
+    }
+    return base
+
+
+def _admission(admission: Admission | Unknown) -> Json:
+    if isinstance(admission, Unknown):
+        return {"origin": None, "admitted": None, "message": admission.reason, "hugepages": None}
+    pages = admission.pages
+    return {
+        "origin": admission.origin,
+        "admitted": not admission.refused,
+        "message": admission.refused or admission.late,
+        "hugepages": None
+        if pages is None
+        else {
+            "page_size_bytes": pages.page_size_bytes,
+            "least_pages": pages.least,
+            "most_pages": None if pages.most is None else max(0, pages.most),
+            "feasible": not pages.empty,
+            "reason": pages.reason,
+        },
+    }
+
+
+def _finding(finding: Finding) -> Json:
+    rule = finding.rule
+    return {
+        "id": rule.id,
+        "severity": rule.severity.value,
+        "text": finding.text,
+        "origin": None if finding.origin is None else str(finding.origin),
+        "consequence": rule.consequence,
+        "remedy": rule.remedy,
     }
 
 
