@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from preflight import (
     rules_devices,
     rules_environment,
     rules_hicache,
+    rules_memory,
     rules_processes,
     rules_store,
 )
-from preflight.launch_processes import LaunchProcess
-from preflight.rules import Finding, Rule, Severity
+from preflight.launch_processes import LaunchProcess, SglangServer
+from preflight.rules import Finding, Rule, Severity, Versions
 
 RULE_SETS = (
     rules_hicache.RULES,
@@ -18,12 +21,18 @@ RULE_SETS = (
     rules_devices.RULES,
     rules_environment.RULES,
     rules_processes.RULES,
+    rules_memory.RULES,
 )
 RULES: dict[str, Rule] = {rule.id: rule for rules in RULE_SETS for rule in rules.rules}
 _WORST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 
 
-def findings(processes: tuple[LaunchProcess, ...]) -> tuple[Finding, ...]:
-    """Everything that the rules find, the worst first."""
+def findings(
+    processes: tuple[LaunchProcess, ...],
+    servers: Sequence[tuple[SglangServer, Versions]] = (),
+) -> tuple[Finding, ...]:
+    """Everything that the rules find, the worst first; ``servers`` with what they run on."""
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes)]
+    for server, versions in servers:
+        found += rules_memory.RULES.memory_findings(server, versions)
     return tuple(sorted(found, key=lambda finding: _WORST_FIRST.index(finding.rule.severity)))

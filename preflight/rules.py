@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from checks.unknown import Unknown
 from preflight.launch_processes import LaunchProcess, SglangServer
 from preflight.launch_source import Origin
+from preflight.model_geometry import ModelGeometry
+from preflight.mooncake_versions import Release
+from preflight.sglang_versions import SglangRelease
 
 
 class Severity(Enum):
@@ -44,7 +48,16 @@ class Seen(NamedTuple):
     origin: Origin | None = None
 
 
+class Versions(NamedTuple):
+    """What a server runs on: its model, where that is known, and the two releases."""
+
+    geometry: ModelGeometry | Unknown
+    sglang: SglangRelease
+    mooncake: Release
+
+
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]
+MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
 
 
@@ -54,10 +67,12 @@ class RuleSet:
     def __init__(self) -> None:
         self.servers: list[tuple[Rule, ServerCheck]] = []
         self.launches: list[tuple[Rule, LaunchCheck]] = []
+        self.memories: list[tuple[Rule, MemoryCheck]] = []
 
     @property
     def rules(self) -> list[Rule]:
-        return [rule for rule, _ in self.servers] + [rule for rule, _ in self.launches]
+        every = (self.servers, self.launches, self.memories)
+        return [rule for declared in every for rule, _ in declared]
 
     def server(
         self, id_: str, severity: Severity, finds: str, consequence: str, remedy: str, source: str
@@ -80,6 +95,23 @@ class RuleSet:
             return check
 
         return add
+
+    def memory(
+        self, id_: str, severity: Severity, finds: str, consequence: str, remedy: str, source: str
+    ) -> Callable[[MemoryCheck], MemoryCheck]:
+        """Declare a rule about one SGLang server with its model and versions."""
+
+        def add(check: MemoryCheck) -> MemoryCheck:
+            self.memories.append((Rule(id_, severity, finds, consequence, remedy, source), check))
+            return check
+
+        return add
+
+    def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[Finding]:
+        """What the rules about memory find in one server."""
+        for rule, check in self.memories:
+            for seen in check(server, versions):
+                yield Finding(rule, seen.text, seen.origin or server.command.origin)
 
     def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[Finding]:
         """What the rules find, rule by rule."""

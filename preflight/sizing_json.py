@@ -88,6 +88,7 @@ def source_object(source: SourceSizing, answer: Json | None) -> Json:
             }
             for origin, memory in source.inputs.memory
         ],
+        "needs": _needs(source),
         "admission": [_admission(admission) for admission in source.admissions],
         "findings": [_finding(finding) for finding in source.inputs.findings],
         "reading": [
@@ -96,6 +97,27 @@ def source_object(source: SourceSizing, answer: Json | None) -> Json:
         ],
     }
     return base
+
+
+def _needs(source: SourceSizing) -> Json | None:
+    if source.shown is None:
+        return None
+    from preflight.host_needs import host_needs
+
+    needs = host_needs(source.shown, source.inputs.processes)
+    return {
+        kind: [
+            {
+                "what": need.what,
+                "owner": need.owner,
+                "value": need.value,
+                "unit": need.unit,
+                "formula": need.formula,
+            }
+            for need in found
+        ]
+        for kind, found in zip(needs._fields, needs, strict=True)
+    }
 
 
 def _admission(admission: Admission | Unknown) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
@@ -14,8 +15,10 @@ from preflight.advice import Recommendation
 from preflight.allocations import Allocation, Backing, OnShortage
 from preflight.comparison import compare_rules
 from preflight.replay import ProcessReplay
-from preflight.rules import Finding, Severity
 from preflight.sizing import Sizing, taken_pages
+
+if TYPE_CHECKING:  # it comes with a launch alone
+    from preflight.rules import Finding
 
 Paint = Callable[[str, str], str]
 
@@ -33,7 +36,7 @@ BACKINGS = {
     Backing.REGULAR: "regular pages",
     Backing.NONE: "not mapped",
 }
-_SEVERITY_COLOURS = {Severity.FAIL: "red", Severity.WARN: "yellow", Severity.NOTE: "cyan"}
+_SEVERITY_COLOURS = {"fail": "red", "warn": "yellow", "note": "cyan"}
 SHORTAGES = {
     OnShortage.FAILS: "fails",
     OnShortage.FALLS_BACK: "falls back",
@@ -67,12 +70,11 @@ def findings_text(findings: Iterable[Finding], paint: Paint) -> str:
     """What the rules found, each with what follows and what to do instead."""
     lines = []
     for finding in findings:
-        severity, rule = finding.rule.severity, finding.rule
+        rule, severity = finding.rule, finding.rule.severity.value
         where = "" if finding.origin is None else f" ({finding.origin})"
-        text = f"{severity.value}: {finding.text}{where}: {rule.consequence}. To mend it: "
+        text = f"{severity}: {finding.text}{where}: {rule.consequence}. To mend it: "
         wrapped = _wrap(f"{text}{rule.remedy} [{rule.id}]", "      ", "  ")
-        label = paint(severity.value, _SEVERITY_COLOURS[severity])
-        lines.append(wrapped.replace(severity.value, label, 1))
+        lines.append(wrapped.replace(severity, paint(severity, _SEVERITY_COLOURS[severity]), 1))
     return "\n".join(["What was written, and what becomes of it", *lines]) if lines else ""
 
 

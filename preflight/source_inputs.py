@@ -20,7 +20,7 @@ from preflight.launch_rules import findings
 from preflight.model_geometry import ModelGeometry, geometry_from_config
 from preflight.mooncake_versions import Release
 from preflight.placement import RankPlacement, binds_ranks, place_nics, place_ranks, unbound
-from preflight.rules import Finding, Severity
+from preflight.rules import Finding, Severity, Versions
 from preflight.server_launch import (
     Hardware,
     Ranks,
@@ -104,7 +104,12 @@ def gather_source(
     mooncake, version, notes = choose_mooncake(options.mooncake_version)
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     host = _Host(options, root, mooncake, _sglang(options), default)
-    found = findings(processes)
+    servers = [process.server for process in processes if process.server]
+    versions = [
+        (server, Versions(_hardware(server, host).geometry, host.sglang, mooncake))
+        for server in servers
+    ]
+    found = findings(processes, versions)
     memory: list[tuple[str, ServerMemory]] = []
     parts: list[_Part] = []
     nics, nic_origin, nic_notes = _nics(processes, host)

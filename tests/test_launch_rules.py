@@ -7,8 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
+from checks.unknown import Unknown
 from preflight.launch_rules import RULE_SETS, RULES, findings
-from preflight.rules import Severity
+from preflight.mooncake_versions import release
+from preflight.rules import Severity, Versions
+from preflight.sglang_versions import sglang_release
+from preflight.well_known_models import well_known_model
 from tests.launch_text import HICACHE, MASTER, SERVER, STORE, understood
 
 Line = str | tuple[str, Mapping[str, str]]
@@ -428,8 +432,64 @@ def test_a_rule_finds_what_it_declares(example: Example) -> None:
     assert example.id not in [finding.rule.id for finding in right]
 
 
+class MemoryExample(NamedTuple):
+    id: str
+    wrong: Line
+    says: str
+    right: Line
+    sglang: tuple[str, str] = ("0.5.23", "0.5.23")
+    mooncake: tuple[str, str] = ("0.3.14", "0.3.14")
+
+
+V32 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-V3.2 --hicache-size 100"
+R1 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-R1 --hicache-size 100"
+OFFLOAD = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data")
+MEMORY_EXAMPLES = [
+    MemoryExample("indexer-on-top", V32, "index keys of 61 layers on top", R1),
+    MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
+    MemoryExample(
+        "mla-copies",
+        R1,
+        "8 ranks keep the same rows: 745.06 GiB for 93.13 GiB",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-size 100",
+    ),
+    MemoryExample(
+        "offload-folder-shared",
+        OFFLOAD,
+        "8 ranks offload to /data",
+        OFFLOAD,
+        sglang=("0.5.20", "0.5.23"),
+    ),
+    MemoryExample(
+        "mooncake-too-old",
+        GOOD,
+        "older than 0.3.8.post1",
+        GOOD,
+        mooncake=("0.3.8", "0.3.8.post1"),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", MEMORY_EXAMPLES, ids=lambda e: e.id)
+def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
+    def found(line: Line, turn: int) -> dict[str, str]:
+        processes = understood(line)
+        server = processes[0].server
+        assert server is not None
+        known = well_known_model(str(server.value("model_path")))
+        geometry = known if isinstance(known, Unknown) else known.geometry
+        versions = Versions(
+            geometry, sglang_release(example.sglang[turn]), release(example.mooncake[turn])
+        )
+        return {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+
+    assert example.says in found(example.wrong, 0).get(example.id, "")
+    assert example.id not in found(example.right, 1)
+
+
 def test_every_rule_has_an_example() -> None:
-    assert {example.id for example in EXAMPLES} == set(RULES)
+    shown = {example.id for example in EXAMPLES} | {example.id for example in MEMORY_EXAMPLES}
+    assert shown == set(RULES)
 
 
 def test_rules_are_declared_once_and_in_full() -> None:
