@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.units import format_bytes, format_page_size, round_up
+from checks.units import TIB, format_bytes, format_page_size, round_up
 from checks.unknown import Unknown
 from preflight.allocations import Allocation, Backing
+from preflight.launch import StoreClient
 from preflight.launch_processes import Kind, LaunchProcess, SglangServer
 from preflight.launch_source import Word
 from preflight.needs import ON_HUGE_PAGES
@@ -21,6 +22,8 @@ _MASTER_PORTS = (("rpc_port", 50051), ("metrics_port", 9003))
 _METADATA_PORT = 8080
 _CLIENT_PORT = 50052
 _SERVICE_PORT = 8080
+# storage_backend.h: the offload's own limit without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
+DEFAULT_OFFLOAD_BYTES = 2 * TIB
 
 
 class Need(NamedTuple):
@@ -43,6 +46,7 @@ class HostNeeds(NamedTuple):
     shared: tuple[Need, ...]
     ports: tuple[Need, ...]
     files: tuple[Need, ...]
+    disk: tuple[Need, ...]
     devices: tuple[Need, ...]
     services: tuple[Need, ...]
 
@@ -56,6 +60,7 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> HostNeed
         tuple(_shared(sizing)),
         tuple(need for process in processes for need in _ports(process)),
         tuple(need for process in processes for need in _files(process)),
+        tuple(need for process in processes for need in _disk(process)),
         tuple(need for process in processes for need in _devices(process)),
         tuple(need for process in processes for need in _services(process)),
     )
@@ -169,13 +174,31 @@ def _files(process: LaunchProcess) -> Iterator[Need]:
     server = process.server
     if server is not None:
         yield _setting_need("model", process.name, server, "model_path", "file")
-        if server.store and server.store.value("ssd_offload_path"):
-            path = server.store.settings["ssd_offload_path"]
+        path = server.store.settings["ssd_offload_path"] if server.store else None
+        if path is not None and (isinstance(path.value, Unknown) or path.value):
             yield _need_of("SSD offload folder", process.name, path, "file")
     for variable in ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CONFIG_PATH"):
         word = process.command.environment.get(variable)
         if word is not None:
             yield _word_need("configuration", process.name, variable, word, "file")
+
+
+def _disk(process: LaunchProcess) -> Iterator[Need]:
+    """What SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
+    store = process.server.store if process.server else None
+    embedded = store is not None and store.value("enable_ssd_offload") is True
+    client = process.store.client if process.store else None
+    alone = isinstance(client, StoreClient) and client.offload_buffer_bytes is not None
+    if not (embedded or alone):
+        return
+    variable = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
+    word = process.command.environment.get(variable)
+    if word is not None and word.text.strip().isdecimal():
+        limit, origin = int(word.text), str(word.origin)
+    else:
+        limit, origin = DEFAULT_OFFLOAD_BYTES, "default of Mooncake"
+    given = ((variable, Input(limit, origin)),)
+    yield Need("SSD offload, at most", process.name, limit, "bytes", variable, given)
 
 
 def _devices(process: LaunchProcess) -> Iterator[Need]:
@@ -187,7 +210,7 @@ def _devices(process: LaunchProcess) -> Iterator[Need]:
     if process.store is not None:
         found.append(Setting(process.store.devices, f"{process.name}"))
     for setting in found:
-        if setting.value:
+        if isinstance(setting.value, Unknown) or setting.value:
             yield _need_of("RDMA device", process.name, setting, "device")
 
 

@@ -7,6 +7,7 @@ real classes in ``tests/sglang``.
 
 from __future__ import annotations
 
+from checks.units import MIB, format_bytes
 from checks.unknown import Unknown
 from preflight.host_pool_layers import RowBytes, row_bytes, stage_layers
 from preflight.host_pool_records import (
@@ -25,6 +26,10 @@ from preflight.model_layers import LayerKind
 from preflight.sglang_versions import DraftPool, Indexer
 
 __all__ = ["LAYOUTS", "HostBytes", "HostPool", "HostPools", "PoolRequest", "host_pools"]
+
+# More than any published model keeps for one token on one rank (Qwen-72B, with a key and a value
+# head for each of its 64 query heads in 80 layers, unsharded: 2.5 MiB).
+MOST_TOKEN_BYTES = 4 * MIB
 
 # The layouts in which a pool of K and V of different width exists.
 _ASYMMETRIC_LAYOUTS = ("page_first", "page_first_direct")
@@ -81,8 +86,13 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes | Unknown
     asked = request.size_gb * GIGABYTE
     reason = f"--hicache-size {request.size_gb} is {asked} bytes per rank; {why.reason}"
     if request.release.extra_page:
-        extra = Unknown("one page more than fits, of a size that the model's geometry would tell")
-        return HostBytes(asked, extra, f"{reason}, so the extra page is not counted")
+        page_bytes = physical_page_tokens(request) * MOST_TOKEN_BYTES
+        return HostBytes(
+            asked,
+            asked + page_bytes,
+            f"{reason}, so this is an upper bound, with a page of {format_bytes(page_bytes)} on "
+            "top; an index or draft pool would come on top of that",
+        )
     return HostBytes(0, asked, f"{reason}, so this is an upper bound")
 
 

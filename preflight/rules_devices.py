@@ -96,7 +96,8 @@ def two_transfer_engines(server: SglangServer) -> Iterator[Seen]:
         return
     if reuse is not None and reuse.text.lower() in ("0", "false", "no", "n"):
         return
-    engine = server.value("disaggregation_ib_device") or server.value("mooncake_ib_device")
+    given = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
+    engine = next((value for value in given if value is not None), None)
     device, metadata = store.value("device_name"), store.value("metadata_server")
     protocol = store.value("protocol")
     values = (engine, device, metadata, protocol)
@@ -119,7 +120,7 @@ def two_transfer_engines(server: SglangServer) -> Iterator[Seen]:
 )
 def ib_device_unchecked(server: SglangServer) -> Iterator[Seen]:
     device = server.value("disaggregation_ib_device")
-    if device and server.store and server.mode == "null":
+    if device is not None and server.store and server.mode == "null":
         yield Seen("--disaggregation-ib-device is not checked without --disaggregation-mode")
 
 

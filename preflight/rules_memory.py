@@ -88,6 +88,39 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
 
 
 @RULES.memory(
+    "gate-blind-to-hugepages",
+    Severity.NOTE,
+    "an L2 pool on huge pages",
+    "SGLang asks for the pool's size in MemAvailable all the same, which huge pages lower",
+    "leave both: the answer gives the counts of huge pages for which SGLang starts",
+    "SGLang 0.5.23 mem_cache/pool_host/base.py; SGLang #34972, #39010",
+)
+def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    hugepages = "MC_STORE_USE_HUGEPAGE" in server.environment and versions.mooncake.hugepages
+    if server.hicache and server.store is not None and hugepages:
+        yield Seen("MC_STORE_USE_HUGEPAGE puts the L2 pool on huge pages")
+
+
+@RULES.memory(
+    "storage-needs-equal-heads",
+    Severity.FAIL,
+    "a model whose keys and values differ in width, with a storage backend that cannot take it",
+    "NotImplementedError at the first page that is stored, not at start",
+    "use the mooncake or file backend",
+    "SGLang 0.5.23 mem_cache/pool_host/mha.py",
+)
+def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    geometry, backend = versions.geometry, server.value("hicache_storage_backend")
+    if isinstance(geometry, Unknown) or geometry.kind is not AttentionKind.MHA:
+        return
+    heads = geometry.heads
+    unequal = heads.head_dim != heads.v_head_dim
+    if server.hicache and unequal and backend in ("hf3fs", "nixl", "eic"):
+        widths = f"K of {heads.head_dim}, V of {heads.v_head_dim}"
+        yield Seen(f"{geometry.name}: {widths}, {backend}")
+
+
+@RULES.memory(
     "mooncake-too-old",
     Severity.WARN,
     "a Mooncake without the host memory allocator that SGLang asks for",

@@ -221,7 +221,10 @@ def standalone_without_switch(server: SglangServer) -> Iterator[Seen]:
     if store is None or store.error or isinstance(store.source, Unknown):
         return
     client, master = store.value("client_server_address"), store.value("master_server_address")
-    if client and not master and not store.value("standalone_storage"):
+    standalone = store.value("standalone_storage")
+    if any(isinstance(value, Unknown) for value in (client, master, standalone)):
+        return
+    if client and not master and not standalone:
         yield Seen(f"client_server_address is {client!r}, standalone_storage is off, no master")
 
 
@@ -277,7 +280,8 @@ def keys_collide(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         server = process.server
         if server is None or server.store is None:
             continue
-        name = server.value("served_model_name") or server.value("model_path")
+        served = server.value("served_model_name")
+        name = server.value("model_path") if served is None else served
         master = server.store.value("master_server_address")
         tag = server.store.extra.get("extra_backend_tag")
         if isinstance(name, Unknown) or isinstance(master, Unknown):
@@ -305,7 +309,7 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     seen: dict[tuple[object, object], SglangServer] = {}
     for process in processes:
         server = process.server
-        if server is None or server.store is None or not server.value("served_model_name"):
+        if server is None or server.store is None or server.value("served_model_name") is None:
             continue
         name, master = (
             server.value("served_model_name"),

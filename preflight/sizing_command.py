@@ -5,165 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.sizes import bare_number, parse_size
+from preflight.sizing_options import sizing_options
 
 if TYPE_CHECKING:
     from preflight.sizing import Sizing
-
-    AnyParamType = click.ParamType[Any]
-else:
-    AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
 
 EXIT_USAGE = 64  # EX_USAGE
 EXIT_DEFECT = 70  # EX_SOFTWARE
 EXIT_INTERRUPTED = 130
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Size(AnyParamType):
-    """A byte size in the documented grammar; a bare number is refused, with both spellings."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_size(value)
-        except ValueError as error:
-            self.fail(_with_sglang_spelling(str(error), value, param), param, ctx)
-
-
-def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """A bare --hicache-size is SGLang's own spelling, and means 10^9 bytes there."""
-    number = value.strip()
-    bare = number.isascii() and number.isdecimal() and len(number) <= 9
-    if not bare or param is None or param.name != "hicache_size":
-        return message
-    return (
-        f"{bare_number(value, number)}. SGLang's own --hicache-size {number} is {number} x 10^9 "
-        f"bytes: write {int(number) * 10**9}b for that"
-    )
-
-
-class Nodes(AnyParamType):
-    """NUMA nodes: ``0,1``, ``0-3`` or ``none``. ``repeats`` keeps order and repetitions."""
-
-    name = "nodes"
-
-    def __init__(self, repeats: bool = False) -> None:
-        self._repeats = repeats
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        from checks.numa import parse_node_list
-
-        if isinstance(value, tuple):
-            return value
-        if value.strip().lower() == "none":
-            return ()
-        try:
-            if not self._repeats:
-                return parse_node_list(value)
-            return tuple(node for part in value.split(",") for node in parse_node_list(part))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of NUMA nodes: write 0,1 or none", param, ctx)
-
-
-SIZE = Size()
-
-
-def _options(function: Command) -> Command:
-    """The documented flags first, then ours, in the order in which --help shows them."""
-    choice = click.Choice
-    options = [
-        click.option("--tp-size", type=int, required=True, help="Tensor-parallel ranks."),
-        click.option(
-            "--hicache-size", type=SIZE, required=True, help="L2 host pool of one rank, as 64gb."
-        ),
-        click.option(
-            "--global-segment-size",
-            type=SIZE,
-            required=True,
-            help="What the store contributes, as 8gb: of the whole instance (see --segment-scope).",
-        ),
-        click.option(
-            "--arena-pool-size",
-            type=SIZE,
-            help="MC_MMAP_ARENA_POOL_SIZE, per rank. Default: as the environment has it, or none.",
-        ),
-        click.option("--hugepage-size", type=SIZE, help="2mb (Mooncake's default), 1gb, or 512mb."),
-        click.option(
-            "--available-hugetlb",
-            type=SIZE,
-            help="Size the launch against this pool instead of what the kernel has.",
-        ),
-        click.option(
-            "--rule",
-            type=choice(["exact", "documented"]),
-            default="exact",
-            show_default=True,
-            help="Whose status and exit code to give; both are shown.",
-        ),
-        click.option("--pp-size", type=int, default=1, show_default=True, help="Pipeline ranks."),
-        click.option("--dp-size", type=int, default=1, show_default=True, help="Replicas."),
-        click.option(
-            "--local-buffer-size", type=SIZE, help="Of each process. Default: 16mb, as in SGLang."
-        ),
-        click.option(
-            "--segment-scope",
-            type=choice(["instance", "process"]),
-            default="instance",
-            show_default=True,
-            help="instance: divided by tp x pp, as SGLang does. process: of each process "
-            "(store service, mooncake_client, vLLM).",
-        ),
-        click.option(
-            "--protocol",
-            type=choice(["rdma", "tcp"]),
-            help="Default: MOONCAKE_PROTOCOL, or rdma as in SGLang.",
-        ),
-        click.option(
-            "--nic-numa-nodes",
-            type=Nodes(),
-            help="NUMA nodes of the NICs in use, as 0,1, or none. Default: this host's.",
-        ),
-        click.option(
-            "--rank-numa-nodes",
-            type=Nodes(repeats=True),
-            help="The node that each rank is bound to, as 0,0,1,1, or none. Default: its GPU's.",
-        ),
-        click.option(
-            "--use-hugepage/--no-use-hugepage",
-            default=None,
-            help="MC_STORE_USE_HUGEPAGE present or not. Default: as the environment has it, or on.",
-        ),
-        click.option("--mooncake-version", help="As 0.3.13.post1. Default: the installed one."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON object, always."),
-        click.option(
-            "--color", type=choice(["auto", "always", "never"]), default="auto", show_default=True
-        ),
-        click.option("--root", default="/", hidden=True),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
-
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@_options
+@sizing_options
 @click.version_option(None, "--version", package_name="mooncake-preflight")
 def command(
     *,
-    tp_size: int,
-    hicache_size: int,
-    global_segment_size: int,
+    tp_size: int | None,
+    hicache_size: int | None,
+    global_segment_size: int | None,
     arena_pool_size: int | None,
     hugepage_size: int | None,
     available_hugetlb: int | None,
@@ -177,13 +40,22 @@ def command(
     rank_numa_nodes: tuple[int, ...] | None,
     use_hugepage: bool | None,
     mooncake_version: str | None,
+    sglang_version: str | None,
+    model_config: Any,
+    gpu_memory: int | None,
+    env_files: tuple[str, ...],
+    explain: bool,
     as_json: bool,
     color: str,
     root: str,
+    launch: tuple[str, ...],
 ) -> int:
     """Size the HugeTLB pages that an SGLang HiCache launch with Mooncake takes from this host.
 
-    Sizes are powers of 1024 with a unit: b, kb, mb, gb, tb.
+    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
+    after --, a command line. Nothing of it is executed. Without it, --tp-size, --hicache-size and
+    --global-segment-size describe the launch. Sizes are powers of 1024 with a unit: b, kb, mb, gb,
+    tb.
 
     Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot
     be known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.
@@ -192,6 +64,46 @@ def command(
     from preflight.sizing import size_launch
     from preflight.sizing_inputs import Flags, UsageError
 
+    described = {
+        "--tp-size": tp_size,
+        "--hicache-size": hicache_size,
+        "--global-segment-size": global_segment_size,
+    }
+    if launch:
+        _refuse_beside_a_launch(
+            {
+                **described,
+                "--arena-pool-size": arena_pool_size,
+                "--hugepage-size": hugepage_size,
+                "--local-buffer-size": local_buffer_size,
+                "--protocol": protocol,
+                "--use-hugepage": use_hugepage,
+            }
+        )
+        from preflight.source_command import Request, run_source
+
+        request = Request(
+            launch,
+            env_files,
+            available_hugetlb,
+            nic_numa_nodes,
+            rank_numa_nodes,
+            mooncake_version,
+            sglang_version,
+            None if model_config is None else model_config.read(),
+            gpu_memory,
+            explain,
+            rule,
+        )
+        try:
+            return run_source(request, os.environ, Root(root), as_json, painter(color))
+        except UsageError as error:
+            raise click.UsageError(str(error)) from None
+    if explain:
+        raise click.UsageError("--explain is for a launch: give a script, or a command after --")
+    if tp_size is None or hicache_size is None or global_segment_size is None:
+        missing = next(name for name, value in described.items() if value is None)
+        raise click.UsageError(f"Missing option '{missing}' (or a launch to read).")
     flags = Flags(
         tp_size=tp_size,
         hicache_bytes=hicache_size,
@@ -217,6 +129,14 @@ def command(
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
 
 
+def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
+    given = [name for name, value in flags.items() if value is not None]
+    if given:
+        raise click.UsageError(
+            f"{given[0]} beside a launch, which says it itself: drop one of them"
+        )
+
+
 def _print(sizing: Sizing, rule: str, as_json: bool, color: str) -> None:
     from preflight.advice import recommend
 
@@ -228,15 +148,21 @@ def _print(sizing: Sizing, rule: str, as_json: bool, color: str) -> None:
         return
     from preflight.sizing_text import sizing_text
 
+    click.echo(sizing_text(sizing, advice, rule, painter(color)), color=_colored(color))
+
+
+def painter(color: str) -> Callable[[str, str], str]:
+    """Colours a text, or leaves it: paint(text, colour)."""
     colored = _colored(color)
 
     def paint(text: str, colour: str) -> str:
         return click.style(text, fg=colour, bold=True) if colored else text
 
-    click.echo(sizing_text(sizing, advice, rule, paint), color=colored)
+    return paint
 
 
 def _print_json(answer: dict[str, Any]) -> None:
+    """One object on standard output."""
     import json
 
     click.echo(json.dumps(answer, indent=2))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.mooncake_install import installed_mooncake
+from checks.installed import installed_mooncake
 from checks.root import Root
 from checks.units import MIB, format_bytes, format_page_size
 from checks.unknown import Unknown

@@ -207,7 +207,7 @@ def _inputs(sizing: Sizing) -> str:
     rows = [
         [name, _shown(name, given.value), given.origin]
         for name, given in sizing.inputs.shown.items()
-        if given.origin != "default"
+        if not given.origin.startswith("default") or "_bytes" in name
     ]
     table = tabulate(rows, ["input", "value", "from"], tablefmt="simple", disable_numparse=True)
     return _indent(table)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.installed import installed_sglang
 from checks.root import Root
 from checks.units import MIB
 from checks.unknown import Unknown
@@ -103,7 +104,8 @@ def gather_source(
     """Both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
     mooncake, version, notes = choose_mooncake(options.mooncake_version)
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
-    host = _Host(options, root, mooncake, _sglang(options), default)
+    sglang, sglang_version = _sglang(options)
+    host = _Host(options, root, mooncake, sglang, default)
     servers = [process.server for process in processes if process.server]
     versions = [
         (server, Versions(_hardware(server, host).geometry, host.sglang, mooncake))
@@ -119,17 +121,19 @@ def gather_source(
         if isinstance(part, Unknown):
             return SourceInputs(processes, found, part, part, tuple(memory), host.sglang)
         parts.append(part)
+    if not any(part.least for part in parts):
+        raise UsageError(
+            f"{source} starts no SGLang server, store service or mooncake_client: nothing to size"
+        )
     every_note = (*notes, *nic_notes, *(note for part in parts for note in part.notes))
     shown = {
         "source": Input(source, "command line"),
         "mooncake_version": version,
-        "sglang_version": Input(
-            options.sglang_version or SGLANG_VERSION,
-            "--sglang-version" if options.sglang_version else "assumed: the newest known",
-        ),
+        "sglang_version": sglang_version,
         "nic_numa_nodes": Input(None if isinstance(nics, Unknown) else list(nics), nic_origin),
     }
     shown |= _shown_memory(memory)
+    shown |= _shown_settings(servers)
 
     def inputs(bounds: list[tuple[Process, ...]]) -> SizingInputs:
         members = tuple(process for bound in bounds for process in bound)
@@ -140,9 +144,6 @@ def gather_source(
         return SizingInputs(flags, launch, unknown, shown, distinct, source)
 
     least = inputs([part.least for part in parts])
-    if not least.launch.processes:
-        nothing = Unknown(f"{source} starts no process that takes memory from a pool")
-        return SourceInputs(processes, found, nothing, nothing, tuple(memory), host.sglang)
     missing = next((part.most for part in parts if isinstance(part.most, Unknown)), None)
     most: SizingInputs | Unknown
     if missing is not None:
@@ -196,8 +197,6 @@ def _server_part(
     least, notes = members(pools.least_pools_bytes)
     most = pools.most_pools_bytes
     most_members = most if isinstance(most, Unknown) else members(most)[0]
-    if not pools.least_pools_bytes and client is None and not isinstance(most, Unknown):
-        return _Part((), (), ())  # neither a host pool nor a store
     return _Part(least, most_members, (*notes, *placed.notes))
 
 
@@ -249,9 +248,21 @@ def _config_geometry(text: str, name: str) -> ModelGeometry | Unknown:
     return geometry_from_config(config, name)
 
 
-def _sglang(options: SourceOptions) -> SglangRelease:
+def _sglang(options: SourceOptions) -> tuple[SglangRelease, Input]:
+    """The release to size for: the one given, else the one installed, else the newest known."""
+    text, origin = options.sglang_version, "--sglang-version"
+    if text is None:
+        text, origin = installed_sglang(), "installed here"
+        try:
+            if text is not None:
+                return sglang_release(text), Input(text, origin)
+        except ValueError:
+            origin = f"assumed: the installed {text} is not known here"
+        else:
+            origin = "assumed: no SGLang is installed beside this program"
+        return sglang_release(SGLANG_VERSION), Input(SGLANG_VERSION, origin)
     try:
-        return sglang_release(options.sglang_version or SGLANG_VERSION)
+        return sglang_release(text), Input(text, origin)
     except ValueError as error:
         raise UsageError(f"--sglang-version {error}") from None
 
@@ -299,6 +310,36 @@ def _as_flags(
 
 def _shown_memory(memory: list[tuple[str, ServerMemory]]) -> dict[str, Input]:
     return {f"L2 of a rank, {origin}": Input(_bounds(pools), pools.why) for origin, pools in memory}
+
+
+# The arguments and store settings that memory follows from.
+_DECIDING = (
+    "model_path",
+    "tp_size",
+    "pp_size",
+    "dp_size",
+    "nnodes",
+    "page_size",
+    "hicache_size",
+    "hicache_ratio",
+    "max_total_tokens",
+    "kv_cache_dtype",
+)
+_STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd_offload")
+
+
+def _shown_settings(servers: list[SglangServer]) -> dict[str, Input]:
+    """What each server's memory follows from, and where that was written."""
+    shown: dict[str, Input] = {}
+    for server in servers:
+        settings = {name: server.arguments.settings[name] for name in _DECIDING}
+        if server.store is not None:
+            settings |= {name: server.store.settings[name] for name in _STORE_DECIDING}
+        for name, setting in settings.items():
+            value = setting.value
+            text = value.reason if isinstance(value, Unknown) else str(value)
+            shown[f"{name}, {server.command.origin}"] = Input(text, setting.origin)
+    return shown
 
 
 def _bounds(pools: ServerMemory) -> str:

@@ -1,7 +1,7 @@
 """The geometry of well-known models, for a launch whose ``--model-path`` is not on this machine.
 
-``data/models.json`` holds, for each model, the fields of its published ``config.json`` that size the KV
-cache, and where they were published.
+``data/models.json`` holds, for each model, the fields of its published ``config.json`` that size
+the KV cache, and where they were published.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checks.units import GIB, MIB, round_up
 from checks.unknown import Unknown
-from preflight.host_pools import HostBytes, HostPools, PoolRequest, host_pools
+from preflight.host_pools import MOST_TOKEN_BYTES, HostBytes, HostPools, PoolRequest, host_pools
 from preflight.model_geometry import AttentionKind, Heads, ModelGeometry
 from preflight.model_layers import LayerKind
 from preflight.sglang_versions import RELEASES, SglangRelease, sglang_release
@@ -223,7 +223,12 @@ def test_without_geometry() -> None:
     bounds = host_pools(request)
     assert isinstance(bounds, HostBytes)
     assert bounds.least_bytes == 30 * 10**9
-    assert isinstance(bounds.most_bytes, Unknown)
+    # One page of tokens that are larger than any known model's: above the real pool.
+    assert bounds.most_bytes == 30 * 10**9 + request.page_tokens * MOST_TOKEN_BYTES
+    real = host_pools(ask("Qwen3-8B", size_gb=30))
+    assert isinstance(real, HostPools)
+    assert bounds.least_bytes <= real.bytes <= bounds.most_bytes
+    assert "upper bound" in bounds.reason
     old = host_pools(request._replace(release=sglang_release("0.5.5")))
     assert isinstance(old, HostBytes)
     assert old.most_bytes == 30 * 10**9

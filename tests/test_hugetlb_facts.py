@@ -12,8 +12,8 @@ from checks.hugetlb import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb_cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb_fit import Spot, Stock
 from checks.hugetlb_stock import read_stock, stated_stock
+from checks.installed import installed_mooncake, installed_sglang
 from checks.meminfo import read_meminfo, read_node_meminfo
-from checks.mooncake_install import installed_mooncake
 from checks.numa import memory_nodes, numa_nodes, parse_node_list
 from checks.rdma import RdmaDevice, nic_nodes, read_rdma_devices
 from checks.root import Root
@@ -225,12 +225,16 @@ def test_installed_wheels_are_found_by_name(tmp_path: Path) -> None:
         "mooncake_transfer_engine_cuda13-0.3.14.dist-info",
         "mooncake_transfer_engine-0.3.13.post1.dist-info",
         "mooncake-1.dist-info",
+        "sglang-0.5.23.dist-info",
+        "sglang_router-0.3.dist-info",
     ):
         (tmp_path / name).mkdir()
     assert installed_mooncake([str(tmp_path), "/no/such/folder"]) == (
         ("mooncake-transfer-engine", "0.3.13.post1"),
         ("mooncake-transfer-engine-cuda13", "0.3.14"),
     )
+    assert installed_sglang([str(tmp_path)]) == "0.5.23"
+    assert installed_sglang([]) is None
 
 
 def recorded(name: str, tmp_path: Path) -> Path:

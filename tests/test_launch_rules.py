@@ -9,6 +9,7 @@ import pytest
 
 from checks.unknown import Unknown
 from preflight.launch_rules import RULE_SETS, RULES, findings
+from preflight.model_geometry import geometry_from_config
 from preflight.mooncake_versions import release
 from preflight.rules import Severity, Versions
 from preflight.sglang_versions import sglang_release
@@ -441,6 +442,19 @@ class MemoryExample(NamedTuple):
     mooncake: tuple[str, str] = ("0.3.14", "0.3.14")
 
 
+UNEQUAL = geometry_from_config(
+    {
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "hidden_size": 1536,
+        "head_dim": 192,
+        "v_head_dim": 128,
+        "torch_dtype": "bfloat16",
+    },
+    "unequal",
+)
 V32 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-V3.2 --hicache-size 100"
 R1 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-R1 --hicache-size 100"
 OFFLOAD = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data")
@@ -461,6 +475,18 @@ MEMORY_EXAMPLES = [
         sglang=("0.5.20", "0.5.23"),
     ),
     MemoryExample(
+        "gate-blind-to-hugepages",
+        GOOD,
+        "puts the L2 pool on huge pages",
+        env(),
+    ),
+    MemoryExample(
+        "storage-needs-equal-heads",
+        f"{HICACHE} --model-path unequal --hicache-storage-backend nixl",
+        "unequal: K of 192, V of 128, nixl",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-storage-backend nixl",
+    ),
+    MemoryExample(
         "mooncake-too-old",
         GOOD,
         "older than 0.3.8.post1",
@@ -478,6 +504,8 @@ def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
         assert server is not None
         known = well_known_model(str(server.value("model_path")))
         geometry = known if isinstance(known, Unknown) else known.geometry
+        if server.value("model_path") == "unequal":
+            geometry = UNEQUAL
         versions = Versions(
             geometry, sglang_release(example.sglang[turn]), release(example.mooncake[turn])
         )

@@ -334,7 +334,8 @@ def test_replicas_repeat_the_segment(host: Path) -> None:
         ("--protocol ib", "'ib' is not one of"),
         ("--rule other", "'other' is not one of"),
         ("--no-such-flag", "--no-such-flag"),
-        ("surprise", "surprise"),
+        ("surprise", "--tp-size beside a launch, which says it itself"),
+        ("--explain", "--explain is for a launch"),
     ],
 )
 def test_usage_errors_exit_64_on_standard_error(arguments: str, says: str, host: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from checks.hugetlb_fit import Spot
 from checks.root import Root
 from checks.unknown import Unknown
+from preflight.host_needs import explain, host_needs
 from preflight.launch_source import Reading
+from preflight.source_command import as_object, as_text
 from preflight.source_gate import Admission
 from preflight.source_inputs import SourceOptions
 from preflight.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER, process
+from tests.test_sizing_command import SCHEMA
 
 HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
 SERVER = "python3 -m sglang.launch_server --tp 2 --page-size 64 --enable-hierarchical-cache"
@@ -202,6 +206,8 @@ WORDS = st.sampled_from(
         *('{"master_server_address": "a:1"}', "{}", "[]", "{", "@x.yaml", "--page-size", "64"),
         *("--disaggregation-mode", "decode", "prefill", "--kv-cache-dtype", "fp8_e4m3", "mxfp8"),
         *("mooncake_client", "--global_segment_size=80GB", "mooncake_master", "--pp", "1000000"),
+        *("--served-model-name", "--mooncake-ib-device", "--disaggregation-ib-device", "$D"),
+        *("--kv-cache-dtype", "--max-total-tokens", "--port", "$P", "--hicache-size", "$S"),
     ]
 )
 VARIABLES = st.dictionaries(
@@ -210,6 +216,8 @@ VARIABLES = st.dictionaries(
             *("MOONCAKE_MASTER", "MOONCAKE_GLOBAL_SEGMENT_SIZE", "MOONCAKE_DEVICE", "MC_GID_INDX"),
             *("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"),
             *("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CHECK_SERVER", "MC_MAX_MR_SIZE"),
+            *("MOONCAKE_CLIENT", "MOONCAKE_STANDALONE_STORAGE", "MOONCAKE_ENABLE_SSD_OFFLOAD"),
+            *("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES"),
         ]
     ),
     st.text(max_size=12).filter(lambda text: "\x00" not in text)
@@ -246,3 +254,8 @@ def test_no_launch_makes_the_sizing_raise(
     except UsageError:
         return
     assert sizing.exit_code in (0, 1, 2, 3)
+    answer = as_object(sizing, "exact")
+    jsonschema.validate(answer, SCHEMA)
+    as_text(sizing, "exact", lambda text, _colour: text)
+    if sizing.shown is not None:
+        explain(host_needs(sizing.shown, sizing.inputs.processes))

@@ -1,0 +1,139 @@
+"""``mooncake-hicache-sizing`` on a launch as it was written: read it, size it, print it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import click
+
+from checks.root import Root
+from checks.unknown import Unknown
+from preflight.advice import recommend
+from preflight.command_line import read_argv
+from preflight.host_needs import explain, host_needs
+from preflight.launch_source import ReadFile, Reading
+from preflight.read_source import SourceError, read_source
+from preflight.sizing_inputs import UsageError
+from preflight.sizing_json import sizing_object, source_object
+from preflight.source_inputs import SourceOptions
+from preflight.source_sizing import SourceSizing, size_source
+
+
+class Request(NamedTuple):
+    """What the command line asks of a launch."""
+
+    launch: tuple[str, ...]  # one file, or the words of a command
+    env_files: tuple[str, ...]
+    available_bytes: int | None
+    nic_nodes: tuple[int, ...] | None
+    rank_nodes: tuple[int, ...] | None
+    mooncake_version: str | None
+    sglang_version: str | None
+    model_config: str | None
+    gpu_bytes: int | None
+    explain: bool
+    rule: str
+
+
+def run_source(
+    request: Request,
+    environment: Mapping[str, str],
+    root: Root,
+    as_json: bool,
+    paint: Callable[[str, str], str],
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError for what cannot be read."""
+    reading, name = _read(request, environment)
+    if not reading.commands:
+        raise UsageError(f"{name}: starts no program that can be sized")
+    options = SourceOptions(
+        request.available_bytes,
+        request.nic_nodes,
+        request.rank_nodes,
+        request.mooncake_version,
+        request.sglang_version,
+        request.model_config,
+        request.gpu_bytes,
+    )
+    folder = os.path.dirname(name) if len(request.launch) == 1 else ""
+    sizing = size_source(reading, name, options, root, _reader(root, folder))
+    if as_json:
+        click.echo(json.dumps(as_object(sizing, request.rule), indent=2))
+    else:
+        click.echo(as_text(sizing, request.rule, paint))
+        if request.explain and sizing.shown is not None:
+            click.echo("\n" + explain(host_needs(sizing.shown, sizing.inputs.processes)))
+    if request.rule == "documented" and sizing.shown is not None:
+        return sizing.shown.documented.exit_code
+    return sizing.exit_code
+
+
+def _read(request: Request, environment: Mapping[str, str]) -> tuple[Reading, str]:
+    try:
+        if len(request.launch) == 1:
+            path = request.launch[0]
+            return read_source(path, environment, request.env_files), path
+        return read_argv(request.launch, environment), "command line"
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _reader(root: Root, folder: str) -> ReadFile:
+    """Files that a launch names: absolute ones below the root, others beside the launch."""
+
+    def read(name: str) -> str | Unknown:
+        if name.startswith("/"):
+            return root.text(name)
+        return Root(folder or ".").text("/" + name)
+
+    return read
+
+
+def as_object(sizing: SourceSizing, rule: str) -> dict[str, object]:
+    """The answer as JSON has it."""
+    shown = sizing.shown
+    answer = None if shown is None else sizing_object(shown, recommend(shown), "exact")
+    found = source_object(sizing, answer)
+    if rule == "documented" and shown is not None:
+        found["rule"] = rule
+        found["status"], found["exit_code"] = shown.documented.status, shown.documented.exit_code
+    return found
+
+
+def _admission_text(sizing: SourceSizing) -> str:
+    """SGLang's own check, server by server."""
+    lines = []
+    for admission in sizing.admissions:
+        if isinstance(admission, Unknown):
+            lines.append(f"  not known: {admission.reason}")
+            continue
+        said = admission.refused or admission.late
+        when = "refuses" if admission.refused else "may refuse its slowest rank"
+        lines.append(f"  {admission.origin}: {f'{when}: {said}' if said else 'admits the L2 pool'}")
+        pages = admission.pages
+        if pages is not None:
+            most = "any" if pages.most is None else str(pages.most)
+            span = "no number" if pages.empty else f"{pages.least} to {most}"
+            lines.append(f"    huge pages that suffice and let it start: {span}; {pages.reason}")
+    return "\n".join(["SGLang's own check of host memory", *lines]) if lines else ""
+
+
+def as_text(sizing: SourceSizing, rule: str, paint: Callable[[str, str], str]) -> str:
+    """The answer for a person at a terminal."""
+    from preflight.sizing_text import findings_text, sizing_text, status_line
+
+    notes = "\n".join(f"  {note.text} ({note.origin}) [{note.id}]" for note in sizing.reading.notes)
+    reading = f"How it was read\n{notes}" if notes else ""
+    shown = sizing.shown
+    findings = sizing.inputs.findings
+    if shown is None:
+        parts = [status_line(sizing.status, sizing.reason, paint), findings_text(findings, paint)]
+        return "\n\n".join(part for part in (*parts, reading) if part)
+    body = sizing_text(shown, recommend(shown), rule, paint, findings)
+    if (sizing.status, sizing.reason) != (shown.status, shown.reason):
+        verdict = status_line(sizing.status, sizing.reason, paint)
+        body = f"{verdict}\n\nBy the memory alone, {body}"
+    return "\n\n".join(part for part in (body, _admission_text(sizing), reading) if part)

@@ -1,0 +1,8 @@
+# Mooncake SSD offload benchmark, DGX A100 server: HiCache L1 + L2
+python3 -m sglang.launch_server \
+    --model-path $MODEL_PATH \
+    --tp 1 \
+    --page-size 64 \
+    --attention-backend triton \
+    --enable-hierarchical-cache \
+    --hicache-ratio 2
