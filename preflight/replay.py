@@ -177,6 +177,10 @@ class _Run:
             yield from self._numa_segment(what, size, nodes)
         elif self._hugepages:
             error = "setup returns -600: Failed to allocate segment memory"
+            if registered:
+                # Over RDMA the pages are touched after the mapping is granted: seen with two ranks
+                # that start together on one short node.
+                error += " (or a bus error, where another rank takes the pages meanwhile)"
             yield from self._direct(what, size, self._page_bytes, registered, error)
         elif size >= SLAB_BYTES:
             yield _regular(what, size, registered)

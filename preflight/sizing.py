@@ -211,8 +211,8 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
         if process.failure:
             return f"{process.process.name}, {process.failure.what}: {process.failure.error}"
     return (
-        "the ranks race for too few pages: an arena that is mapped early leaves a later rank "
-        "without pages that it must have"
+        "the processes race for too few pages: an arena that is mapped early, or pages that are "
+        "bound to no node, leave a later one without those that it must have"
     )
 
 

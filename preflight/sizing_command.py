@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.output import say, say_json
 from preflight.sizing_options import sizing_options
 
 if TYPE_CHECKING:
@@ -144,11 +145,11 @@ def _print(sizing: Sizing, rule: str, as_json: bool, color: str) -> None:
     if as_json:
         from preflight.sizing_json import sizing_object
 
-        _print_json(sizing_object(sizing, advice, rule))
+        say_json(sizing_object(sizing, advice, rule))
         return
     from preflight.sizing_text import sizing_text
 
-    click.echo(sizing_text(sizing, advice, rule, painter(color)), color=_colored(color))
+    say(sizing_text(sizing, advice, rule, painter(color)), color=_colored(color))
 
 
 def painter(color: str) -> Callable[[str, str], str]:
@@ -159,13 +160,6 @@ def painter(color: str) -> Callable[[str, str], str]:
         return click.style(text, fg=colour, bold=True) if colored else text
 
     return paint
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    """One object on standard output."""
-    import json
-
-    click.echo(json.dumps(answer, indent=2))
 
 
 def _colored(color: str) -> bool:
@@ -191,11 +185,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         return _refuse(arguments, EXIT_USAGE, error.format_message(), error)
     except (click.Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader went away; what it did not read is no failure of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _refuse(arguments, EXIT_INTERRUPTED, "interrupted", None)
     except Exception as error:
         kind = type(error).__name__
         message = f"a defect of mooncake-hicache-sizing, please report it: {kind}: {error}"
@@ -206,13 +196,13 @@ def _refuse(
     arguments: list[str], exit_code: int, message: str, error: click.ClickException | None
 ) -> int:
     """Say why there is no answer: on standard error, and as an object where JSON was asked for."""
-    click.echo(f"mooncake-hicache-sizing: {message}", err=True)
+    say(f"mooncake-hicache-sizing: {message}", err=True)
     if isinstance(error, click.UsageError):
-        click.echo("Try 'mooncake-hicache-sizing --help'.", err=True)
+        say("Try 'mooncake-hicache-sizing --help'.", err=True)
     if "--json" in arguments:
         from preflight.sizing_json import error_object
 
-        _print_json(error_object(None, exit_code, message))
+        say_json(error_object(None, exit_code, message))
     return exit_code
 
 

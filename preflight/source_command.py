@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
-
-import click
 
 from checks.root import Root
 from checks.unknown import Unknown
@@ -15,6 +12,7 @@ from preflight.advice import recommend
 from preflight.command_line import read_argv
 from preflight.host_needs import explain, host_needs
 from preflight.launch_source import ReadFile, Reading
+from preflight.output import say, say_json
 from preflight.read_source import SourceError, read_source
 from preflight.sizing_inputs import UsageError
 from preflight.sizing_json import sizing_object, source_object
@@ -61,11 +59,11 @@ def run_source(
     folder = os.path.dirname(name) if len(request.launch) == 1 else ""
     sizing = size_source(reading, name, options, root, _reader(root, folder))
     if as_json:
-        click.echo(json.dumps(as_object(sizing, request.rule), indent=2))
+        say_json(as_object(sizing, request.rule))
     else:
-        click.echo(as_text(sizing, request.rule, paint))
+        say(as_text(sizing, request.rule, paint))
         if request.explain and sizing.shown is not None:
-            click.echo("\n" + explain(host_needs(sizing.shown, sizing.inputs.processes)))
+            say("\n" + explain(host_needs(sizing.shown, sizing.inputs.processes)))
     if request.rule == "documented" and sizing.shown is not None:
         return sizing.shown.documented.exit_code
     return sizing.exit_code

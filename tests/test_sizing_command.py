@@ -24,6 +24,9 @@ QUICK_START = (
 SMALL = "--tp-size 1 --hicache-size 20mb --global-segment-size 64mb"  # 10 + 8 + 32 pages
 
 
+COMMAND = (sys.executable, "-m", "preflight.sizing_command")
+
+
 class Ran(NamedTuple):
     code: int
     out: str
@@ -45,7 +48,7 @@ def run(
         if not name.startswith(("MC_", "MOONCAKE_", "SGLANG_", "NO_COLOR", "CLICOLOR", "_MOON"))
     }
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.sizing_command", *words],
+        [*COMMAND, *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -358,7 +361,7 @@ def test_missing_flags_are_a_usage_error() -> None:
 
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.sizing_command", "--tp-size", b"\xff\xfe", "--json"],
+        [*COMMAND, "--tp-size", b"\xff\xfe", "--json"],
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -386,16 +389,35 @@ def test_a_defect_exits_70_with_an_object(
     assert "please report it" in printed.err
 
 
-def test_a_reader_that_goes_away_is_no_failure(host: Path) -> None:
-    command = f"{sys.executable} -m preflight.sizing_command {QUICK_START} --root {host} | true"
+def test_a_reader_that_goes_away_changes_no_verdict(host: Path) -> None:
+    """Under pipefail the exit code is still the verdict's: no pass because nobody read it."""
+    reader, writer = os.pipe()
+    os.close(reader)
     done = subprocess.run(
-        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True,
+        [*COMMAND, *f"{SMALL} --available-hugetlb 2mb --root {host}".split()],
+        stdout=writer,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
         check=False,
     )
-    assert done.stderr == ""
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+def test_an_interrupt_exits_130_with_an_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from preflight import sizing
+    from preflight.sizing_command import run as run_here
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sizing, "size_launch", interrupted)
+    assert run_here([*SMALL.split(), "--json"]) == 130
+    parsed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(parsed, SCHEMA)
 
 
 # Advice --------------------------------------------------------------------------------------

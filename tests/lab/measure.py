@@ -1,0 +1,81 @@
+"""Runs a list of experiments in one guest and returns what each process said and took."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab.experiments import Experiment
+from tests.lab.guest import CACHE, run_in_guest
+from tests.real.conftest import Wheel
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Measured:
+    """said: per process, "ok", what setup returned, an exception, or the exit code.
+
+    It ends with the first process that failed, unless all were started at once.
+    pages: in use on each node while those that live were there.
+    """
+
+    said: tuple[str, ...]
+    pages: tuple[int, int]
+    log: str = ""
+    seconds: float = 0.0
+
+
+def measure(
+    experiments: Iterable[Experiment], wheels: Mapping[str, Wheel], folder: Path
+) -> dict[str, Measured]:
+    """By the experiment's id. ``wheels``: by release."""
+    wanted = list(experiments)
+    orders = {
+        "preload": str(_preload()),
+        "experiments": [_order(experiment, wheels[experiment.release]) for experiment in wanted],
+    }
+    file = folder / "orders.json"
+    file.write_text(json.dumps(orders))
+    supervisor = shlex.join([sys.executable, str(HERE / "supervisor.py"), str(file)])
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    script = f"export PATH={path} PYTHONDONTWRITEBYTECODE=1 HOME=/root\nexec {supervisor} 2>&1\n"
+    lines = run_in_guest(script, folder, 60 + 25 * len(wanted))
+    measured: dict[str, Measured] = {}
+    for line in lines:
+        if line.startswith('{"id"'):
+            answer = json.loads(line)
+            name, said, (first, second) = (answer.pop(key) for key in ("id", "said", "pages"))
+            measured[name] = Measured(tuple(said), (first, second), **answer)
+    return measured
+
+
+def _order(experiment: Experiment, wheel: Wheel) -> dict[str, Any]:
+    libraries = ":".join(str(path) for path in wheel.libraries)
+    variables = {"PYTHONPATH": str(wheel.folder), "LD_LIBRARY_PATH": libraries}
+    return {
+        **asdict(experiment),
+        "environment": experiment.environment(),
+        "prefixes": experiment.prefixes(),
+        "library": {
+            "environment": {name: text for name, text in variables.items() if text},
+            "master": wheel.command("mooncake_master"),
+        },
+    }
+
+
+def _preload() -> Path:
+    """The library that gives soft-RoCE devices their NUMA nodes."""
+    library = CACHE / "nic_nodes.so"
+    source = HERE / "nic_nodes.c"
+    if not library.exists() or library.stat().st_mtime < source.stat().st_mtime:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command = ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+        subprocess.run(command, check=True, capture_output=True)
+    return library
