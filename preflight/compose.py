@@ -158,7 +158,11 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 def _scalar(event: Any) -> str | None:
     """A text; None for a plain null."""
     value = str(event.value)
-    if event.style is None and event.tag is None and value in ("", "~", "null", "Null", "NULL"):
+    if (
+        event.style in (None, "")
+        and event.tag is None
+        and value in ("", "~", "null", "Null", "NULL")
+    ):
         return None
     return value
 

@@ -97,6 +97,12 @@ _ENGINE_OPTIONS = frozenset(
     "--config -c --context -H --host -l --log-level --tlscacert --tlscert --tlskey --namespace -n "
     "--address -a --url --connection --root --runroot".split()
 )
+# Settings that most launches have one of; to look for every name would cost each sudo a pass.
+_SETTINGS = (
+    "CUDA_VISIBLE_DEVICES MC_MMAP_ARENA_POOL_SIZE MC_STORE_USE_HUGEPAGE MOONCAKE_CONFIG_PATH "
+    "MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_MASTER MOONCAKE_PROTOCOL "
+    "MOONCAKE_TE_META_DATA_SERVER SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
+).split()
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _DOCKER_SIZE = re.compile(r"(\d{1,18})(?:\.\d*)?\s*([kmgtp]?)i?b?", re.IGNORECASE | re.ASCII)
 
@@ -139,7 +145,7 @@ def strip_wrappers(
             start += 1
         if start > begin and not wrapper.assignments:
             notes.append(_misplaced(name, words[begin]))
-        if name == "sudo" and not _keeps(words[first:begin]):
+        if name == "sudo" and not _keeps(words[first:begin]) and _matters(environment):
             notes.append(_sudo(words[first]))
         wrappers.append(tuple(word.text for word in words[first:start]))
     inherited = Layers(environment, changes, clear) if changes or clear else environment
@@ -194,6 +200,11 @@ def _keeps(words: Sequence[Word]) -> bool:
         word.text.startswith("--preserve-env") or re.match(r"-[A-Za-z]*E", word.text)
         for word in words
     )
+
+
+def _matters(environment: Mapping[str, Word]) -> bool:
+    """True where a launch has settings in its environment that a wrapper could lose."""
+    return any(name in environment for name in _SETTINGS)
 
 
 def _sudo(word: Word) -> SourceNote:

@@ -64,6 +64,7 @@ class Variables:
         self.times: dict[str, list[int]] = {}
         self.values: dict[str, list[tuple[Word | None, bool]]] = {}
         self._view: Mapping[str, Word] = base
+        self._view_time = 0
 
     def state(self, name: str, time: int | None = None) -> tuple[Word | None, bool]:
         """The word that a variable has, None for none, and whether processes get it."""
@@ -96,8 +97,8 @@ class Variables:
 
     def environment(self) -> Mapping[str, Word]:
         """What a process started now gets; later changes do not show in it."""
-        if not (isinstance(self._view, _Exported) and self._view.time == self.now) and self.now:
-            self._view = _Exported(self, self.now)
+        if self._view_time != self.now:
+            self._view, self._view_time = _Exported(self, self.now), self.now
         return self._view
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from preflight.container_run import SHELLS, strip_wrappers
-from preflight.env_file import Variables, environment_words
+from preflight.env_file import Layers, Variables, environment_words
 from preflight.launch_source import Command, Origin, Reading, SourceNote, Word
 from preflight.shell_words import ASSIGNMENT, Part, Token, heredoc_parts, tokenize, written
 
@@ -116,6 +116,7 @@ class _Reader:
         self.variables = variables
         self.depth = depth
         self.lined = True
+        self.last_line, self.last_origin = -1, Origin(source)
         self.budget = Budget() if budget is None else budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
         self.export_all = False
@@ -132,7 +133,10 @@ class _Reader:
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)))
 
     def origin(self, line: int) -> Origin:
-        return Origin(self.source, line if self.lined else None)
+        if line != self.last_line:
+            self.last_line = line
+            self.last_origin = Origin(self.source, line if self.lined else None)
+        return self.last_origin
 
     def note(self, identifier: str, text: str, line: int) -> None:
         self.notes.append(SourceNote(identifier, text, self.origin(line)))
@@ -140,6 +144,7 @@ class _Reader:
     def read(self, text: str, first_line: int | None) -> None:
         """Reads a whole text; ``first_line`` None where it has no lines, as on a command line."""
         self.lined = first_line is not None
+        self.last_line = -1
         tokens, notes = tokenize(text, self.source, first_line or 1)
         if not self.lined:
             notes = [note._replace(origin=self.origin(0)) for note in notes]
@@ -176,7 +181,7 @@ class _Reader:
             elif token.operator in _REDIRECTIONS:
                 return self.simple(tokens, position, end)
             return position + 1, ""
-        bare = _bare(token)
+        bare = token.bare
         if bare in _LEADS or bare in _CLOSES:
             return position + 1, ""
         if bare in ("if", "while", "until", "for", "select", "case"):
@@ -187,7 +192,7 @@ class _Reader:
                 self.loop(tokens, position + 1, end) if bare in ("for", "select") else position + 1
             ), ""
         if bare == "[[":
-            while position < end and _bare(tokens[position]) != "]]":
+            while position < end and tokens[position].bare != "]]":
                 position += 1
             return position + 1, ""
         named = position + (bare == "function")
@@ -201,7 +206,7 @@ class _Reader:
 
     def loop(self, tokens: list[Token], position: int, end: int) -> int:
         """The head of a for loop: its variable is unknown inside, as it takes several values."""
-        if position < end and (name := _bare(tokens[position])):
+        if position < end and (name := tokens[position].bare):
             word = Word(f"${name}", self.origin(tokens[position].line), (name,))
             self.assign(name, word)
         while position < end and tokens[position].operator not in (";", "\n"):
@@ -211,7 +216,9 @@ class _Reader:
     def function(self, tokens: list[Token], named: int, end: int, ends: dict[int, int]) -> int:
         name = written(tokens[named].parts)
         start = named + 1
-        while start < end and tokens[start].operator in ("(", ")", "\n"):
+        if [token.operator for token in tokens[start : start + 2]] == ["(", ")"]:
+            start += 2
+        while start < end and tokens[start].operator == "\n":
             start += 1
         if start not in ends:
             return start
@@ -269,7 +276,10 @@ class _Reader:
             self.builtin(words, first.line)
             return ""
         environment = self.variables.environment()
-        if assigned:
+        if len(assigned) == 1 and assigned[0].elements is None:
+            name, word = self.value(assigned[0], self.variables)
+            environment = Layers(environment, {name: word})
+        elif assigned:
             scope = Variables(environment)
             for token in assigned:
                 if token.elements is None:
@@ -278,7 +288,7 @@ class _Reader:
         reading = read_words(words, environment, depth=self.depth, budget=self.budget)
         self.commands += [
             command._replace(origin=self.origin(first.line))
-            if command.origin.source == self.source and not _deeper(command)
+            if command.origin.source == self.source and not (command.wrappers and _deeper(command))
             else command
             for command in reading.commands
         ]
@@ -392,6 +402,10 @@ class _Reader:
 
     def expand(self, parts: Sequence[Part], line: int, split: bool = True) -> list[Word]:
         """The words that one written word becomes: none, one, or with an unquoted list several."""
+        if len(parts) == 1 and parts[0].kind == "text":
+            text = parts[0].text
+            if parts[0].quoted or not (text.startswith("~") or (split and "{" in text)):
+                return [Word(text, self.origin(line))]
         expansion = _Expansion(self, self.origin(line), split)
         if split and _has_braces(parts):
             expansion.keep(written(tuple(parts)), ("{...}",))
@@ -487,6 +501,10 @@ class _Expansion:
             self.keep(part.text, (part.name,))
 
     def array(self, part: Part, elements: tuple[Word, ...]) -> None:
+        # Each use of a long array is paid for before it is walked through.
+        if not self.reader.budget.spend(len(elements)):
+            self.keep(part.text, (part.name,))
+            return
         if part.operator == "[*]" and part.quoted:
             text = " ".join(word.text for word in elements)
             names = tuple(name for word in elements for name in word.unresolved)
@@ -562,19 +580,12 @@ def _deeper(command: Command) -> bool:
     )
 
 
-def _bare(token: Token) -> str:
-    """The text of a word without any quoting, which alone can be a keyword."""
-    if len(token.parts) == 1 and token.parts[0].kind == "text" and not token.parts[0].quoted:
-        return token.parts[0].text
-    return ""
-
-
 def _assigns(token: Token) -> bool:
     if token.elements is not None:
         return True
-    first = token.parts[0] if token.parts else None
+    first = token.parts[0]
     return (
-        first is not None
+        "=" in first.text
         and first.kind == "text"
         and not first.quoted
         and ASSIGNMENT.match(first.text) is not None
@@ -594,7 +605,7 @@ def _block_ends(tokens: list[Token]) -> dict[int, int]:
     stack: list[tuple[str, int]] = []
     begins = True  # a command may begin here
     for index, token in enumerate(tokens):
-        bare = _bare(token)
+        bare = token.bare
         if token.operator == "(" or (bare == "{" and begins):
             stack.append((token.operator or bare, index))
         elif (token.operator == ")" or (bare == "}" and begins)) and stack:
@@ -602,8 +613,11 @@ def _block_ends(tokens: list[Token]) -> dict[int, int]:
             opener = "(" if token.operator else "{"
             if stack[-1][0] == opener:
                 ends[stack.pop()[1]] = index
-        begins = (bool(token.operator) and token.operator not in _REDIRECTIONS) or (
-            begins and (bare in _LEADS or bare in _CLOSES or bare in ("if", "while", "until"))
+        named = index > 0 and tokens[index - 1].bare == "function"
+        begins = (
+            named
+            or (bool(token.operator) and token.operator not in _REDIRECTIONS)
+            or (begins and (bare in _LEADS or bare in _CLOSES or bare in ("if", "while", "until")))
         )
     for _, index in stack:
         ends[index] = len(tokens)
@@ -612,7 +626,7 @@ def _block_ends(tokens: list[Token]) -> dict[int, int]:
 
 def _behind_in(tokens: list[Token], position: int, end: int) -> int:
     """Behind ``case WORD in PATTERN)``."""
-    while position < end and _bare(tokens[position]) != "in":
+    while position < end and tokens[position].bare != "in":
         position += 1
     return _behind_pattern(tokens, position + 1, end)
 
@@ -621,7 +635,7 @@ def _behind_pattern(tokens: list[Token], position: int, end: int) -> int:
     while position < end and tokens[position].operator == "\n":
         position += 1
     while position < end and tokens[position].operator != ")":
-        if _bare(tokens[position]) == "esac":
+        if tokens[position].bare == "esac":
             return position
         position += 1
     return position + 1

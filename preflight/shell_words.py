@@ -36,13 +36,15 @@ class Part(NamedTuple):
 class Token(NamedTuple):
     """An operator (``operator`` says which; a line's end is ``"\\n"``), or else a word.
 
-    elements: the words of an array assignment, whose name and ``=`` are in ``parts``. heredoc: the
-    text that follows, for the word behind ``<<``.
+    bare: the text of a word without any quoting, which alone can be a keyword. elements: the words
+    of an array assignment, whose name and ``=`` are in ``parts``. heredoc: the text that follows,
+    for the word behind ``<<``.
     """
 
     line: int
     operator: str = ""
     parts: tuple[Part, ...] = ()
+    bare: str = ""
     elements: tuple[tuple[Part, ...], ...] | None = None
     heredoc: Part | None = None
 
@@ -56,6 +58,10 @@ class Tokens(NamedTuple):
 
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?(\+?)=")
 _BLANKS = re.compile(r"(?:[ \t]+|\\\n)+")
+# A word that ends where it seems to, with the blanks in front of it: most words are.
+_PLAIN = re.compile(
+    r"""(?:[ \t]|\\\n)*([^ \t\n\\'"$`;&|<>()#][^ \t\n\\'"$`;&|<>()]*)(?=[ \t\n;&|]|\Z)"""
+)
 _OPERATOR = re.compile(
     r"&&|\|\||;;&|;&|;;|&>>|&>|\|&|<<<|<<-|<<|<&|<>|>>|>&|>\||[<>](?!\()|[;&|()]"
 )
@@ -124,8 +130,7 @@ class _Scanner:
 
     def run(self) -> None:
         try:
-            while self.position < len(self.text):
-                self.step()
+            self.steps()
             self.heredocs()
         except _UnterminatedError as what:
             # Bash runs no command of a line that it cannot parse to its end.
@@ -149,6 +154,28 @@ class _Scanner:
         self.line += self.text.count("\n", self.counted, position)
         self.counted = max(self.counted, position)
         return self.line
+
+    def steps(self) -> None:
+        """Takes plain words by themselves, and everything else step by step."""
+        text, tokens, match_plain = self.text, self.tokens, _PLAIN.match
+        known: dict[str, tuple[Part, ...]] = {}
+        while self.position < len(text):
+            match = match_plain(text, self.position)
+            if match is None and text[self.position] == "\n" and not self.pending:
+                tokens.append(Token(self.line_of(self.position), "\n"))
+                self.position += 1
+                continue
+            if match is None or (tokens and tokens[-1].operator in ("<<", "<<-")):
+                self.step()
+                continue
+            start, self.position = match.span(1)
+            self.line += text.count("\n", self.counted, start)
+            self.counted = start
+            bare = match.group(1)
+            parts = known.get(bare)
+            if parts is None:
+                parts = known[bare] = (Part("text", bare),)
+            tokens.append(Token(self.line, "", parts, bare))
 
     def step(self) -> None:
         text = self.text
@@ -181,17 +208,18 @@ class _Scanner:
     def word(self, line: int) -> None:
         parts = tuple(self.parts("", 0))
         following = self.text[self.position : self.position + 1]
-        bare = parts[0].text if len(parts) == 1 and not parts[0].quoted else ""
+        single = len(parts) == 1 and parts[0].kind == "text" and not parts[0].quoted
+        bare = parts[0].text if single else ""
         if following == "(" and (match := ASSIGNMENT.match(bare)) and match.end() == len(bare):
             self.position += 1
-            self.tokens.append(Token(line, parts=parts, elements=tuple(self.elements())))
+            self.tokens.append(Token(line, "", parts, bare, tuple(self.elements())))
             return
         if following in ("<", ">") and bare.isdigit():
             return  # the 2 of ``2>&1``
         if not parts:
             return  # nothing but a continuation
         behind = self.tokens[-1].operator if self.tokens else ""
-        self.tokens.append(Token(line, parts=parts))
+        self.tokens.append(Token(line, "", parts, bare))
         if behind in ("<<", "<<-"):
             self.pending.append((len(self.tokens) - 1, behind == "<<-"))
 
@@ -297,8 +325,8 @@ class _Scanner:
         behind = f"a blank and {_short(comment)!r}" if comment else "a blank"
         text = (
             f"{behind} behind the backslash: bash ends the command on this line, passes what "
-            "follows the backslash to the program, and runs the next line as a command of its own; end the "
-            "line with the backslash"
+            "follows the backslash to the program, and runs the next line as a command of its "
+            "own; end the line with the backslash"
         )
         self.note("continuation-broken", text)
 

@@ -1,0 +1,152 @@
+"""Kubernetes manifests: each container's process, its environment, and what its pod lends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from preflight.kubernetes import quantity, read_kubernetes
+from preflight.launch_source import Origin
+
+POD = """\
+spec:
+  hostNetwork: true
+  hostIPC: true
+  securityContext: {runAsUser: 1000}
+  initContainers:
+    - {name: fetch, command: [fetch]}
+  volumes:
+    - {name: shm, emptyDir: {medium: Memory, sizeLimit: 32Gi}}
+    - {name: huge, emptyDir: {medium: HugePages-2Mi}}
+    - {name: model, hostPath: {path: /models}}
+  containers:
+    - name: sglang
+      image: lmsysorg/sglang:v1
+      command: ["/bin/bash", "-c"]
+      args:
+        - |
+          export B=2
+          exec python3 -m sglang.launch_server --x $(A)-$$(A) --y $C
+      env:
+        - {name: A, value: "1"}
+        - {name: AA, value: "$(A)/$(LATER)"}
+        - {name: LATER, value: "x"}
+        - {name: EMPTY}
+        - name: IP
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+        - {name: HOST, value: "http://$(IP):1"}
+      envFrom: [{configMapRef: {name: m}}]
+      resources:
+        requests: {hugepages-2Mi: 1Gi}
+        limits: {hugepages-2Mi: 64Gi, memory: 128Gi, nvidia.com/gpu: 8, rdma/hca: 1}
+      securityContext: {privileged: true, capabilities: {add: [IPC_LOCK]}}
+      volumeMounts:
+        - {name: shm, mountPath: /dev/shm}
+        - {name: huge, mountPath: /dev/hugepages}
+        - {name: model, mountPath: /m}
+    - name: master
+      command: [mooncake_master]
+      args: [--port=1]
+    - name: bare
+      args: [--x]
+"""
+
+
+def indent(text: str, by: int) -> str:
+    return "".join(" " * by + line + "\n" for line in text.splitlines())
+
+
+def test_a_pod() -> None:
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n" + POD
+    containers = read_kubernetes(text, "pod.yaml", {"PATH": "/bin"})
+    server, master = containers.reading.commands
+    assert [word.text for word in server.words] == [
+        *"python3 -m sglang.launch_server --x 1-$(A) --y $C".split()
+    ]
+    assert server.wrappers == (("kubernetes", "Pod/p", "sglang"), ("/bin/bash", "-c"), ("exec",))
+    assert {name: word.text for name, word in server.environment.items()} == {
+        "A": "1",
+        "AA": "1/$(LATER)",
+        "LATER": "x",
+        "EMPTY": "",
+        "IP": "$(IP)",
+        "HOST": "http://$(IP):1",
+        "B": "2",
+    }
+    assert server.environment["HOST"].unresolved == ("IP",)
+    assert server.environment["A"].origin == Origin("pod.yaml", 23)
+    assert [word.text for word in master.words] == ["mooncake_master", "--port=1"]
+    assert [note.id for note in containers.reading.notes] == [
+        "env-from-not-read",
+        "image-command",
+        "init-container",
+    ]
+    settings = containers.settings[("kubernetes", "Pod/p", "sglang")]
+    assert settings._asdict() == {
+        "image": "lmsysorg/sglang:v1",
+        "ipc": "host",
+        "network": "host",
+        "shm_size_bytes": 32 * 2**30,
+        "ulimits": {},
+        "devices": ("nvidia.com/gpu=8", "rdma/hca=1"),
+        "privileged": True,
+        "cap_add": ("IPC_LOCK",),
+        "mounts": (
+            "emptyDir Memory:/dev/shm",
+            "emptyDir HugePages-2Mi:/dev/hugepages",
+            "/models:/m",
+        ),
+        "cpuset_mems": None,
+        "memory_bytes": 128 * 2**30,
+        "hugepages_bytes": {"2Mi": 64 * 2**30},
+        "user": "1000",
+        "gpus": None,
+    }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job"])
+def test_templates(kind: str) -> None:
+    text = f"kind: {kind}\nmetadata: {{name: p}}\nspec:\n  template:\n" + indent(POD, 4)
+    assert len(read_kubernetes(text, "p.yaml", {}).reading.commands) == 2
+
+
+def test_leader_and_workers() -> None:
+    template = "    leaderTemplate:\n" + indent(POD, 6) + "    workerTemplate:\n" + indent(POD, 6)
+    text = "kind: LeaderWorkerSet\nmetadata: {name: p}\nspec:\n  leaderWorkerTemplate:\n" + template
+    containers = read_kubernetes(text, "p.yaml", {})
+    assert [command.wrappers[0] for command in containers.reading.commands] == [
+        ("kubernetes", "LeaderWorkerSet/p", "sglang"),
+        ("kubernetes", "LeaderWorkerSet/p", "master"),
+        ("kubernetes", "LeaderWorkerSet/p", "worker", "sglang"),
+        ("kubernetes", "LeaderWorkerSet/p", "worker", "master"),
+    ]
+
+
+def test_several_documents_and_lists() -> None:
+    one = '{"kind": "Pod", "spec": {"containers": [{"name": "c", "command": ["x"]}]}}'
+    for text in (
+        f"---\n{one}\n---\nkind: Service\n---\n{one}",
+        f'{{"kind": "List", "items": [{one}, {{"kind": "Service"}}, {one}]}}',
+        f"[{one}, {one}]",
+    ):
+        assert len(read_kubernetes(text, "p", {}).reading.commands) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64Gi", 64 << 30),
+        ("1G", 10**9),
+        ("1.5Gi", 3 << 29),
+        ("1e3", 1000),
+        ("500m", 1),
+        ("7", 7),
+        ("100M", 10**8),
+        ("0.5", 1),
+        ("", None),
+        ("1g", None),
+        ("-1", None),
+        ("x", None),
+    ],
+)
+def test_quantities(text: str, size: int | None) -> None:
+    assert quantity(text) == size

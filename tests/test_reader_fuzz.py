@@ -1,0 +1,261 @@
+"""No text makes a reader raise anything but SourceError, run a command, or work without bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preflight import shell_script
+from preflight.command_line import read_argv
+from preflight.compose import SourceError, read_compose
+from preflight.container_run import container_settings
+from preflight.env_file import read_env_file
+from preflight.kubernetes import read_kubernetes
+from preflight.launch_source import Reading
+from preflight.read_source import read_source
+from preflight.shell_script import heredoc_files, read_script
+
+TraceFunction = Callable[[FrameType, str, Any], Any]
+
+SENTINEL = "reader-fuzz-sentinel"
+PIECES = [
+    *" \t\n\\'\"$`;&|<>(){}[]#=~*?!,:%-",
+    *[
+        "\r\n",
+        "\0",
+        "\u00e9",
+        "$(",
+        "${",
+        "$((",
+        "))",
+        ":-",
+        ":=",
+        ":+",
+        "<<EOF\n",
+        "\nEOF\n",
+        "<<-'E'",
+    ],
+    *[
+        "$'",
+        "&&",
+        "||",
+        ";;",
+        "<(",
+        "2>&1",
+        "\\\n",
+        "\\ # x\n",
+        "A=",
+        "A+=",
+        "A=(",
+        "${A[@]}",
+        "$A",
+    ],
+    *["export ", "unset A", "if ", "then ", "fi", "for i in ", "do ", "done", "case x in ", "esac"],
+    *[
+        "f() {",
+        "}",
+        "f",
+        "function ",
+        "[[ ",
+        "]]",
+        "eval ",
+        "bash -c ",
+        "sh -c '",
+        "source x",
+        "set -a",
+    ],
+    *[
+        "numactl --membind=0 ",
+        "sudo -u ",
+        "env -u ",
+        "env -i ",
+        "timeout 1 ",
+        "exec ",
+        "time ",
+        "nice ",
+    ],
+    *["docker run ", "-it ", "--gpus=all ", "-e A", "--env-file x", "--entrypoint ", "image "],
+    *["python3 -m sglang.launch_server ", "--tp 8", f"touch {SENTINEL}", f"$(touch {SENTINEL})"],
+    *[f"`touch {SENTINEL}`", f"<(touch {SENTINEL})", "$((1<<", "1/0", "9" * 30],
+]
+scripts = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=40).map("".join)
+words = st.lists(st.sampled_from([piece.strip() for piece in PIECES]) | scripts, max_size=12)
+environments = st.dictionaries(st.sampled_from(["A", "B", "HOME", "IFS"]), scripts, max_size=3)
+scalars = st.none() | st.booleans() | st.integers() | scripts
+FIELDS = [
+    *"services command entrypoint environment env_file image ulimits volumes kind spec".split(),
+    *"items env containers args name value valueFrom template metadata resources limits".split(),
+    *["deploy", "path"],
+    *"volumeMounts emptyDir medium securityContext capabilities add hugepages-2Mi memory".split(),
+]
+trees = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+yaml_texts = st.lists(
+    st.sampled_from(
+        [*":-[]{}&*!|>'\"%@`?#, \n\t", "\n  ", "- ", ": ", "&a ", "*a", "<<: ", "---\n", "!!int "]
+        + [f"{field}: " for field in FIELDS]
+        + ["kind: Pod\n", "services:\n  a:\n    ", "$(A)", "${A:-", "$$", f"$(touch {SENTINEL})"]
+    )
+    | st.text(max_size=3),
+    max_size=30,
+).map("".join)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_was_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder to stand in; whatever a reader would run leaves its sentinel there."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield folder
+        assert not (folder / SENTINEL).exists()
+        assert not (before / SENTINEL).exists()
+    finally:
+        os.chdir(before)
+
+
+def use(reading: Reading) -> None:
+    """Looks at everything that a reading holds."""
+    for command in reading.commands:
+        assert command.words
+        assert command.words[0].text
+        assert all(isinstance(word.text, str) for word in command.words)
+        assert len(dict(command.environment)) == len(command.environment)
+        for wrapper in command.wrappers:
+            assert wrapper
+            container_settings(wrapper)
+    for note in reading.notes:
+        assert note.text
+        assert str(note.origin)
+
+
+@settings(max_examples=3500, deadline=None)
+@given(scripts, environments)
+def test_scripts(text: str, environment: dict[str, str]) -> None:
+    use(read_script(text, "launch.sh", environment))
+    heredoc_files(text, environment)
+
+
+@settings(max_examples=2000, deadline=None)
+@given(words, environments)
+def test_command_lines(argv: list[str], environment: dict[str, str]) -> None:
+    use(read_argv(argv, environment))
+    container_settings(argv)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(scripts | st.text(), environments)
+def test_env_files(text: str, environment: dict[str, str]) -> None:
+    read_env_file(text, "prod.env", environment)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(trees, environments)
+def test_json(tree: object, environment: dict[str, str]) -> None:
+    manifests(json.dumps(tree), environment)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(yaml_texts, environments)
+def test_yaml(text: str, environment: dict[str, str]) -> None:
+    manifests(text, environment)
+
+
+def manifests(text: str, environment: dict[str, str]) -> None:
+    for read in (read_compose, read_kubernetes):
+        with contextlib.suppress(SourceError):
+            use(read(text, "manifest", environment).reading)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(["a.sh", "a.yaml", "a.json", "a"]), st.binary() | scripts.map(str.encode))
+def test_files(name: str, content: bytes) -> None:
+    Path(name).write_bytes(content)
+    with contextlib.suppress(SourceError):
+        use(read_source(name, {}, [name]))
+
+
+NASTY = {
+    "quotes": "'\"",
+    "open quotes": "x \"${A:-'",
+    "nested braces": "${A:-",
+    "nested braces in quotes": '"${A:-',
+    "nested substitutions": "$(",
+    "substitutions": "x $(a) `b` ",
+    "ansi quotes": "$(a $'",
+    "continuations": "x \\\n",
+    "broken continuations": "\\ # x",
+    "broken lines": "x \\ # y\n",
+    "heredocs": "cat >a <<A\n",
+    "heredocs on one line": "<<A ",
+    "closed heredocs": "cat >a <<A\n$B\nA\n",
+    "arithmetic": "((",
+    "arithmetic lines": "((1+1))\n",
+    "brackets": "(",
+    "subshells": "(A=1;",
+    "functions": "f() { ",
+    "functions that call": "f() { f; }; f\n",
+    "cases": "case x in a) ",
+    "ifs": "if ",
+    "exports": "export A$B=1 C=2; x\n",
+    "assignments": "A=1 x\n",
+    "appending": "A+=$A ",
+    "doubling": "A=$A$A\n",
+    "arrays": 'A+=(a "${A[@]}")\n',
+    "shells": "bash -c ",
+    "shells of doubles": 'export A=\'bash -c "$A;$A"\'; bash -c "$A"\n',
+    "eval": "A='eval \"$A $A\"'; eval $A\n",
+    "containers": "docker run -e A ",
+    "container lines": "docker run -e A i x\n",
+    "wrappers": "sudo env A=1 ",
+    "braces": "{,",
+    "open braces": "{{a,b",
+    "one word": "x",
+    "comments": "x # y\n",
+    "brackets that close": ")",
+    "index": "A[",
+    "conditions": "[[ ",
+}
+
+
+@pytest.mark.parametrize("piece", NASTY.values(), ids=NASTY)
+def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
+    # What expansions may add is a constant for every text, here one that hides nothing.
+    monkeypatch.setattr(shell_script, "LARGEST_EXPANSION", 500)
+    small, large = (steps(piece * (length // len(piece))) for length in (4_000, 8_000))
+    assert large <= 2.4 * small + 10_000
+
+
+def steps(text: str) -> int:
+    """How many lines of code reading a text takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> TraceFunction:
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        read_script(text, "launch.sh", {"A": "a b"})
+    finally:
+        sys.settrace(before)
+    return count

@@ -1,0 +1,296 @@
+"""Scripts are read as bash reads them, and none of their commands is run."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from preflight.launch_source import Origin, Reading
+from preflight.shell_script import heredoc_files, read_script
+
+
+def words(text: str, **environment: str) -> list[list[str]]:
+    reading = read_script(text, "launch.sh", environment)
+    return [[word.text for word in command.words] for command in reading.commands]
+
+
+def variables(reading: Reading, index: int = -1) -> dict[str, str]:
+    return {name: word.text for name, word in reading.commands[index].environment.items()}
+
+
+def ids(reading: Reading) -> list[str]:
+    return [note.id for note in reading.notes]
+
+
+# Settings first, then the words; nothing in them executes anything.
+AS_BASH = [
+    "a b  c",
+    "'a b' \"c d\" e\\ f",
+    "a'b'\"c\"d",
+    "'' \"\" x",
+    '"a\\"b" "a\\\\b" "a\\$b" "a\\b" "a\\\'b"',
+    "a\\\nb",
+    "a \\\n  b",
+    "a\\\n  b",
+    '"a\\\nb"',
+    "'a\\\nb'",
+    "a#b # c",
+    "a '#' \\# \"#\"",
+    "$'a\\tb\\nc\\x41\\u00e9\\101\\'d'",
+    "a$ b $",
+    '"$"',
+    '$"text"',
+    "[model_path] a=b --x=y",
+    '--json \'{"a": [1, "b c"]}\'',
+    "\\ # Enable it",
+    "a \\ ",
+    "-x{} {} { }",
+    "a\tb\\\tc",
+    '"multi\nline"',
+    "~+x a~b '~'",
+    "\u00e9 \u00a0x\u2003y",
+    "--x=a,b;",
+    "a 2>/dev/null b",
+    "a2</dev/null b",
+    "a 0</dev/null b 2>&1 c",
+    "=x == \\= '='",
+    "\\a\\b\\c",
+    "\\'a\\'",
+    "a'\\'b",
+    "a!b",
+    "%s %%",
+    "'a'\\''b'",
+]
+AS_BASH_WITH_VARIABLES = [
+    ("A='x  y'", '$A "$A" ${A} "${A}z" a$A\'b\''),
+    ("A=' x y '", 'a$A"b" $A'),
+    ("A=", '$A "$A" a$A ${A:-d} ${A-d} "${A:+p}" ${A+p}'),
+    ("unset A", '$A "$A" a$A ${A:-d} ${A-d} ${A:+p} "${A+p}"'),
+    ("unset A", '${A:-x y} "${A:-x y}" ${A:-"x y"} ${A:-\'x y\'} "${A:-\'q\'}"'),
+    ("A=1; unset B", "${B:-${A:-2}} ${B:-${C:-3}} ${B:=4} $B"),
+    ("A=1; A+=2; A+='3 4'", '"$A"'),
+    ("A=$'x\\ny'", '$A "$A"'),
+    ("A=(a 'b c' d); A+=(e)", '"${A[@]}" ${A[@]} "${A[*]}" "x${A[@]}y"'),
+    ("A=()", '"${A[@]}" x'),
+    ("A=5", "$((A * 2 + 1)) $(( (A << 30) - 7 )) $((-7 / 2)) $((-7 % 2)) $((${A}%3))"),
+    ('A=x; readonly B="$A y"', '"$B"'),
+    ("A='* ?'", '"$A"'),
+    ("A=a; B=$A$A; A=c", '"$B" "$A"'),
+    ("A='a b'; export B=$A", '"$B"'),
+    ("HOME=/h; A=~/m", "$A ~/x '~/x' a~/x"),
+]
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
+@pytest.mark.parametrize(
+    ("settings", "text"), [*(("", text) for text in AS_BASH), *AS_BASH_WITH_VARIABLES]
+)
+def test_words_are_split_as_bash_splits_them(settings: str, text: str) -> None:
+    script = f"{settings}\n/usr/bin/printf '%s\\0' begin {text}"
+    shell = ["bash", "--norc", "-c", script.replace("/usr/bin/printf", "builtin printf", 1)]
+    ran = subprocess.run(shell, capture_output=True, check=False, env={"LC_ALL": "C.UTF-8"})
+    expected = [word.decode() for word in ran.stdout.split(b"\0")[:-1]]
+    assert words(script)[0][2:] == expected
+
+
+def test_commands_and_their_lines() -> None:
+    reading = read_script(
+        "#!/bin/bash\nset -ex\ncd /opt && export A=1 B='x y'\n\n"
+        "A=2 mooncake_master \\\n  --port 1 \\\n"
+        "  --x &\nsleep 5; python3 -m a || python3 -m b | tee log\n",
+        "launch.sh",
+        {"PATH": "/bin"},
+    )
+    assert [[word.text for word in command.words] for command in reading.commands] == [
+        ["mooncake_master", "--port", "1", "--x"],
+        ["python3", "-m", "a"],
+        ["python3", "-m", "b"],
+        ["tee", "log"],
+    ]
+    first = reading.commands[0]
+    assert [word.origin.line for word in first.words] == [5, 6, 6, 7]
+    assert variables(reading, 0) == {"PATH": "/bin", "A": "2", "B": "x y"}
+    assert variables(reading, 1) == {"PATH": "/bin", "A": "1", "B": "x y"}
+    assert first.environment["A"].origin == Origin("launch.sh", 5)
+    assert first.environment["B"].origin == Origin("launch.sh", 3)
+    assert first.environment["PATH"].origin == Origin("environment")
+
+
+def test_what_nobody_sets_is_named() -> None:
+    reading = read_script(
+        'export D="$DEVICE_LIST"\nx $MODEL_PATH "a$(nproc --all)b" `id` $1 ${A%/} {1,2} <(cat) ok',
+        "launch.sh",
+        {},
+    )
+    found = [(word.text, word.unresolved) for word in reading.commands[0].words]
+    assert found == [
+        ("x", ()),
+        ("$MODEL_PATH", ("MODEL_PATH",)),
+        ("a$(nproc --all)b", ("$(...)",)),
+        ("`id`", ("`...`",)),
+        ("$1", ("$1",)),
+        ("${A%/}", ("${A%/}",)),
+        ("{1,2}", ("{...}",)),
+        ("<(cat)", ("<(...)",)),
+        ("ok", ()),
+    ]
+    device = reading.commands[0].environment["D"]
+    assert (device.text, device.unresolved) == ("$DEVICE_LIST", ("DEVICE_LIST",))
+
+
+def test_the_callers_variables_fill_in() -> None:
+    assert words("x $MODEL_PATH ${A:-d}", MODEL_PATH="/m", A="e") == [["x", "/m", "e"]]
+
+
+def test_unset_and_not_exported() -> None:
+    reading = read_script("A=1; export B=2 C=3; unset B; export -n C; x\nset -a; D=4; y", "s", {})
+    assert variables(reading, 0) == {}
+    assert variables(reading, 1) == {"D": "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrappers"),
+    [
+        ("numactl --membind=0 -N 1 x -a", [("numactl", "--membind=0", "-N", "1")]),
+        ("numactl --membind 0 -- x -a", [("numactl", "--membind", "0", "--")]),
+        ("sudo -E -u root nohup x -a", [("sudo", "-E", "-u", "root"), ("nohup",)]),
+        ("exec nice -n 5 x -a", [("exec",), ("nice", "-n", "5")]),
+        ("nice -5 ionice -c2 -n 7 x -a", [("nice", "-5"), ("ionice", "-c2", "-n", "7")]),
+        ("taskset -c 0-3 chrt -f 10 x -a", [("taskset", "-c", "0-3"), ("chrt", "-f", "10")]),
+        ("timeout -k 5 1h stdbuf -oL x -a", [("timeout", "-k", "5", "1h"), ("stdbuf", "-oL")]),
+        ("setsid -f time -p command x -a", [("setsid", "-f"), ("time", "-p"), ("command",)]),
+        ("/usr/bin/env -i A=1 x -a", [("/usr/bin/env", "-i", "A=1")]),
+        ("bash -lc 'x -a'", [("bash", "-lc")]),
+        ("sudo sh -e -c 'exec x -a'", [("sudo",), ("sh", "-e", "-c"), ("exec",)]),
+        ("eval 'x -a'", []),
+    ],
+)
+def test_wrappers(text: str, wrappers: list[tuple[str, ...]]) -> None:
+    (command,) = read_script(text, "launch.sh", {"PATH": "/bin"}).commands
+    assert [word.text for word in command.words] == ["x", "-a"]
+    assert list(command.wrappers) == wrappers
+
+
+def test_env_changes_the_environment() -> None:
+    reading = read_script(
+        "export A=1 B=2\nenv -u A C=3 x\nenv -i C=3 y\nsudo D=4 z", "launch.sh", {"PATH": "/bin"}
+    )
+    assert variables(reading, 0) == {"PATH": "/bin", "B": "2", "C": "3"}
+    assert variables(reading, 1) == {"C": "3"}
+    assert variables(reading, 2) == {"PATH": "/bin", "A": "1", "B": "2", "D": "4"}
+
+
+def test_sudo_may_drop_settings() -> None:
+    assert "sudo-environment" in ids(read_script("export MOONCAKE_MASTER=a; sudo x", "s", {}))
+    assert ids(read_script("export MOONCAKE_MASTER=a; sudo -E x", "s", {})) == []
+    assert ids(read_script("sudo sysctl -w vm.nr_hugepages=1", "s", {})) == []
+
+
+def test_assignments_behind_numactl_are_meant_for_the_program() -> None:
+    reading = read_script('numactl --membind=0 A="x y" python3 -m a', "launch.sh", {})
+    (command,) = reading.commands
+    assert [word.text for word in command.words] == ["python3", "-m", "a"]
+    assert variables(reading) == {"A": "x y"}
+    (note,) = reading.notes
+    assert note.id == "assignment-after-wrapper"
+    assert "execution of `A=x y': No such file" in note.text
+    assert note.origin == Origin("launch.sh", 1)
+
+
+def test_a_broken_continuation_is_read_as_bash_runs_it() -> None:
+    reading = read_script("x --a \\ # Enable it\n--b 1\ny \\  \nz\n", "launch.sh", {})
+    assert [[word.text for word in command.words] for command in reading.commands] == [
+        ["x", "--a", " #", "Enable", "it"],
+        ["y", " "],
+        ["z"],
+    ]
+    assert [(note.id, note.origin.line) for note in reading.notes] == [
+        ("continuation-broken", 1),
+        ("continuation-broken", 3),
+        ("not-a-program", 2),
+    ]
+
+
+def test_a_name_with_a_blank_is_no_broken_continuation() -> None:
+    assert ids(read_script("x a\\ b\\ #c\n", "launch.sh", {})) == []
+
+
+def test_control_flow_is_read_once() -> None:
+    reading = read_script(
+        'if [ -z "$A" ] && [[ a < b ]]; then\n  a\nelif x1; then b; else c; fi > log\n'
+        "for i in 0 1; do X=$i d $i & done\nfor ((i = 0; i < 8; i++)); do e; done\n"
+        "while true; do f; done\ncase $1 in\n  a|b) g;;\n  (c) h ;;\n  *) i\nesac\n{ j; }; ! k\n",
+        "launch.sh",
+        {},
+    )
+    programs = [command.words[0].text for command in reading.commands]
+    assert programs == ["a", "x1", *"bcdefghijk"]
+    loop = next(command for command in reading.commands if command.words[0].text == "d")
+    assert loop.environment["X"].unresolved == ("i",)
+    assert loop.words[1].unresolved == ("i",)
+    lines = [note.origin.line for note in reading.notes if note.id == "control-flow"]
+    assert lines == [1, 4, 5, 6, 7]
+
+
+def test_functions_are_read_where_they_are_called() -> None:
+    reading = read_script(
+        "f() { a $1; g; }\nfunction g { (b); }\nh () ( c )\nexport A=1\nf 0\nf 1\nd\n", "s", {}
+    )
+    assert [command.words[0].text for command in reading.commands] == list("abdc")
+    assert variables(reading, 0) == {"A": "1"}
+
+
+def test_subshells_keep_their_variables() -> None:
+    reading = read_script("export A=1\n(export A=2 B=3; x)\ny", "launch.sh", {})
+    assert variables(reading, 0) == {"A": "2", "B": "3"}
+    assert variables(reading, 1) == {"A": "1"}
+
+
+def test_bash_c_is_read_inside_with_what_is_exported() -> None:
+    reading = read_script("A=1; export B=2\nbash -c 'x $A $B\ny' ", "launch.sh", {})
+    assert [[word.text for word in command.words] for command in reading.commands] == [
+        ["x", "$A", "2"],
+        ["y"],
+    ]
+    assert [command.origin.line for command in reading.commands] == [2, 3]
+
+
+def test_heredocs_are_data() -> None:
+    text = (
+        'P=/m\ncat > config.json <<EOF\n{"path": "$P", "x": "$Q"}\nEOF\n'
+        "tee b.json <<-'END' >/dev/null\n\t$P\n\tEND\nx --config config.json <<<y\n"
+    )
+    assert heredoc_files(text) == {
+        "config.json": '{"path": "/m", "x": "$Q"}\n',
+        "b.json": "$P\n",
+    }
+    assert words(text) == [["cat"], ["tee", "b.json"], ["x", "--config", "config.json"]]
+
+
+@pytest.mark.parametrize(
+    "text", ["x\ny 'a", 'x\ny "a', "x\ny $(a", "x\ny ${a", "x\ny `a", "x\nA=(y"]
+)
+def test_from_an_open_quote_on_nothing_runs(text: str) -> None:
+    reading = read_script(text, "launch.sh", {})
+    assert [command.words[0].text for command in reading.commands] == ["x"]
+    assert [(note.id, note.origin.line) for note in reading.notes] == [("unterminated", 2)]
+
+
+def test_other_notes() -> None:
+    reading = read_script("source env.sh\n. b\nulimit -l unlimited\nbash run.sh\nx\r\n", "s", {})
+    assert [note.id for note in reading.notes] == [
+        "carriage-return",
+        "source-not-read",
+        "source-not-read",
+        "ulimit",
+        "script-not-read",
+    ]
+    assert [command.words[0].text for command in reading.commands] == ["bash", "x\r"]
+
+
+def test_values_that_double_are_cut_off() -> None:
+    reading = read_script("A=xxxxxxxx\n" + "A=$A$A\n" * 60 + 'x "$A"', "launch.sh", {})
+    assert len(reading.commands[0].words[1].text) < 2**21
+    assert reading.commands[0].words[1].unresolved == ("A",)
