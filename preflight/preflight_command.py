@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -18,9 +19,8 @@ from preflight.launch_options import (
     refusing_usage,
     with_launch,
 )
+from preflight.lazy_commands import LazyGroup
 from preflight.output import say, say_json
-from preflight.plans.plan_commands import apply, plan
-from preflight.probes.probe_commands import probe
 
 NAME = "mooncake-preflight"
 # As preflight.check.exit_protocols, which is imported where it is used.
@@ -30,15 +30,23 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 
 
-@click.group(context_settings=CONTEXT)
+# The families of commands that have a package of their own.
+LATER = {
+    "plan": "preflight.plans.plan_commands:plan",
+    "apply": "preflight.plans.plan_commands:apply",
+    "probe": "preflight.probes.probe_commands:probe",
+}
+# Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
+ERROR_OBJECTS = {
+    "facts": "preflight.check.facts_command",
+    "probe": "preflight.probes.probe_report",
+}
+
+
+@click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
 @click.version_option(None, "--version", package_name="mooncake-preflight")
 def command() -> None:
     """Know before the launch whether a host can run SGLang HiCache with Mooncake."""
-
-
-command.add_command(plan)
-command.add_command(apply)
-command.add_command(probe)
 
 
 @command.command(context_settings=CONTEXT)
@@ -252,15 +260,9 @@ def _refuse(words: Sequence[str], exit_code: int, message: str) -> int:
     protocol = _protocol(words)
     code = refusal_code(exit_code, protocol)
     if "--json" in words:
-        if "probe" in words[:1]:
-            from preflight.probes.probe_report import error_object as probe_error
-
-            say_json(probe_error(exit_code, message))
-            return exit_code
-        if "facts" in words[:1]:
-            from preflight.check.facts_command import error_object as facts_error
-
-            say_json(facts_error(exit_code, message))
+        own = ERROR_OBJECTS.get(next(iter(words), ""))
+        if own is not None:
+            say_json(import_module(own).error_object(exit_code, message))
             return exit_code
         from preflight.check.check_json import error_object
 
