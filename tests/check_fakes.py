@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from checks.facts import Facts
+from checks.facts import READERS, Facts
 from checks.finding import Check, CheckSet, Consequence, Finding, Status
 from checks.launch_needs import LaunchNeeds
 from checks.root import Root
@@ -43,9 +43,16 @@ def installed(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr("checks.judging.CHECK_MODULES", (module.__name__,))
     table = {"system": (module.__name__, "read"), "limits": (module.__name__, "unread")}
-    monkeypatch.setattr("checks.reading.READERS", table)
-    monkeypatch.setattr("checks.facts.READERS", table)
+    only_topics(monkeypatch, table)
     return module  # type: ignore[no-any-return]
+
+
+def only_topics(monkeypatch: pytest.MonkeyPatch, table: Mapping[str, tuple[str, str]]) -> None:
+    """The one dictionary that every module imports, not a name in some of them."""
+    for topic in tuple(READERS):
+        monkeypatch.delitem(READERS, topic)
+    for topic, where in table.items():
+        monkeypatch.setitem(READERS, topic, where)
 
 
 class _System:

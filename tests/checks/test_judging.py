@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from checks import facts as facts_module
 from checks.facts import Facts, TopicUnknownError
 from checks.finding import Check, Consequence, Finding, Status
 from checks.judging import judge
@@ -18,6 +17,7 @@ from checks.launch_needs import LaunchNeeds
 from checks.reading import read_facts
 from checks.root import Root
 from checks.unknown import Unknown
+from tests.check_fakes import only_topics
 
 DECLARED = Check("t.x", "?", Consequence.DEGRADED, "", (), "", "", ("system",))
 
@@ -29,8 +29,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setitem(sys.modules, module.__name__, module)
     names = {"system": "good", "limits": "broken", "memory": "hanging"}
     table = {topic: (module.__name__, function) for topic, function in names.items()}
-    monkeypatch.setattr(facts_module, "READERS", table)
-    monkeypatch.setattr("checks.reading.READERS", table)
+    only_topics(monkeypatch, table)
     return module
 
 
