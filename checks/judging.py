@@ -26,6 +26,7 @@ CHECK_MODULES = (
     "checks.gid_checks",
     "checks.numa_checks",
     "checks.numa_placement_checks",
+    "checks.topology_checks",
     "checks.gpu_checks",
     "checks.gpu_memory_checks",
     "checks.pci_checks",

@@ -203,8 +203,9 @@ def _nearest(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds
         why=(
             "Mooncake reads numa_node of each NIC to split a segment over the nodes and to choose "
             "a NIC near a buffer. Firmware without an affinity table, many virtual machines and "
-            "soft-RoCE say -1: the segment then lies on whatever node its thread ran on, and all "
-            "NICs count as equally far."
+            "soft-RoCE say -1: the segment then lies on whatever node its thread ran on. Beside "
+            "NICs that name a node, one that does not is never the first choice, however near it "
+            "is; where none does, all count as equally far."
         ),
         outcomes=(
             (Status.PASS, "each NIC in use names its node, or the host has one node"),
@@ -249,7 +250,7 @@ def _named_node(check: str, name: str, facts: Facts, several: bool) -> Finding:
         status=Status.WARN,
         have="no node named",
         evidence=(Evidence(source, "-1 or absent"),),
-        text="Mooncake counts it as equally far from every node and binds no memory near it",
+        text="Mooncake binds no memory near it, and prefers any NIC that names a node",
     )
     function = facts.pci.nics.get(name)
     if function is None:

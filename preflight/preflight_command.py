@@ -35,11 +35,13 @@ LATER = {
     "plan": "preflight.plans.plan_commands:plan",
     "apply": "preflight.plans.plan_commands:apply",
     "probe": "preflight.probes.probe_commands:probe",
+    "topology": "preflight.topology.topology_commands:topology",
 }
 # Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
 ERROR_OBJECTS = {
     "facts": "preflight.check.facts_command",
     "probe": "preflight.probes.probe_report",
+    "topology": "preflight.topology.topology_json",
 }
 
 
