@@ -22,11 +22,11 @@ SERVER = (
 )
 
 
-def _found(tmp_path: Path, **words: object) -> Finding:
+def _found(tmp_path: Path, sglang_version: str = "0.5.23", **words: object) -> Finding:
     path = tmp_path / "launch.sh"
     path.write_text(SERVER.format(**words))
     host = Root(str(Host(memory_bytes=4096 * GIB).write(tmp_path / "host")))
-    options = SourceOptions(mooncake_version="0.3.14", sglang_version="0.5.23")
+    options = SourceOptions(mooncake_version="0.3.14", sglang_version=sglang_version)
     sizing = size_source(read_source(str(path), {}), "launch.sh", options, host, host.text)
     (found,) = key_findings(sizing)
     return found
@@ -51,3 +51,11 @@ def test_keys(
 ) -> None:
     found = _found(tmp_path, model=model, tp=tp, page=page, segment=segment)
     assert (found.status, found.have) == (status, keys)
+
+
+def test_a_release_that_registers_the_pool_whole_stores_k_and_v_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """The keys of a page end in _k and _v in every release that has this store."""
+    words = {"model": "Qwen/Qwen3-14B", "tp": 2, "page": 64, "segment": "800gb"}
+    assert _found(tmp_path, "0.5.12", **words).have == "327,680 keys"

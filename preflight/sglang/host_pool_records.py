@@ -60,7 +60,8 @@ class HostPool(NamedTuple):
     allocations_bytes: each tensor as its allocator takes it, in order.
     requested_bytes: what SGLang's admission gate compares, which for the indexer is one page less
     than it allocates; None where no gate looks at it. halves: its one tensor is registered with the
-    NICs as two regions, K and V.
+    NICs as two regions, K and V. page_objects: what the store keeps of one page of it; latent
+    attention has one row for both, whatever the release registers.
     """
 
     what: str
@@ -70,6 +71,7 @@ class HostPool(NamedTuple):
     allocations_bytes: tuple[int, ...]
     requested_bytes: int | None
     halves: bool = False
+    page_objects: int = 1
 
 
 class HostPools(NamedTuple):
@@ -110,13 +112,8 @@ def kv_pool(request: PoolRequest, what: str, row: RowBytes, pages: int) -> HostP
     parts = tuple(tokens * part for part in row.parts)
     geometry = request.geometry
     # The prefix cache's own pool alone; a draft's is registered whole (mooncake_store.py).
-    two_halves = (
-        what == "KV"
-        and len(parts) == 1
-        and request.release.registers_halves
-        and isinstance(geometry, ModelGeometry)
-        and geometry.kind is AttentionKind.MHA
-    )
+    has_both = isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MHA
+    two_halves = what == "KV" and len(parts) == 1 and request.release.registers_halves and has_both
     return HostPool(
         what,
         tokens,
@@ -125,6 +122,7 @@ def kv_pool(request: PoolRequest, what: str, row: RowBytes, pages: int) -> HostP
         _pinned(request, parts),
         tokens * row.sized,
         two_halves,
+        2 if has_both else 1,
     )
 
 
