@@ -93,7 +93,9 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
         "--model-config", type=click.File(), help="A launch's config.json, where not found."
     ),
     click.option(
-        "--gpu-memory", type=SIZE, help="Of a launch's smallest GPU, for --hicache-ratio."
+        "--gpu-memory",
+        type=SIZE,
+        help="Of a launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(
         "--env-file",

@@ -36,12 +36,14 @@ LATER = {
     "apply": "preflight.plans.plan_commands:apply",
     "probe": "preflight.probes.probe_commands:probe",
     "topology": "preflight.topology.topology_commands:topology",
+    "capacity": "preflight.capacity.capacity_commands:capacity",
 }
 # Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
 ERROR_OBJECTS = {
     "facts": "preflight.check.facts_command",
     "probe": "preflight.probes.probe_report",
     "topology": "preflight.topology.topology_json",
+    "capacity": "preflight.capacity.capacity_json",
 }
 
 

@@ -25,7 +25,6 @@ from preflight.rules.rules import Finding, Severity, Versions
 from preflight.rules.rules_memory import with_refusals
 from preflight.sglang.admission_gate import HostMemory
 from preflight.sglang.pd_metadata import pd_metadata
-from preflight.sglang.server_drafts import server_drafts
 from preflight.sglang.server_launch import (
     configured_segment,
     own_allocator,
@@ -37,6 +36,7 @@ from preflight.sglang.server_model import Models
 from preflight.sglang.server_pools import Hardware, ServerMemory, server_memory
 from preflight.sglang.server_ranks import Ranks, server_ranks
 from preflight.sglang.sglang_versions import SglangRelease, sglang_release
+from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
 from preflight.sizing.sizing_inputs import (
     MOST_RANKS,
     Flags,
@@ -261,13 +261,9 @@ def _placed(
 
 def _hardware(server: SglangServer, host: _Host, memory: HostMemory | Unknown) -> Hardware:
     """The model and its drafts, the GPU, and what the host has, as far as each is known."""
-    gpu = host.options.gpu_bytes
-    gpu_bytes = Unknown("the GPU's memory is not known: give --gpu-memory") if gpu is None else gpu
-    model = host.models.target(server.value("model_path"))
-    drafts = server_drafts(server, model, host.sglang, host.models)
-    return Hardware(
-        model.geometry, gpu_bytes, model.weights_bytes, drafts, model.context_tokens, memory
-    )
+    elsewhere = host.options.available_bytes is not None
+    gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
+    return server_hardware(server, host.models, host.sglang, gpu, memory)
 
 
 def _host_memory(options: SourceOptions, root: Root) -> HostMemory | Unknown:

@@ -1,0 +1,207 @@
+"""What ``capacity`` answers: a launch's servers, their tiers, and a workload against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.root import Root
+from checks.storage import Folder
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Capacity, Round, Tier
+from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
+from preflight.capacity.holders import Tiers, holders
+from preflight.capacity.page_objects import PageObjects, page_objects
+from preflight.capacity.rounds import cached_tokens, rounds
+from preflight.capacity.server_tiers import gpu_tier, host_tier
+from preflight.capacity.store_pool import Eviction, Segments, eviction, segments
+from preflight.capacity.store_tiers import offload_tier, pool_tier
+from preflight.capacity.workload import Wanted, Workload, workload_of
+from preflight.launches.launch_processes import Kind
+from preflight.sizing.sizing_inputs import choose_mooncake
+from preflight.sizing.source_inputs import SourceInputs, SourceOptions, worst
+
+
+class Asked(NamedTuple):
+    """What the command line adds to the launch. watermark: the master's, where it is elsewhere."""
+
+    cluster: Cluster = Cluster()
+    wanted: Wanted = Wanted()
+    watermark: float | None = None
+
+
+class ServerAnswer(NamedTuple):
+    """One server. page_tokens: None where a variable decides it. notes: what to know about it."""
+
+    subject: str
+    model: str
+    page_tokens: int | None
+    capacity: Capacity
+    notes: tuple[str, ...]
+
+
+class Answer(NamedTuple):
+    """workload: None where none was asked about. conversation_tokens: of one client at its end."""
+
+    servers: tuple[ServerAnswer, ...]
+    workload: Workload | Unknown | None
+    conversation_tokens: int | None
+    notes: tuple[str, ...]
+
+
+class _Store(NamedTuple):
+    pool: tuple[Segments, ...] | Unknown
+    eviction: Eviction | Unknown
+    folders: Mapping[str, Folder | Unknown]
+    counts: Mapping[str, int]
+    evicted_alone: bool
+
+
+def answer(
+    inputs: SourceInputs,
+    options: SourceOptions,
+    root: Root,
+    asked: Asked,
+    folders: Mapping[str, Folder | Unknown],
+) -> Answer:
+    """Raises UsageError for a launch without a server, and for numbers that cannot be."""
+    found = deployments(inputs, options, root, asked.cluster)
+    workload = workload_of(asked.wanted, inputs.processes)
+    store = _store(inputs, options, asked, folders)
+    servers = tuple(_server(each, inputs, store, workload, asked) for each in found)
+    return Answer(servers, workload, _conversation(workload, asked, 1), tuple(_notes(inputs)))
+
+
+def _store(
+    inputs: SourceInputs,
+    options: SourceOptions,
+    asked: Asked,
+    folders: Mapping[str, Folder | Unknown],
+) -> _Store:
+    _, mooncake, _ = choose_mooncake(options.mooncake_version)
+    hosts = cluster_hosts(inputs, asked.cluster)
+    counts = {process.name: hosts for process in inputs.processes}
+    alone = any(
+        word.text.lstrip("-").partition("=")[0] == "offload_on_evict"
+        and word.text.partition("=")[2].lower() not in ("false", "0")
+        for process in inputs.processes
+        if process.kind is Kind.MASTER
+        for word in process.arguments
+    )
+    return _Store(
+        segments(inputs, asked.cluster),
+        eviction(inputs.processes, str(mooncake.value), asked.watermark),
+        folders,
+        counts,
+        alone,
+    )
+
+
+def _server(
+    deployment: Deployment,
+    inputs: SourceInputs,
+    store: _Store,
+    workload: Workload | Unknown | None,
+    asked: Asked,
+) -> ServerAnswer:
+    request = deployment.request
+    objects: PageObjects | Unknown
+    objects = request if isinstance(request, Unknown) else page_objects(request)
+    pool = pool_tier(deployment, objects, store.pool, store.eviction)
+    disk = None
+    if pool is not None:
+        counts = {**store.counts, deployment.process.name: deployment.ranks}
+        disk = offload_tier(inputs.processes, counts, objects, store.folders)
+    tiers = Tiers(gpu_tier(deployment), host_tier(deployment), pool, disk, store.evicted_alone)
+    page = None if isinstance(request, Unknown) else request.page_tokens
+    length = _conversation(workload, asked, page or 1)
+    shown = tuple(_counted(tier, length) for tier in tiers.shown)
+    found: tuple[Round, ...] = ()
+    if isinstance(workload, Workload) and page is not None and deployment.reuses:
+        found = rounds(workload, page, holders(deployment, tiers))
+    capacity = Capacity(
+        shown,
+        objects if isinstance(objects, Unknown) else objects.token_bytes,
+        found,
+        None if pool is None else pool.keys,
+    )
+    notes = tuple(_server_notes(deployment, tiers, workload))
+    return ServerAnswer(deployment.process.name, deployment.model, page, capacity, notes)
+
+
+def _conversation(workload: Workload | Unknown | None, asked: Asked, page: int) -> int | None:
+    """The tokens that one client keeps at the end; of one request where no workload is given."""
+    if isinstance(workload, Workload):
+        return max(1, cached_tokens(workload, workload.rounds, page))
+    length = asked.wanted.request_length
+    if length is None or length < 1:
+        return None
+    whole = length + (asked.wanted.output_length or 1) - 1
+    return max(1, whole // page * page)
+
+
+def _counted(tier: Tier, length: int | None) -> Tier:
+    if length is None or isinstance(tier.tokens, Unknown):
+        return tier
+    held = Bounds(tier.tokens.least // length, tier.tokens.most // length)
+    return tier._replace(conversations=held)
+
+
+def _notes(inputs: SourceInputs) -> Iterator[str]:
+    refused = worst(inputs.findings)
+    if refused is not None:
+        yield f"this launch does not start as it is: {refused.text}"
+
+
+def _server_notes(
+    deployment: Deployment, tiers: Tiers, workload: Workload | Unknown | None
+) -> Iterator[str]:
+    server = deployment.server
+    for tier in tiers.shown:
+        if isinstance(tier.tokens, Unknown):
+            yield f"{tier.name} is not known: {tier.tokens.reason}"
+    if isinstance(workload, Unknown):
+        yield f"the benchmark of the launch is not known: {workload.reason}"
+    yield from _cache_notes(deployment, tiers)
+    if not isinstance(workload, Workload):
+        return
+    if not deployment.reuses:
+        why = "a decode server" if server.mode == "decode" else "--disable-radix-cache"
+        yield f"{why}: no request finds what an earlier one left here, so no rounds are shown"
+        return
+    policy = server.value("hicache_storage_prefetch_policy")
+    if tiers.pool is not None and isinstance(policy, str) and policy != "wait_complete":
+        yield (
+            f"prefetch policy {policy}: a request does not wait for all that L3 still has, so it "
+            "may use less of it than is shown"
+        )
+    if deployment.groups > 1:
+        yield (
+            f"{deployment.groups} caches side by side: a conversation whose next request comes to "
+            "another one finds nothing in its L1 and L2, so their least reuse is 0"
+        )
+    if not workload.barrier:
+        yield "without --enable-round-barrier rounds overlap: they are where clients are on average"
+    if workload.shorter:
+        yield "rounds or lengths of this workload vary: the longest are shown"
+
+
+def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
+    server = deployment.server
+    backend = server.value("hicache_storage_backend")
+    if isinstance(backend, str) and server.hicache and server.store is None:
+        yield f"storage backend {backend}: what it holds is not computed here"
+    if not server.hicache:
+        if server.mode == "decode":
+            yield "no L2: host memory of a decode server keeps retracted requests, nothing to reuse"
+        else:
+            yield "no L2: --enable-hierarchical-cache is not given"
+        return
+    if deployment.write_policy != "write_through":
+        yield f"write policy {deployment.write_policy}: L2 and L3 get less than L1, and later"
+    host, gpu = tiers.host, tiers.gpu.group_tokens
+    own = None if host is None else host.group_tokens
+    if isinstance(own, Bounds) and isinstance(gpu, Unknown):
+        yield "L2 is taken to be larger than L1, and so to hold all of it"
+    if isinstance(own, Bounds) and isinstance(gpu, Bounds) and own.most <= gpu.least:
+        yield "L2 holds less than L1: it adds little, for both keep the same tokens"

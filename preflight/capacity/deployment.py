@@ -1,0 +1,128 @@
+"""The SGLang servers of a launch, each with everything that its tiers follow from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.root import Root
+from checks.unknown import Unknown
+from preflight.launches.launch_processes import LaunchProcess, SglangServer
+from preflight.sglang.host_pools import PoolRequest
+from preflight.sglang.server_model import Models
+from preflight.sglang.server_pool_request import Given, Purpose, pool_request
+from preflight.sglang.server_pools import ServerMemory
+from preflight.sglang.server_ranks import server_ranks
+from preflight.sizing.server_hardware import gpu_memory, server_hardware
+from preflight.sizing.source_inputs import SourceInputs, SourceOptions
+from preflight.usage_error import UsageError
+
+DEFAULT_WRITE_POLICY = "write_through"
+
+
+class Deployment(NamedTuple):
+    """One server, and how often it stands in the cluster.
+
+    request: what its pools ask for, Unknown where a variable decides it. memory: its L2 pools.
+    model: what it is called. instances: servers like it.
+    """
+
+    process: LaunchProcess
+    given: Given
+    request: PoolRequest | Unknown
+    memory: ServerMemory
+    model: str
+    instances: int
+
+    @property
+    def server(self) -> SglangServer:
+        return self.given.server
+
+    @property
+    def groups(self) -> int:
+        """Caches side by side: each has its own tokens, and answers its own requests."""
+        ranks = self.given.ranks
+        return ranks.replicas * ranks.attention_dp * self.instances
+
+    @property
+    def ranks(self) -> int:
+        """All processes, over all hosts."""
+        ranks = self.given.ranks
+        return ranks.tp * ranks.pp * ranks.replicas * self.instances
+
+    @property
+    def write_policy(self) -> str:
+        policy = self.server.value("hicache_write_policy")
+        return policy if isinstance(policy, str) else DEFAULT_WRITE_POLICY
+
+    @property
+    def reuses(self) -> bool:
+        """Whether a request finds what an earlier one left."""
+        if self.server.value("disable_radix_cache") is True:
+            return False
+        kept = self.server.value("disaggregation_decode_enable_radix_cache") is True
+        return self.server.mode != "decode" or kept
+
+
+class Cluster(NamedTuple):
+    """hosts: that run this launch. other_bytes: what others contribute to the store."""
+
+    hosts: int | None = None
+    other_bytes: int = 0
+
+
+def deployments(
+    inputs: SourceInputs, options: SourceOptions, root: Root, cluster: Cluster
+) -> tuple[Deployment, ...]:
+    """Every server of the launch. Raises UsageError where there is none, or a number cannot be."""
+    models = Models(root, options.model_config)
+    memory = dict(inputs.memory)
+    gpu = gpu_memory(options.gpu_bytes, root, True, options.available_bytes is not None)
+    found = []
+    for process in inputs.processes:
+        if process.server is None:
+            continue
+        ranks = server_ranks(process.server)
+        if isinstance(ranks, Unknown):
+            raise UsageError(f"{process.name}: {ranks.reason}")
+        given = Given(
+            process.server,
+            ranks,
+            server_hardware(process.server, models, inputs.sglang, gpu),
+            inputs.sglang,
+        )
+        pools = memory.get(str(process.command.origin)) or ServerMemory((), (), "not sized")
+        found.append(
+            Deployment(
+                process,
+                given,
+                pool_request(given, Purpose.PREFIX_CACHE),
+                pools,
+                models.target(process.server.value("model_path")).name,
+                instances(cluster, ranks.nnodes, process),
+            )
+        )
+    if not found:
+        raise UsageError(
+            "the launch starts no SGLang server: capacity is about the cache of one, so give the "
+            "launch of the server, with that of its store"
+        )
+    return tuple(found)
+
+
+def cluster_hosts(inputs: SourceInputs, cluster: Cluster) -> int:
+    """The hosts that run this launch: those given, else as many as its largest server spans."""
+    if cluster.hosts is not None:
+        return cluster.hosts
+    counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
+    return max((count for count in counts if isinstance(count, int)), default=1)
+
+
+def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
+    """Servers like that of ``process``, which spans ``nnodes`` hosts. Raises UsageError."""
+    hosts = nnodes if cluster.hosts is None else cluster.hosts
+    if hosts % nnodes:
+        raise UsageError(
+            f"--nodes-in-cluster {hosts}: {process.name} spans {nnodes} hosts (--nnodes), so give "
+            f"a multiple of {nnodes}"
+        )
+    return hosts // nnodes

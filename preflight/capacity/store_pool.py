@@ -1,0 +1,136 @@
+"""The memory that a launch's processes contribute to the store, and when its master evicts.
+
+Source: Mooncake ``mooncake-store/include/types.h`` (defaults, by release), ``master.cpp`` (flags)
+and ``master_service.cpp`` (``EvictionThreadFunc``: objects count with their own size, not with the
+bins that they take).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.unknown import Unknown
+from preflight.capacity.deployment import Cluster, cluster_hosts, instances
+from preflight.launches.launch_processes import Kind, LaunchProcess
+from preflight.launches.launch_source import Word
+from preflight.mooncake.launch import StoreClient
+from preflight.mooncake.mooncake_versions import parse_version
+from preflight.sglang.server_launch import server_client
+from preflight.sglang.server_ranks import server_ranks
+from preflight.sglang.sglang_arguments import unresolved_reason
+from preflight.sizing.source_inputs import SourceInputs
+from preflight.usage_error import UsageError
+
+_WATERMARK = "eviction_high_watermark_ratio"
+# From which release on the master evicts above this part of the pool.
+_DEFAULTS = (
+    ((0, 0, 0, 0), 1.0),
+    ((0, 3, 6, 1), 0.95),
+    ((0, 3, 12, 0), 0.90),
+)
+NO_SEGMENT = (
+    "no process of the launch contributes memory to the store: give --other-segments with what "
+    "other hosts contribute"
+)
+
+
+class Segments(NamedTuple):
+    """``number`` segments of ``bytes`` each. what: who contributes them."""
+
+    what: str
+    bytes: int
+    number: int
+
+
+class Eviction(NamedTuple):
+    """watermark: the part of the pool above which the master evicts. origin: where that stands.
+
+    cachelib: the master's other allocator.
+    """
+
+    watermark: float
+    origin: str
+    cachelib: bool = False
+
+
+def segments(inputs: SourceInputs, cluster: Cluster) -> tuple[Segments, ...] | Unknown:
+    """Every segment of the cluster that is known of; Unknown where one process's is not."""
+    hosts = cluster_hosts(inputs, cluster)
+    memory = dict(inputs.memory)
+    found: list[Segments] = []
+    for process in inputs.processes:
+        client: StoreClient | Unknown | None = None
+        count = hosts
+        if process.server is not None:
+            ranks = server_ranks(process.server)
+            if isinstance(ranks, Unknown):
+                return ranks
+            pools = memory.get(str(process.command.origin))
+            if pools is not None and pools.most_pools_bytes == ():
+                continue  # nothing to attach a storage backend to
+            client = server_client(process.server, ranks, inputs.sglang)
+            each = instances(cluster, ranks.nnodes, process)
+            count = ranks.tp * ranks.pp * ranks.replicas * each
+        elif process.store is not None:
+            client = process.store.client
+        if isinstance(client, Unknown):
+            return client
+        if client is not None and client.segment_bytes > 0:
+            what = "ranks" if process.server is not None else process.kind.value
+            found.append(Segments(what, client.segment_bytes, count))
+    if cluster.other_bytes:
+        found.append(Segments("--other-segments", cluster.other_bytes, 1))
+    return tuple(found) or Unknown(NO_SEGMENT)
+
+
+def eviction(
+    processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None
+) -> Eviction | Unknown:
+    """As the launch's own master is told, else ``given``, else the default of ``mooncake``."""
+    version = parse_version(mooncake)
+    _, watermark = next(row for row in reversed(_DEFAULTS) if row[0] <= version)
+    origin = f"default of Mooncake {mooncake}"
+    cachelib = False
+    for process in processes:
+        if process.kind is not Kind.MASTER:
+            continue
+        word = _flag(process.arguments, _WATERMARK)
+        if word is not None:
+            told = _ratio(word, _WATERMARK)
+            if isinstance(told, Unknown):
+                return told
+            watermark, origin = told, f"--{_WATERMARK} at {word.origin}"
+        allocator = _flag(process.arguments, "memory_allocator")
+        cachelib = allocator is not None and allocator.text == "cachelib"
+    if given is not None:
+        watermark, origin = given, "--eviction-watermark"
+    return Eviction(watermark, origin, cachelib)
+
+
+def _ratio(word: Word, name: str) -> float | Unknown:
+    if word.unresolved:
+        return Unknown(unresolved_reason(word))
+    try:
+        number = float(word.text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise UsageError(
+            f"mooncake_master --{name}={word.text} at {word.origin}: not a part of the pool, which "
+            "is 0 to 1, such as 0.9; the master does not start with it"
+        )
+    return number
+
+
+def _flag(words: tuple[Word, ...], name: str) -> Word | None:
+    """gflags: ``-name=value``, ``--name value``; the last one counts."""
+    found = None
+    for index, word in enumerate(words):
+        flag, equals, value = word.text.lstrip("-").partition("=")
+        if not word.text.startswith("-") or flag.replace("-", "_") != name:
+            continue
+        if equals:
+            found = word._replace(text=value)
+        elif index + 1 < len(words):
+            found = words[index + 1]
+    return found

@@ -1,0 +1,152 @@
+"""L3 and SSD: what the store holds of one server's pages.
+
+The pool evicts where its objects pass the watermark, or where the next one finds no place: the
+allocator's rounding to bins counts for the second alone. The least of the two is what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.storage import Folder
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Keys, Tier
+from preflight.capacity.deployment import Deployment
+from preflight.capacity.offset_bins import objects_that_fit, occupied_bytes
+from preflight.capacity.page_objects import PageObjects
+from preflight.capacity.store_pool import Eviction, Segments
+from preflight.launches.launch_processes import LaunchProcess
+from preflight.launches.launch_storage import offload_of
+
+# Measured: what mooncake_master 0.3.13.post1 grows by for each key of 100 characters with one
+# replica in memory (54 MiB without any, 316 MiB with 300,000).
+MASTER_KEY_BYTES = 920
+_CACHELIB = "the cachelib allocator's rounding is not computed here: the default one is offset"
+
+
+class StoreTier(NamedTuple):
+    """The pool, and what its master keeps when it is full."""
+
+    tier: Tier
+    keys: Keys | Unknown
+
+
+def pool_tier(
+    deployment: Deployment,
+    objects: PageObjects | Unknown,
+    pool: tuple[Segments, ...] | Unknown,
+    eviction: Eviction | Unknown,
+) -> StoreTier | None:
+    """L3; None for a server without a store."""
+    if deployment.server.store is None:
+        return None
+    for missing in (pool, eviction, objects):
+        if isinstance(missing, Unknown):
+            return _unknown(missing, pool)
+    assert not isinstance(objects, Unknown)
+    assert not isinstance(pool, Unknown)
+    assert not isinstance(eviction, Unknown)
+    if eviction.cachelib:
+        return _unknown(Unknown(_CACHELIB), pool)
+    every = objects._replace(whole=(*objects.whole, *objects.beside), beside=())
+    pages = Bounds(
+        *sorted((pages_held(every, pool, eviction), pages_held(objects, pool, eviction)))
+    )
+    page = objects.page_tokens
+    tokens = Bounds(pages.least * page, pages.most * page)
+    size = Bounds(
+        min(pages.least * sum(every.whole), pages.most * sum(objects.whole)),
+        max(pages.least * sum(every.whole), pages.most * sum(objects.whole)),
+    )
+    number = max(pages.most * len(objects.whole), pages.least * len(every.whole))
+    return StoreTier(
+        Tier("L3", "Mooncake pool", size, tokens, _formula(objects, pool, eviction)),
+        Keys(number, number * MASTER_KEY_BYTES),
+    )
+
+
+def _unknown(why: Unknown, pool: tuple[Segments, ...] | Unknown) -> StoreTier:
+    said = "" if isinstance(pool, Unknown) else _sum(pool)
+    return StoreTier(Tier("L3", "Mooncake pool", why, why, said), why)
+
+
+def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> int:
+    """Whole pages that the pool takes before its master evicts."""
+    total = sum(part.bytes * part.number for part in pool)
+    by_watermark = int(total * eviction.watermark) // sum(objects.whole)
+    if len(set(objects.whole)) == 1:
+        each = sum(objects_that_fit(objects.whole[0], part.bytes) * part.number for part in pool)
+        by_place = each // len(objects.whole)
+    else:
+        by_place = 0
+        for part in pool:
+            taken = [occupied_bytes(size, part.bytes) for size in objects.whole]
+            if None not in taken:
+                by_place += part.bytes // sum(size or 0 for size in taken) * part.number
+    return min(by_watermark, by_place)
+
+
+def _sum(pool: tuple[Segments, ...]) -> str:
+    return " + ".join(
+        f"{format_bytes(part.bytes)} ({part.what})"
+        if part.number == 1
+        else f"{part.number} x {format_bytes(part.bytes)} ({part.what})"
+        for part in pool
+    )
+
+
+def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
+    sizes = sorted(set(objects.whole))
+    largest = pool[0].bytes
+    taken = [occupied_bytes(size, largest) for size in sizes]
+    each = ", ".join(
+        f"{format_bytes(size)}"
+        if place == size
+        else f"{format_bytes(size)} (takes {format_bytes(place)})"
+        if place is not None
+        else f"{format_bytes(size)} (larger than any bin)"
+        for size, place in zip(sizes, taken, strict=True)
+    )
+    return (
+        f"{_sum(pool)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
+        f"{objects.page_tokens} tokens is {_objects(len(objects.whole))} of {each}"
+    )
+
+
+def _objects(count: int) -> str:
+    return "1 object" if count == 1 else f"{count} objects"
+
+
+def offload_tier(
+    processes: tuple[LaunchProcess, ...],
+    counts: Mapping[str, int],
+    objects: PageObjects | Unknown,
+    folders: Mapping[str, Folder | Unknown],
+) -> Tier | None:
+    """What is offloaded to disks; None where nothing is. counts: of each process, by its name."""
+    limit, parts = 0, []
+    for process in processes:
+        offload = offload_of(process)
+        if offload is None:
+            continue
+        count = counts.get(process.name, 1)
+        path = offload.folder.value
+        folder = folders.get(path) if isinstance(path, str) else None
+        each, said = offload.limit_bytes, offload.limit_origin
+        if isinstance(folder, Folder) and folder.available_bytes < each * count:
+            each, said = folder.available_bytes // count, f"free in {path}"
+        limit += each * count
+        times = "" if count == 1 else f"{count} x "
+        parts.append(f"{times}{format_bytes(each)} ({said})")
+    if not parts:
+        return None
+    formula = f"{' + '.join(parts)}, if the disk has as much"
+    size = Bounds(limit, limit)
+    if isinstance(objects, Unknown):
+        return Tier("SSD", "SSD offload", size, objects, formula)
+    page = objects.page_tokens
+    most = limit // sum(objects.whole) * page
+    least = limit // (sum(objects.whole) + sum(objects.beside)) * page
+    return Tier("SSD", "SSD offload", size, Bounds(least, most), formula)

@@ -1,0 +1,259 @@
+"""A multi-turn workload: as flags, or as the command line of SGLang's own benchmark.
+
+Source: ``benchmark/hicache/bench_multiturn.py`` of SGLang (its arguments and defaults, and how a
+client's history grows: each round sends all that was said, and a new question).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from checks.unknown import Unknown
+from preflight.launches.launch_processes import Kind, LaunchProcess
+from preflight.sglang.sglang_arguments import unresolved_reason
+from preflight.usage_error import UsageError
+
+# More than any of these is a slip of the pen, and would only be waited for.
+MOST = {"clients": 1_000_000, "rounds": 1_000, "length": 100_000_000}
+_MOST_TOKENS = 10**15
+
+
+class Workload(NamedTuple):
+    """Clients that each hold one conversation.
+
+    first_tokens: of the first question. next_tokens: of each later one. output_tokens: of each
+    answer. barrier: a round begins when the last has ended for all. origin: where it was written.
+    shorter: questions and rounds may be fewer and shorter than these, which are the most.
+    """
+
+    clients: int
+    rounds: int
+    first_tokens: int
+    next_tokens: int
+    output_tokens: int
+    origin: str
+    random_order: bool = True
+    barrier: bool = False
+    shorter: bool = False
+
+    def context_tokens(self, rounds: int) -> int:
+        """One client's prompt and answer after so many rounds."""
+        if rounds <= 0:
+            return 0
+        return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
+
+
+class Wanted(NamedTuple):
+    """The workload as the command line gives it: numbers, or another command line."""
+
+    clients: int | None = None
+    rounds: int | None = None
+    request_length: int | None = None
+    output_length: int | None = None
+    command: str | None = None
+
+
+# The benchmark's own defaults.
+_DEFAULTS: Mapping[str, str] = {
+    "num_clients": "256",
+    "num_rounds": "5",
+    "request_length": "512",
+    "output_length": "64",
+    "sub_question_input_length": "0",
+    "ready_queue_policy": "random",
+    "min_rounds": "0",
+    "max_rounds": "0",
+    "range_ratio": "1.0",
+}
+_SWITCHES = (
+    "enable_round_barrier",
+    "disable_random_sample",
+    "disable_auto_run",
+    "flush_between_rounds",
+)
+# Those that say nothing here, so that an abbreviation is told from them (argparse).
+_OTHERS = (
+    "max_parallel",
+    "distribution",
+    "request_rate",
+    "host",
+    "port",
+    "model_path",
+    "dataset_path",
+    "log_file",
+    "tag",
+    "seed",
+    "lora_path",
+    "api_format",
+    "flush_url",
+)
+
+
+def workload_of(wanted: Wanted, processes: Sequence[LaunchProcess]) -> Workload | Unknown | None:
+    """The workload that is asked about; None for none. Raises UsageError.
+
+    Numbers go over a command line, that over the benchmark that the launch itself starts.
+    """
+    found: Workload | Unknown | None = None
+    if wanted.command is not None:
+        found = read_command(wanted.command)
+    else:
+        for process in processes:
+            if process.kind is Kind.BENCHMARK:
+                found = _of_process(process)
+    numbers = wanted._replace(command=None)
+    if all(value is None for value in numbers):
+        return found
+    if isinstance(found, Workload):
+        return _over(found, numbers)
+    if numbers.clients is None or numbers.rounds is None or numbers.request_length is None:
+        if isinstance(found, Unknown):
+            return found
+        if numbers.clients is None and numbers.rounds is None:
+            return None  # a length alone: conversations are counted, no rounds
+        raise UsageError(
+            "a workload is --clients, --rounds and --request-length (and --output-length), or "
+            "--workload with the benchmark's command line: one of the three is missing"
+        )
+    return _checked(
+        Workload(
+            numbers.clients,
+            numbers.rounds,
+            numbers.request_length,
+            numbers.request_length,
+            1 if numbers.output_length is None else numbers.output_length,
+            "command line",
+            barrier=True,
+        )
+    )
+
+
+def _over(found: Workload, numbers: Wanted) -> Workload:
+    first, following = found.first_tokens, found.next_tokens
+    if numbers.request_length is not None:
+        first = following = numbers.request_length
+    output = numbers.output_length
+    return _checked(
+        found._replace(
+            clients=found.clients if numbers.clients is None else numbers.clients,
+            rounds=found.rounds if numbers.rounds is None else numbers.rounds,
+            first_tokens=first,
+            next_tokens=following,
+            output_tokens=found.output_tokens if output is None else output,
+        )
+    )
+
+
+def read_command(text: str) -> Workload:
+    """``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise UsageError(f"--workload {text!r:.80}: not a command line: {error}") from None
+    start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    program = [word for word in words[:start] if word.rpartition("/")[2] == "bench_multiturn.py"]
+    if not words or (start and not program):
+        raise UsageError(
+            f"--workload {text!r:.80}: not the command line of bench_multiturn.py, or options of "
+            "it, such as '--num-clients 80 --num-rounds 10 --request-length 2048'"
+        )
+    return _workload(_options(words[start:], "--workload"), "--workload")
+
+
+def _of_process(process: LaunchProcess) -> Workload | Unknown:
+    for word in process.arguments:
+        if word.unresolved:
+            name = word.text.partition("=")[0]
+            if _deciding(name) or _deciding(_before(process, word.text)):
+                return Unknown(unresolved_reason(word))
+    words = [word.text for word in process.arguments]
+    where = str(process.command.origin)
+    return _workload(_options(words, where), where)
+
+
+def _before(process: LaunchProcess, text: str) -> str:
+    words = [word.text for word in process.arguments]
+    index = words.index(text)
+    return words[index - 1] if index else ""
+
+
+def _deciding(flag: str) -> bool:
+    return flag.startswith("--") and flag[2:].replace("-", "_") in _DEFAULTS
+
+
+def _options(words: Sequence[str], where: str) -> dict[str, str]:
+    """Values by name, as argparse reads them: abbreviations count, the last one wins."""
+    found = dict(_DEFAULTS)
+    names = (*_DEFAULTS, *_SWITCHES, *_OTHERS)
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if not word.startswith("--"):
+            continue
+        flag, equals, value = word[2:].partition("=")
+        flag = flag.replace("-", "_")
+        fitting = [flag] if flag in names else [name for name in names if name.startswith(flag)]
+        if len(fitting) != 1:
+            continue  # an option of a release that is not known here
+        name = fitting[0]
+        if name in _SWITCHES:
+            found[name] = "true"
+            continue
+        if not equals:
+            if index >= len(words):
+                raise UsageError(f"{where}: --{flag.replace('_', '-')} has no value")
+            value = words[index]
+            index += 1
+        found[name] = value
+    return found
+
+
+def _workload(options: Mapping[str, str], where: str) -> Workload:
+    def number(name: str) -> int:
+        text = options[name]
+        try:
+            return int(text)
+        except ValueError:
+            flag = name.replace("_", "-")
+            raise UsageError(f"{where}: --{flag} {text!r}: not a whole number") from None
+
+    least, most = number("min_rounds"), number("max_rounds")
+    rounds = max(least, most) or number("num_rounds")
+    request = number("request_length")
+    try:
+        uniform = float(options["range_ratio"]) >= 1
+    except ValueError:
+        uniform = False
+    varies = least > 0 and most > 0 and least != most
+    return _checked(
+        Workload(
+            number("num_clients"),
+            rounds,
+            request,
+            number("sub_question_input_length") or request,
+            number("output_length"),
+            where,
+            options["ready_queue_policy"] != "fifo",
+            "enable_round_barrier" in options,
+            varies or not uniform,
+        )
+    )
+
+
+def _checked(workload: Workload) -> Workload:
+    bounds = (
+        ("clients", workload.clients, 1, MOST["clients"]),
+        ("rounds", workload.rounds, 1, MOST["rounds"]),
+        ("request length", workload.first_tokens, 1, MOST["length"]),
+        ("length of later questions", workload.next_tokens, 0, MOST["length"]),
+        ("output length", workload.output_tokens, 1, MOST["length"]),
+    )
+    for name, value, least, most in bounds:
+        if not least <= value <= most:
+            raise UsageError(f"{workload.origin}: {name} {value}: must be {least} to {most:,}")
+    if workload.clients * workload.context_tokens(workload.rounds) > _MOST_TOKENS:
+        raise UsageError(f"{workload.origin}: more than {_MOST_TOKENS:,} tokens in all")
+    return workload

@@ -1,0 +1,216 @@
+"""The memory map for a terminal: a bar for each place, and a table of its parts.
+
+Letters tell the parts apart; shades and colours help. Plain: ASCII alone.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.check.verdict import clean
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
+from preflight.pictures.shares import columns_of
+
+Paint = Callable[[str, str], str]
+
+# What a part is filled with where its letter is not; what may stand side by side differs.
+SHADES = {
+    "used": "▒",
+    "unknown": "?",
+    "held": "▓",
+    "l2_huge": "█",
+    "segment_huge": "▓",
+    "arena_huge": "▒",
+    "buffer_huge": "█",
+    "other_huge": "▓",
+    "pool": "░",
+    "l2": "█",
+    "segment": "▓",
+    "arena": "▒",
+    "buffer": "█",
+    "other": "▒",
+    "closed": "╳",
+    "free": "·",
+    "reserve": "─",
+}
+COLOURS = {
+    "unknown": "magenta",
+    "held": "white",
+    "l2_huge": "blue",
+    "l2": "blue",
+    "segment_huge": "cyan",
+    "segment": "cyan",
+    "arena_huge": "magenta",
+    "arena": "magenta",
+    "buffer_huge": "yellow",
+    "buffer": "yellow",
+    "other_huge": "yellow",
+    "other": "yellow",
+    "closed": "red",
+    "pool": "green",
+}
+# Where the memory ends and what is asked for does not.
+END, PLAIN_END = "┃", "|"
+# A part so wide has room for its letter within its shade.
+LETTERED = 3
+
+
+def draws_blocks(encoding: str | None) -> bool:
+    """Whether a stream with this encoding can carry the shades and the curve's dots."""
+    try:
+        "█▓▒░·╳─┃⣿".encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
+    """Bars, what is to be said of each, and the parts in bytes; without a final newline."""
+    with_launch = any(place.after is not None for place in found.places)
+    head = "Memory after this launch" if with_launch else "Memory of this host"
+    lines = [head]
+    for place in found.places:
+        lines += _place(found, place, paint, width, plain)
+    tables = [_table(chunk, width) for chunk in _chunks(found.places, width)]
+    return "\n".join([*lines, "", "\n\n".join(table for table in tables if table)]).rstrip()
+
+
+def _place(found: MemoryMap, place: Place, paint: Paint, width: int, plain: bool) -> list[str]:
+    """A line that names the place, its bar, and its notes."""
+    if isinstance(place.now, Unknown):
+        return _wrapped(f"{place.name}: unknown: {clean(place.now.reason)}", width)
+    bar = place.shown
+    if isinstance(bar, Unknown):
+        # What is there now is known all the same; only what the launch makes of it is not.
+        said = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
+        return [*_wrapped(said, width), f"  {_drawn(place.now, paint, width - 2, plain)}"]
+    lines = _wrapped(_named(place.name, bar), width)
+    if bar.parts:
+        # Brackets and the margin aside; each part has a column.
+        room = max(len(bar.parts), int((width - 4) * found.share(bar))) + 2
+        lines.append(f"  {_drawn(bar, paint, room, plain)}")
+    return [*lines, *(line for note in bar.notes for line in _wrapped(f"  {note}", width))]
+
+
+def _named(name: str, bar: Bar) -> str:
+    if bar.total_bytes is None:
+        size = sum(part.bytes for part in bar.parts)
+        return f"{name}: {format_bytes(size)}, bound to no node"
+    return f"{name}: {format_bytes(bar.total_bytes)}"
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    inner = text.lstrip(" ")
+    margin = text[: len(text) - len(inner)]
+    return textwrap.wrap(
+        inner, width, initial_indent=margin, subsequent_indent=f"{margin}  ", break_long_words=False
+    )
+
+
+def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
+    """The parts, to scale, between brackets; behind the end of memory what is not there."""
+    inside = width - 2 - (1 if bar.over_bytes else 0)
+    counts = columns_of([part.bytes for part in bar.parts], inside)
+    cells = [
+        (char, part.kind)
+        for part, count in zip(bar.parts, counts, strict=True)
+        for char in _filled(part.kind, count, plain)
+    ]
+    end = len(cells)
+    if bar.over_bytes:
+        size = sum(part.bytes for part in bar.parts)
+        # At least a column is over, at least one is not.
+        end = min(max(1, inside * (size - bar.over_bytes) // size), inside - 1)
+    drawn = _coloured(cells[:end], paint)
+    if bar.over_bytes:
+        mark = paint(PLAIN_END if plain else END, "red")
+        drawn += mark + _coloured(cells[end:], paint)
+    return f"[{drawn}]"
+
+
+def _filled(kind: str, count: int, plain: bool) -> str:
+    letter = KINDS[kind].letter
+    if plain:
+        return letter * count
+    shade = SHADES[kind]
+    if count < LETTERED or kind == "free":
+        return shade * count if count >= LETTERED else letter * min(1, count) + shade * (count - 1)
+    before = (count - 1) // 2
+    return shade * before + letter + shade * (count - 1 - before)
+
+
+def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
+    """Runs of one part painted together."""
+    text, run, kind = "", "", ""
+    for char, its in [*cells, ("", "")]:
+        if its != kind:
+            text += paint(run, COLOURS[kind]) if run and kind in COLOURS else run
+            run, kind = "", its
+        run += char
+    return text
+
+
+def _known(places: Iterable[Place]) -> list[tuple[str, Bar]]:
+    """Places with numbers: with the launch on them, or, where that is unknown, as they are."""
+    found = []
+    for place in places:
+        bar = place.now if isinstance(place.shown, Unknown) else place.shown
+        if not isinstance(bar, Unknown):
+            found.append((place.name, bar))
+    return found
+
+
+# The margin, a letter and the gaps beside a name; a size with its gap ("1023.99 GiB").
+_BESIDE_NAME = 6
+_SIZE_COLUMNS = 13
+_LESS = "less: asked for, and not there"
+
+
+def _chunks(places: Sequence[Place], width: int) -> list[Sequence[Place]]:
+    """As many places beside each other as fit."""
+    names = [KINDS[kind].name for kind in _kinds(_known(places))]
+    if any(bar.over_bytes for _, bar in _known(places)):
+        names.append(_LESS)
+    beside = _BESIDE_NAME + max(map(len, names), default=0)
+    count = max(1, (width - beside) // _SIZE_COLUMNS)
+    return [places[at : at + count] for at in range(0, len(places), count)]
+
+
+def _kinds(known: Sequence[tuple[str, Bar]]) -> list[str]:
+    return [kind for kind in KINDS if any(bar.bytes_of(kind) for _, bar in known)]
+
+
+def _table(places: Sequence[Place], width: int) -> str:
+    known = _known(places)
+    kinds = _kinds(known)
+    if not kinds:
+        return ""
+    from tabulate import tabulate
+
+    rows = [
+        [KINDS[kind].letter, KINDS[kind].name, *(_cell(bar.bytes_of(kind)) for _, bar in known)]
+        for kind in kinds
+    ]
+    totals = [_cell(bar.total_bytes or 0) for _, bar in known]
+    overs = [_cell(bar.over_bytes) for _, bar in known]
+    if any(overs):
+        rows.append(["", _LESS, *overs])
+    if any(totals):
+        rows.append(["", "memory", *totals])
+    least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(known))
+    text = tabulate(
+        rows,
+        ["", "part", *(name for name, _ in known)],
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=["left", "left", *("right" for _ in known)],
+        maxcolwidths=[None, least, *(None for _ in known)],
+    )
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _cell(size: int) -> str:
+    return format_bytes(size) if size else ""

@@ -1,0 +1,220 @@
+"""The cache's tiers and what they still serve, round by round, for a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Capacity, Round
+from preflight.pictures.curve import (
+    caption,
+    drawn_tiers,
+    evicting_text,
+    hit_of,
+    hit_text,
+    letter_of,
+    reusing,
+    spans_are_known,
+    thinned,
+    tiers_of,
+)
+from preflight.pictures.html_page import Html, element, join, table
+
+# More marks than these would lie on top of each other.
+MOST_MARKS = 24
+
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10, 36
+
+
+def capacity_figure(found: Capacity) -> Html:
+    """Tiers, and with a workload the curve and its numbers."""
+    parts = [_tiers(found)]
+    if not found.rounds:
+        said = (
+            "No curve: the launch starts no benchmark of many rounds; mooncake-preflight capacity "
+            "takes one (--clients, --rounds, --request-length, --output-length)."
+        )
+        return join([*parts, element("p", said)], "\n")
+    shown = thinned(reusing(found.rounds), MOST_MARKS)
+    if drawn_tiers(shown):
+        said = caption(shown)
+        if any(_spread(shown, name) for name in drawn_tiers(shown)):
+            said += "; the pale area is from the least to the most"
+        names = drawn_tiers(shown)
+        parts.append(
+            element(
+                "figure",
+                _curve(shown, names),
+                _key(shown, names),
+                element("figcaption", said),
+                class_="curve",
+            )
+        )
+    return join([*parts, _rounds(found.rounds)], "\n")
+
+
+def _tiers(found: Capacity) -> Html:
+    """A list: formulas are long, and a table of them would be wider than any window."""
+    items = []
+    for tier in found.tiers:
+        holds = [_bounds(tier.bytes, format_bytes)]
+        if not isinstance(tier.tokens, Unknown):
+            holds.append(f"{_bounds(tier.tokens, _count)} tokens")
+        elif not isinstance(tier.bytes, Unknown):
+            holds.append(f"tokens {_bounds(tier.tokens, _count)}")
+        if tier.conversations is not None and not isinstance(tier.conversations, Unknown):
+            holds.append(f"{_bounds(tier.conversations, _count)} conversations")
+        about = [element("strong", ", ".join(holds))]
+        if tier.formula:
+            about.append(element("div", tier.formula, class_="small muted"))
+        items += [element("dt", f"{tier.name}, {tier.what}"), element("dd", *about)]
+    return element("dl", *items, class_="facts")
+
+
+def _count(number: int) -> str:
+    return f"{number:,}"
+
+
+def _bounds(found: Bounds | Unknown, shown: Callable[[int], str]) -> str:
+    if isinstance(found, Unknown):
+        return f"unknown: {found.reason}"
+    if found.least == found.most:
+        return shown(found.least)
+    return f"{shown(found.least)} to {shown(found.most)}"
+
+
+def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
+    """The nearest tier is drawn last: where lines meet, it is enough by itself."""
+    shapes = _grid(rounds)
+    for tier in reversed(tiers):
+        at = _colour(rounds, tier)
+        hits = [hit_of(each, tier) for each in rounds]
+        low, line, high = (
+            [_point(rounds, number, height) for number, height in enumerate(heights)]
+            for heights in zip(*hits, strict=True)
+        )
+        if _spread(rounds, tier):
+            area = " ".join([*high, *reversed(low)])
+            shapes.append(element("polygon", points=area, class_=f"area t{at}"))
+        shapes.append(element("polyline", points=" ".join(line), class_=f"line t{at}"))
+        for point in line:
+            x, _, y = point.partition(",")
+            letter = element(
+                "text",
+                letter_of(tier),
+                x=x,
+                y=f"{float(y) + 3.5:.1f}",
+                text_anchor="middle",
+                class_="letter",
+            )
+            shapes.append(element("circle", cx=x, cy=y, r="6", class_=f"mark t{at}"))
+            shapes.append(letter)
+    last = rounds[-1]
+    said = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
+    return element(
+        "svg",
+        *shapes,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        width="100%",
+        role="img",
+        aria_label=f"Reuse that is left in round {last.number}: {said}",
+    )
+
+
+def _colour(rounds: Sequence[Round], tier: str) -> int:
+    """The same for a tier whichever others are drawn."""
+    return tiers_of(rounds).index(tier) % 4
+
+
+def _spread(rounds: Sequence[Round], tier: str) -> bool:
+    """Whether least and most differ, and both are known."""
+    hits = [hit_of(each, tier) for each in rounds]
+    return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
+
+
+def _grid(rounds: Sequence[Round]) -> list[Html]:
+    shapes = []
+    for percent in (0, 25, 50, 75, 100):
+        y = f"{_y(percent / 100):.1f}"
+        shapes.append(
+            element("line", x1=str(_LEFT), x2=str(_WIDTH - _RIGHT), y1=y, y2=y, class_="grid")
+        )
+        shapes.append(
+            element(
+                "text",
+                f"{percent} %",
+                x=str(_LEFT - 5),
+                y=f"{float(y) + 4:.1f}",
+                text_anchor="end",
+                class_="tick",
+            )
+        )
+    step = -(-len(rounds) // 12)
+    for at in range(0, len(rounds), step):
+        shapes.append(
+            element(
+                "text",
+                str(rounds[at].number),
+                x=f"{_x(rounds, at):.1f}",
+                y=str(_HEIGHT - _BOTTOM + 20),
+                text_anchor="middle",
+                class_="tick",
+            )
+        )
+    shapes.append(element("text", "round", x=str(_LEFT), y=str(_HEIGHT - 3), class_="tick"))
+    return shapes
+
+
+def _x(rounds: Sequence[Round], at: int) -> float:
+    room = _WIDTH - _LEFT - _RIGHT - 12
+    return _LEFT + 6 + (room * at / (len(rounds) - 1) if len(rounds) > 1 else room / 2)
+
+
+def _y(height: float) -> float:
+    return _TOP + (1 - min(1.0, max(0.0, height))) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _point(rounds: Sequence[Round], at: int, height: float) -> str:
+    return f"{_x(rounds, at):.1f},{_y(height):.1f}"
+
+
+def _key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
+    items = []
+    for name in tiers:
+        at = _colour(rounds, name)
+        mark = element(
+            "svg",
+            element("circle", cx="8", cy="8", r="7", class_=f"mark t{at}"),
+            element("text", letter_of(name), x="8", y="12", text_anchor="middle", class_="letter"),
+            class_="sample",
+            width="16",
+            height="16",
+            aria_hidden="true",
+        )
+        before = "" if at == 0 else " and the tiers before it"
+        items.append(element("li", mark, f" {name}{before}"))
+    return element("ul", *items, class_="key")
+
+
+def _rounds(rounds: Sequence[Round]) -> Html:
+    tiers = tiers_of(rounds)
+    rows = []
+    for each in rounds:
+        reused = each.reusable_tokens > 0
+        rows.append(
+            (
+                str(each.number),
+                f"{each.held_tokens:,}",
+                f"{each.reusable_tokens:,}",
+                *(hit_text(hit_of(each, tier)) if reused else "" for tier in tiers),
+                evicting_text(each),
+            )
+        )
+    heads = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
+    return table(
+        ["round", "tokens held", "reusable", *heads, "evicting"],
+        rows,
+        caption="Round by round",
+        numeric_columns=range(1, 3 + len(tiers)),
+    )

@@ -1,0 +1,176 @@
+"""The memory map for a page: two bars for each place, now and with the launch, and their parts."""
+
+from __future__ import annotations
+
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.pictures.html_page import Html, Keyed, element, join, table
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
+
+# A part narrower than this has no room for its letter, in per cent of the bar, on a phone.
+LETTERED_PERCENT = 4.0
+BAR_HEIGHT = 30
+# Over these a pattern lies, in a table of their own in page.css too: they are nobody's memory.
+PATTERNS = {
+    "held": "stripes",
+    "pool": "dots",
+    "reserve": "dots",
+    "closed": "cross",
+    "unknown": "cross",
+}
+_PALE = ("pool", "free", "reserve", "closed", "unknown")
+
+
+def memory_figure(found: MemoryMap) -> Html:
+    """Every bar with its notes, and one table of all parts in bytes."""
+    with_launch = any(place.after is not None for place in found.places)
+    parts = [
+        _patterns(),
+        *(_place(found, place) for place in found.places),
+        _table(found, with_launch),
+    ]
+    return join(parts, "\n")
+
+
+def _place(found: MemoryMap, place: Place) -> Html:
+    if isinstance(place.now, Unknown):
+        return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
+    shown = place.shown
+    total = place.now.total_bytes
+    size = "bound to no node" if total is None else format_bytes(total)
+    lines = [element("h3", f"{place.name}: {size}")]
+    if place.now.parts:
+        lines.append(_row(found, "now", place.name, place.now))
+    if isinstance(place.after, Unknown):
+        lines.append(element("p", f"With the launch: unknown: {place.after.reason}"))
+    elif place.after is not None:
+        lines.append(_row(found, "with the launch", place.name, place.after))
+    if not isinstance(shown, Unknown):
+        lines += [element("p", note, class_="small") for note in shown.notes]
+    return element("div", *lines, class_="place")
+
+
+def _row(found: MemoryMap, label: str, name: str, bar: Bar) -> Html:
+    return element(
+        "div",
+        element("span", label, class_="small muted"),
+        _svg(f"{name} {label}", bar, found.share(bar)),
+        class_="bar",
+    )
+
+
+def _svg(label: str, bar: Bar, share: float) -> Html:
+    """Widths are in per cent, so that neither letters nor patterns are stretched."""
+    size = sum(part.bytes for part in bar.parts)
+    said = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
+    if bar.over_bytes:
+        said += f"; {format_bytes(bar.over_bytes)} of it is not there"
+    shapes, at = [], 0
+    for part in bar.parts:
+        kind = KINDS[part.kind]
+        inner = [_rect(at, part.bytes, size, f"k-{part.kind}")]
+        if part.kind in PATTERNS:
+            inner.append(_rect(at, part.bytes, size, f"p-{PATTERNS[part.kind]}"))
+        if part.bytes * 100 / size >= LETTERED_PERCENT and part.kind != "free":
+            middle = _percent(2 * at + part.bytes, 2 * size)
+            ink = "ink-dark" if part.kind in _PALE else "ink"
+            inner.append(
+                element("text", kind.letter, x=middle, y="20", text_anchor="middle", class_=ink)
+            )
+        title = element("title", f"{kind.name}: {format_bytes(part.bytes)}")
+        shapes.append(element("g", title, *inner))
+        at += part.bytes
+    if bar.over_bytes:
+        end = size - bar.over_bytes
+        shapes.append(_rect(end, bar.over_bytes, size, "p-over"))
+        place = _percent(end, size)
+        shapes.append(element("line", x1=place, x2=place, y1="0", y2=str(BAR_HEIGHT), class_="end"))
+    return element(
+        "svg",
+        *shapes,
+        class_="membar",
+        width=f"{max(1.0, share * 100):.4f}%",
+        height=str(BAR_HEIGHT),
+        role="img",
+        aria_label=f"{label}: {said}",
+    )
+
+
+def _rect(at: int, size: int, total: int, kind: str) -> Html:
+    return element(
+        "rect",
+        x=_percent(at, total),
+        y="0",
+        width=_percent(size, total),
+        height=str(BAR_HEIGHT),
+        class_=kind,
+    )
+
+
+def _percent(part: int, total: int) -> str:
+    return f"{part * 100 / total:.4f}%"
+
+
+def _table(found: MemoryMap, with_launch: bool) -> Html:
+    known: list[tuple[str, Bar]] = []
+    for place in found.places:
+        bar = place.now if isinstance(place.shown, Unknown) else place.shown
+        if not isinstance(bar, Unknown):
+            known.append((place.name, bar))
+    kinds = [kind for kind in KINDS if any(bar.bytes_of(kind) for _, bar in known)]
+    if not kinds:
+        return Html("")
+    rows = [
+        [join([_swatch(kind), KINDS[kind].name]), *(_cell(bar.bytes_of(kind)) for _, bar in known)]
+        for kind in kinds
+    ]
+    if any(bar.over_bytes for _, bar in known):
+        rows.append(["less: asked for, and not there", *(_cell(b.over_bytes) for _, b in known)])
+    rows.append(["memory", *(_cell(bar.total_bytes or 0) for _, bar in known)])
+    caption = "Memory with this launch" if with_launch else "Memory of this host"
+    return table(
+        ["part", *(name for name, _ in known)],
+        rows,
+        caption=caption,
+        numeric_columns=range(1, len(known) + 1),
+    )
+
+
+def _cell(size: int) -> Keyed | str:
+    return Keyed(format_bytes(size), size) if size else ""
+
+
+def _swatch(kind: str) -> Html:
+    shapes = [element("rect", width="22", height="18", class_=f"k-{kind}")]
+    if kind in PATTERNS:
+        shapes.append(element("rect", width="22", height="18", class_=f"p-{PATTERNS[kind]}"))
+    ink = "ink-dark" if kind in _PALE else "ink"
+    letter = KINDS[kind].letter
+    shapes.append(element("text", letter, x="11", y="14", text_anchor="middle", class_=ink))
+    return element(
+        "svg", *shapes, class_="swatch", width="22", height="18", role="img", aria_label=letter
+    )
+
+
+def _patterns() -> Html:
+    """What the page's fills refer to; once on a page."""
+
+    def pattern(name: str, *inner: Html) -> Html:
+        # Presentation attributes keep their capitals in HTML's parser.
+        return Html(
+            f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
+            f"{join(inner)}</pattern>"
+        )
+
+    up = element("path", d="M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", class_="hatch")
+    down = element("path", d="M-2,6 l4,4 M0,0 l8,8 M6,-2 l4,4", class_="hatch")
+    dot = element("circle", cx="4", cy="4", r="1.2", class_="dot")
+    over = element("path", d="M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", class_="hatch-over")
+    defs = element(
+        "defs",
+        pattern("over", over),
+        pattern("stripes", up),
+        pattern("cross", up, down),
+        pattern("dots", dot),
+    )
+    return element("svg", defs, class_="defs", width="0", height="0", aria_hidden="true")

@@ -1,0 +1,301 @@
+"""Where a host's memory goes, now and with a launch: parts in bytes, whose sum is the memory.
+
+The same numbers as the checks judge by: of the whole host what ``MemAvailable`` counts as available
+(``memory.host``), of a NUMA node its free memory and page cache (``numa.node-memory``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from checks.memory_checks import RESERVE_BYTES
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.pictures.launch_takes import Take
+
+if TYPE_CHECKING:
+    from checks.facts import Facts
+    from checks.hugetlb import HugeTlb, Pool
+    from checks.memory_facts import MemoryFacts
+
+
+class Kind(NamedTuple):
+    """A part's letter and name; capitals are on huge pages."""
+
+    letter: str
+    name: str
+
+
+# In the order in which they stand in a bar.
+KINDS = {
+    "used": Kind("o", "system and other processes"),
+    "unknown": Kind("?", "in use or HugeTLB pages, not known which"),
+    "held": Kind("H", "HugeTLB pages that others hold"),
+    "closed": Kind("#", "beyond the memory cgroup's limit"),
+    "l2_huge": Kind("L", "L2 on huge pages"),
+    "segment_huge": Kind("S", "segment on huge pages"),
+    "arena_huge": Kind("A", "arena, with what lies in it"),
+    "buffer_huge": Kind("B", "local buffers on huge pages"),
+    "other_huge": Kind("X", "hot cache on huge pages"),
+    "pool": Kind("P", "HugeTLB pages, free"),
+    "l2": Kind("l", "L2"),
+    "segment": Kind("s", "segment"),
+    "arena": Kind("a", "arena"),
+    "buffer": Kind("b", "local buffers"),
+    "other": Kind("x", "other memory of the launch"),
+    "free": Kind(".", "free, or page cache"),
+    "reserve": Kind("r", "reserve for the system"),
+}
+
+
+class Part(NamedTuple):
+    kind: str
+    bytes: int
+
+
+class Bar(NamedTuple):
+    """One place's memory.
+
+    Without ``over_bytes`` the parts' sum is ``total_bytes``; with it, so much more: what is asked
+    for and is not there. total_bytes: MemTotal; None for what may come from any node.
+    """
+
+    total_bytes: int | None
+    parts: tuple[Part, ...]
+    over_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    def bytes_of(self, kind: str) -> int:
+        return sum(part.bytes for part in self.parts if part.kind == kind)
+
+
+class Place(NamedTuple):
+    """The host or a NUMA node. after: with the launch on it, None where none was given."""
+
+    name: str
+    now: Bar | Unknown
+    after: Bar | Unknown | None
+
+    @property
+    def shown(self) -> Bar | Unknown:
+        return self.now if self.after is None else self.after
+
+
+class MemoryMap(NamedTuple):
+    """places: nodes, what is bound to none of them, and last the host."""
+
+    places: tuple[Place, ...]
+
+    def share(self, bar: Bar) -> float:
+        """How much of the host ``bar`` is to be drawn as, 0 to 1: all, but for what is unbound."""
+        host = self.places[-1].now
+        if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
+            return 1.0
+        return min(1.0, sum(part.bytes for part in bar.parts) / host.total_bytes)
+
+
+class _Memory(NamedTuple):
+    """A place as read. pools: page size -> pages that others hold, pages free."""
+
+    total_bytes: int
+    available_bytes: int
+    pools: Mapping[int, tuple[int, int]] | Unknown
+    allowed_bytes: int | None = None  # by the memory cgroup, None without a limit
+    reserve_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
+    """takes: the launch's, None without one."""
+    host = _place("host", _host(facts), takes)
+    numa = facts.topic("numa")
+    if isinstance(numa, Unknown) or len(numa.nodes) < 2:
+        return MemoryMap((host,))
+    hugetlb = _hugetlb(facts)
+    places = []
+    for node in numa.nodes:
+        bound = takes if not isinstance(takes, Sequence) else _bound(takes, node.node)
+        if node.total_bytes == 0 and not bound:
+            continue  # CPUs without memory of their own
+        memory = _node(node.node, node.total_bytes, node.available_bytes, hugetlb)
+        places.append(_place(f"node {node.node}", memory, bound))
+    free = () if not isinstance(takes, Sequence) else _bound(takes, None)
+    if free:
+        bar = Bar(None, _launch_parts(free))
+        places.append(Place("any node", Bar(None, ()), bar))
+    return MemoryMap((*places, host))
+
+
+def _bound(takes: Sequence[Take], node: int | None) -> tuple[Take, ...]:
+    return tuple(take for take in takes if take.node == node)
+
+
+def _place(name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None) -> Place:
+    if isinstance(memory, Unknown):
+        return Place(name, memory, None if takes is None else memory)
+    now = _bar(memory, ())
+    if takes is None or isinstance(takes, Unknown) or isinstance(now, Unknown):
+        return Place(name, now, None if takes is None else _first_unknown(takes, now))
+    return Place(name, now, _bar(memory, takes))
+
+
+def _first_unknown(*values: object) -> Unknown:
+    return next(value for value in values if isinstance(value, Unknown))
+
+
+def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
+    """What was read, and ``takes`` on top of it."""
+    available = memory.available_bytes
+    rest = memory.total_bytes - available
+    if isinstance(memory.pools, Unknown):
+        if any(take.page_bytes is not None for take in takes):
+            return memory.pools
+        pools: Mapping[int, tuple[int, int]] = {}
+        first = [Part("unknown", rest)]
+    else:
+        pools = memory.pools
+        held = sum(size * pages for size, (pages, _) in pools.items())
+        in_pools = held + sum(size * free for size, (_, free) in pools.items())
+        # The counters are read one after another: what they are apart by is not anybody's.
+        available -= max(0, in_pools - rest)
+        first = [Part("used", max(0, rest - in_pools)), Part("held", held)]
+        if available < 0:
+            return Unknown(
+                f"the HugeTLB pools ({format_bytes(in_pools)}) are larger than this memory "
+                f"({format_bytes(memory.total_bytes)})"
+            )
+    wanted = _pages(takes)
+    grown = sum(size * max(0, pages - pools.get(size, (0, 0))[1]) for size, pages in wanted.items())
+    left_in_pools = sum(
+        size * max(0, free - wanted.get(size, 0)) for size, (_, free) in pools.items()
+    )
+    regular = sum(take.bytes for take in takes if take.page_bytes is None)
+    closed = 0 if memory.allowed_bytes is None else max(0, available - memory.allowed_bytes)
+    # A pool grows outside of any memory cgroup.
+    left = available - closed - regular - max(0, grown - closed)
+    closed = max(0, closed - grown)
+    reserve = min(memory.reserve_bytes, max(0, left))
+    parts = (
+        *first,
+        *_launch_parts(takes),
+        Part("pool", left_in_pools),
+        Part("closed", closed),
+        Part("free", max(0, left) - reserve),
+        Part("reserve", reserve),
+    )
+    over = max(0, -left)
+    notes = (*memory.notes, *_notes(memory, grown, over, reserve, bool(takes)))
+    return Bar(memory.total_bytes, _ordered(parts), over, notes)
+
+
+def _notes(memory: _Memory, grown: int, over: int, reserve: int, launched: bool) -> Iterable[str]:
+    if grown:
+        yield f"{format_bytes(grown)} of the huge pages are not reserved yet"
+    if over:
+        what = "there is" if memory.allowed_bytes is None else "the memory cgroup allows"
+        yield f"over-committed: {format_bytes(over)} more than {what}"
+    elif launched and reserve < memory.reserve_bytes:
+        yield f"{format_bytes(reserve)} left of {format_bytes(memory.reserve_bytes)} reserve"
+
+
+def _pages(takes: Iterable[Take]) -> dict[int, int]:
+    """Huge pages by size."""
+    pages: dict[int, int] = {}
+    for take in takes:
+        if take.page_bytes is not None:
+            pages[take.page_bytes] = pages.get(take.page_bytes, 0) + take.bytes // take.page_bytes
+    return pages
+
+
+def _launch_parts(takes: Iterable[Take]) -> tuple[Part, ...]:
+    sizes: dict[str, int] = {}
+    for take in takes:
+        kind = take.owner if take.page_bytes is None else f"{take.owner}_huge"
+        sizes[kind] = sizes.get(kind, 0) + take.bytes
+    return _ordered(Part(kind, size) for kind, size in sizes.items())
+
+
+def _ordered(parts: Iterable[Part]) -> tuple[Part, ...]:
+    order = list(KINDS)
+    return tuple(
+        sorted((part for part in parts if part.bytes), key=lambda part: order.index(part.kind))
+    )
+
+
+def _hugetlb(facts: Facts) -> HugeTlb | Unknown:
+    topic = facts.topic("hugetlb")
+    return topic if isinstance(topic, Unknown) else topic.hugetlb
+
+
+def _host(facts: Facts) -> _Memory | Unknown:
+    topic: MemoryFacts | Unknown = facts.topic("memory")
+    if isinstance(topic, Unknown):
+        return topic
+    total, available = topic.value("MemTotal"), topic.value("MemAvailable")
+    if isinstance(total, Unknown) or isinstance(available, Unknown):
+        return _first_unknown(total, available)
+    if available > total:
+        return Unknown(f"MemAvailable is more than MemTotal ({total} bytes)")
+    pools = _pools(_hugetlb(facts), _whole)
+    notes: tuple[str, ...] = ()
+    allowed = None
+    if isinstance(topic.headroom, Unknown):
+        notes = (f"what the memory cgroup allows is unknown: {topic.headroom.reason}",)
+    elif topic.headroom is not None and topic.headroom.left_bytes < available:
+        allowed = max(0, topic.headroom.left_bytes)
+        notes = (f"the memory cgroup allows {format_bytes(allowed)} more",)
+    return _Memory(total, available, pools, allowed, RESERVE_BYTES, notes)
+
+
+def _node(
+    node: int,
+    total: int | Unknown,
+    available: int | Unknown,
+    hugetlb: HugeTlb | Unknown,
+) -> _Memory | Unknown:
+    if isinstance(total, Unknown) or isinstance(available, Unknown):
+        return _first_unknown(total, available)
+    if available > total:
+        return Unknown(f"node {node}: more is available than there is ({total} bytes)")
+
+    def share(pool: Pool) -> tuple[int, int] | Unknown:
+        if node in pool.nodes:
+            here = pool.nodes[node]
+            return here.total_pages - here.free_pages, here.free_pages
+        if pool.nodes or not pool.total_pages:
+            return 0, 0
+        return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
+
+    pools = _pools(hugetlb, share)
+    promised = 0
+    if not isinstance(pools, Unknown) and not isinstance(hugetlb, Unknown):
+        promised = sum(
+            size * hugetlb_pool.reserved_pages
+            for size in pools
+            if not isinstance(hugetlb_pool := hugetlb.pool(size), Unknown)
+        )
+    notes = (f"{format_bytes(promised)} of all nodes' free huge pages are promised to others",)
+    return _Memory(total, available, pools, notes=notes if promised else ())
+
+
+def _whole(pool: Pool) -> tuple[int, int]:
+    free = max(0, pool.free_pages - pool.reserved_pages)
+    return pool.total_pages - free, free
+
+
+def _pools(
+    hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
+) -> Mapping[int, tuple[int, int]] | Unknown:
+    """Pages held by others and pages free, by page size."""
+    if isinstance(hugetlb, Unknown):
+        return hugetlb
+    if isinstance(hugetlb.pools, Unknown):
+        return {} if hugetlb.pools.absent else hugetlb.pools
+    found: dict[int, tuple[int, int]] = {}
+    for size, pool in hugetlb.pools.items():
+        pages = pool if isinstance(pool, Unknown) else share(pool)
+        if isinstance(pages, Unknown):
+            return pages
+        found[size] = pages
+    return found

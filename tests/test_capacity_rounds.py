@@ -1,0 +1,227 @@
+"""The model of rounds: its laws, and a cache that is really played through beside its bounds."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Round
+from preflight.capacity.rounds import Holder, cached_tokens, rounds
+from preflight.capacity.workload import Workload
+
+
+def workload(
+    clients: int, rounds_: int, first: int, following: int | None = None, output: int = 1
+) -> Workload:
+    return Workload(
+        clients, rounds_, first, first if following is None else following, output, "test"
+    )
+
+
+def exact(name: str, tokens: int) -> Holder:
+    return Holder(name, Bounds(tokens, tokens), Bounds(tokens, tokens))
+
+
+workloads = st.builds(
+    workload,
+    st.integers(1, 12),
+    st.integers(1, 8),
+    st.integers(1, 300),
+    st.none() | st.integers(0, 300),
+    st.integers(1, 40),
+)
+pages = st.sampled_from([1, 4, 16, 64])
+
+
+@given(workloads, pages, st.integers(0, 30_000))
+def test_a_tier_evicts_exactly_where_the_contexts_no_longer_fit(
+    work: Workload, page: int, tokens: int
+) -> None:
+    for each in rounds(work, page, [exact("L2", tokens)]):
+        assert (each.held_tokens > tokens) == ("L2" in each.evicting) == ("L2" in each.may_evict)
+        if each.held_tokens <= tokens:
+            assert each.hits == (("L2", 1.0, 1.0),)
+
+
+@given(workloads, pages, st.integers(0, 30_000))
+def test_later_rounds_never_hold_less(work: Workload, page: int, tokens: int) -> None:
+    found = rounds(work, page, [exact("L2", tokens)])
+    for before, after in pairwise(found):
+        assert after.held_tokens >= before.held_tokens
+        assert after.reusable_tokens == before.held_tokens
+        assert set(before.evicting) <= set(after.evicting)
+
+
+@st.composite
+def tiers(draw: st.DrawFn) -> list[Holder]:
+    """Tiers as deployments have them: a farther one holds what nearer ones do, and more."""
+    found: list[Holder] = []
+    least = most = 0
+    for name in ("L1", "L2", "L3"):
+        if draw(st.integers(0, 4)) == 0:
+            unknown = Unknown("not given")
+            found.append(Holder(name, unknown, unknown, ordered=name != "L3"))
+            continue
+        least = least + draw(st.integers(0, 8_000))
+        most = max(most, least) + draw(st.integers(0, 8_000))
+        sticky = draw(st.booleans()) or name == "L3"
+        late = draw(st.booleans()) and name != "L1"
+        bounds = Bounds(least, most)
+        found.append(Holder(name, bounds, bounds, sticky, name != "L3", late))
+    return found
+
+
+@given(workloads, pages, tiers())
+def test_shares_are_parts_and_grow_from_tier_to_tier(
+    work: Workload, page: int, below: list[Holder]
+) -> None:
+    for each in rounds(work, page, below):
+        likely = dict(each.likely)
+        for name, least, most in each.hits:
+            assert 0 <= least <= most <= 1
+            assert least <= likely.get(name, least) <= most
+        for nearer, farther in pairwise(each.hits):
+            assert nearer[1] <= farther[1]
+            assert nearer[2] <= farther[2]
+        assert set(each.evicting) <= set(each.may_evict)
+
+
+@given(workloads, pages, st.integers(0, 20_000), st.integers(0, 5_000))
+def test_more_tokens_never_serve_less(work: Workload, page: int, tokens: int, more: int) -> None:
+    small = rounds(work, page, [exact("L2", tokens)])
+    large = rounds(work, page, [exact("L2", tokens + more)])
+    for less, greater in zip(small, large, strict=True):
+        assert set(greater.evicting) <= set(less.evicting)
+        assert greater.hits[0][1] >= less.hits[0][1]
+        assert greater.hits[0][2] >= less.hits[0][2]
+        assert dict(greater.likely)["L2"] >= dict(less.likely)["L2"] - 1e-9
+
+
+class Node(NamedTuple):
+    """One client's part of a round in the tree: its place in the conversation, and its tokens."""
+
+    client: int
+    depth: int
+    tokens: int
+
+
+class Tree:
+    """A radix tree of conversations: leaves go first, the least recently used before the others."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used: dict[Node, int] = {}
+        self.clock = 0
+
+    def turn(self, client: int, lengths: list[int]) -> int:
+        """Serve a prompt and keep its context; returns the tokens that were there."""
+        self.clock += 1
+        nodes = [Node(client, depth, tokens) for depth, tokens in enumerate(lengths)]
+        found = 0
+        for node in nodes[:-1]:
+            if node not in self.used:
+                break
+            found += node.tokens
+            self.used[node] = self.clock
+        for node in nodes:
+            self.used.setdefault(node, self.clock)
+            self.used[node] = self.clock
+            self._evict()
+        return found
+
+    def _evict(self) -> None:
+        while sum(node.tokens for node in self.used) > self.capacity:
+            leaves = [node for node in self.used if self._deepest(node.client) == node.depth]
+            del self.used[min(leaves, key=lambda node: (self.used[node], -node.depth))]
+
+    def _deepest(self, client: int) -> int:
+        return max(node.depth for node in self.used if node.client == client)
+
+
+def played(work: Workload, page: int, capacity: int, orders: list[list[int]]) -> list[float]:
+    """Of each round, the tokens that were served."""
+    tree = Tree(capacity)
+    served = []
+    for number, order in enumerate(orders, start=1):
+        ends = [cached_tokens(work, index, page) for index in range(number + 1)]
+        lengths = [after - before for before, after in pairwise(ends)]
+        served.append(float(sum(tree.turn(client, lengths) for client in order)))
+    return served
+
+
+@given(st.integers(2, 7), st.integers(1, 7), st.integers(1, 90), st.integers(0, 4_000), st.data())
+def test_what_is_played_lies_between_the_bounds(
+    clients: int, rounds_: int, length: int, spare: int, data: st.DataObject
+) -> None:
+    """Any order of the clients, anew in each round; one conversation fits at least."""
+    work = workload(clients, rounds_, length)
+    capacity = cached_tokens(work, rounds_, 1) + spare
+    orders = [data.draw(st.permutations(range(clients))) for _ in range(rounds_)]
+    found = rounds(work, 1, [exact("L2", capacity)])
+    for each, served in zip(found, played(work, 1, capacity, orders), strict=True):
+        _, least, most = each.hits[0]
+        assert served <= most * each.reusable_tokens + 1e-6
+        if each.reusable_tokens:
+            assert served >= least * each.reusable_tokens - 1e-6
+
+
+def test_the_same_order_and_its_reverse_reach_the_bounds() -> None:
+    """Nearly: a leaf goes as a whole, which the lower bound has room for."""
+    work = workload(20, 8, 100)
+    capacity = 9_000
+    step = 101
+    found = rounds(work, 1, [exact("L2", capacity)])
+    forwards = list(range(20))
+    same = played(work, 1, capacity, [forwards] * 8)
+    turned = played(work, 1, capacity, [forwards[:: (-1) ** number] for number in range(8)])
+    for each, low, high in zip(found[5:], same[5:], turned[5:], strict=True):
+        _, least, most = each.hits[0]
+        assert 0 <= low - least * each.reusable_tokens <= 20 * step
+        assert 0 <= most * each.reusable_tokens - high <= 20 * step
+
+
+def test_the_likely_part_is_the_mean_of_random_orders() -> None:
+    """Two hundred plays of a workload that overflows; the drawn orders are always the same."""
+    work = workload(12, 6, 64)
+    capacity = 3_000
+    draw = random.Random(7)
+    sums = [0.0] * 6
+    plays = 200
+    for _ in range(plays):
+        orders = [draw.sample(range(12), 12) for _ in range(6)]
+        for index, served in enumerate(played(work, 1, capacity, orders)):
+            sums[index] += served / plays
+    for each, mean in zip(rounds(work, 1, [exact("L2", capacity)]), sums, strict=True):
+        if each.evicting:
+            likely = dict(each.likely)["L2"]
+            assert mean / each.reusable_tokens == pytest.approx(likely, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("rounds_", "page", "tokens"),
+    [
+        # Two questions of 10 and answers of 3: 26 tokens, the last of which is not computed.
+        (2, 1, 25),
+        (2, 8, 24),
+        (2, 32, 0),
+        (0, 1, 0),
+        # The first question alone is longer.
+        (1, 1, 12),
+    ],
+)
+def test_what_a_client_leaves(rounds_: int, page: int, tokens: int) -> None:
+    assert cached_tokens(workload(1, 5, 10, 10, 3), rounds_, page) == tokens
+
+
+def test_no_conversation_is_certain_where_requests_go_anywhere() -> None:
+    """Several caches side by side: the next request may come to another."""
+    spread = Holder("L2", Bounds(10**6, 10**7), Bounds(10**6, 10**7), sticky=False)
+    found: Round = rounds(workload(4, 3, 64), 1, [spread])[2]
+    assert found.hits == (("L2", 0.0, 1.0),)
+    assert found.likely == ()
