@@ -79,6 +79,9 @@ def command() -> None:
     help="What npd, slurm-prolog (default: fail) and k8s (default: unknown) take as a no.",
 )
 @click.option("--junit", metavar="FILE", help="JUnit XML too; - prints it in place of the text.")
+@click.option("--html", metavar="FILE", help="A page with pictures too; - prints it instead.")
+@click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
+@click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
 @COLOR
 @click.option("-q", "--quiet", count=True, help="The verdict alone.")
 @click.option("-v", "--verbose", count=True, help="What passed and what was skipped, too.")
@@ -105,6 +108,20 @@ def check(**options: Any) -> int:
         raise click.UsageError(
             "--json and --junit - both take standard output: give --junit a file"
         )
+    if options["html"] == "-" and (options["as_json"] or junit == "-"):
+        other = "--json" if options["as_json"] else "--junit -"
+        raise click.UsageError(
+            f"{other} and --html - both take standard output: give --html a file"
+        )
+    if options["plain"] and not options["memory_map"]:
+        raise click.UsageError("--ascii is for --memory-map: give both")
+    if options["memory_map"] and (
+        options["as_json"] or "-" in (junit, options["html"]) or protocol not in ("native", "k8s")
+    ):
+        raise click.UsageError(
+            "--memory-map is drawn below the text: leave out --json, --junit -, --html - and "
+            "protocols of one line"
+        )
     request = CheckRequest(
         launch_words(options),
         options["root"],
@@ -118,6 +135,9 @@ def check(**options: Any) -> int:
         junit,
         options["color"],
         options["verbose"] - options["quiet"],
+        options["html"],
+        options["memory_map"],
+        options["plain"],
     )
     return int(refusing_usage(run_check, request))
 

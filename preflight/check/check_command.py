@@ -10,13 +10,14 @@ from checks.finding import Check, Finding, Judge
 from checks.judging import every_check
 from checks.unknown import Unknown
 from preflight.check.check_report import Findings, Report, report
-from preflight.check.judged_host import judged
+from preflight.check.judged_host import Judged, judged
 from preflight.check.selection import Selection, select
 from preflight.host_source import LaunchWords
 from preflight.output import columns, painter, say, say_json
 
 if TYPE_CHECKING:
     from checks.facts import Facts
+    from preflight.pictures.html_report import Made
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
 _CONTEXT_TOPICS = ("system", "limits")
@@ -37,6 +38,16 @@ class CheckRequest(NamedTuple):
     junit: str | None
     color: str
     verbosity: int
+    html: str | None = None
+    memory_map: bool = False
+    plain: bool = False
+
+
+class Answer(NamedTuple):
+    """A report, and what it was made from."""
+
+    report: Report
+    seen: Judged
 
 
 def run_check(request: CheckRequest) -> int:
@@ -44,41 +55,59 @@ def run_check(request: CheckRequest) -> int:
     from preflight.check.exit_protocols import exit_code, protocol_line
 
     try:
-        found = check(request)
+        answer = answered(request)
     except Exception as error:
+        message = f"{type(error).__name__}: {error}"
         if request.junit not in (None, "-"):
-            _write_junit(request.junit, _error_junit(f"{type(error).__name__}: {error}"))
+            _write("--junit", request.junit, _error_junit(message))
+        if request.html not in (None, "-"):
+            _write("--html", request.html, _error_html(message))
         raise
+    found = answer.report
     code = exit_code(found.verdict, request.protocol, request.fail_on)
     if request.junit is not None:
         from preflight.check.check_junit import report_junit
 
-        _write_junit(request.junit, report_junit(found))
+        _write("--junit", request.junit, report_junit(found))
+    if request.html is not None:
+        _write("--html", request.html, _html(answer, request))
     if request.as_json:
         from preflight.check.check_json import report_object
 
         say_json(report_object(found, request.protocol, code))
-    elif request.junit != "-":
+    elif "-" not in (request.junit, request.html):
         line = protocol_line(found, request.protocol)
-        say(_text(found, request) if line is None else line, color=True)
+        say(_text(answer, request) if line is None else line, color=True)
     return code
 
 
 def check(request: CheckRequest) -> Report:
     """The answer as data."""
+    return answered(request).report
+
+
+def answered(request: CheckRequest) -> Answer:
+    """The answer with the facts and the launch behind it. Raises UsageError."""
     host_checks = list(every_check())
     selection = _selection(request, host_checks)
     chosen = [pair for pair in host_checks if selection.takes(pair[0].id)]
     slow = _slow if sys.stderr.isatty() and request.verbosity >= 0 else None
-    seen = judged(
-        request.launch, request.root, request.timeout_seconds, chosen, _CONTEXT_TOPICS, slow
-    )
+    topics = (*_CONTEXT_TOPICS, *_picture_topics(request))
+    seen = judged(request.launch, request.root, request.timeout_seconds, chosen, topics, slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
     found = [*seen.of_host, *of_launch]
     explained = _explained(found, seen.facts, host_checks, seen.launch is not None)
-    return report(explained, selection.ignore, seen.needs, seen.host.name)
+    return Answer(report(explained, selection.ignore, seen.needs, seen.host.name), seen)
+
+
+def _picture_topics(request: CheckRequest) -> tuple[str, ...]:
+    if request.html is None and not request.memory_map:
+        return ()
+    from preflight.pictures.check_page import MAP_TOPICS, PAGE_TOPICS
+
+    return PAGE_TOPICS if request.html is not None else MAP_TOPICS
 
 
 def _selection(request: CheckRequest, host_checks: Sequence[tuple[Check, Judge]]) -> Selection:
@@ -113,10 +142,45 @@ def _slow(topics: list[str]) -> None:
     say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
 
 
-def _text(found: Report, request: CheckRequest) -> str:
+def _text(answer: Answer, request: CheckRequest) -> str:
     from preflight.check.check_text import report_text
 
-    return report_text(found, painter(request.color), columns(), request.verbosity)
+    paint, width = painter(request.color), columns()
+    text = report_text(answer.report, paint, width, request.verbosity)
+    if not request.memory_map:
+        return text
+    from preflight.pictures.bars import bars_text, draws_blocks
+    from preflight.pictures.check_page import memory_of
+
+    plain = request.plain or not draws_blocks(sys.stdout.encoding)
+    return f"{text}\n\n{bars_text(memory_of(answer.seen), paint, width, plain)}"
+
+
+def _html(answer: Answer, request: CheckRequest) -> str:
+    from preflight.pictures.check_page import check_page
+
+    return check_page(answer.report, answer.seen, request.launch, _made())
+
+
+def _error_html(message: str) -> str:
+    from preflight.pictures.html_report import error_page
+
+    return error_page(message, _made())
+
+
+def _made() -> Made:
+    """Who makes a page, and when: SOURCE_DATE_EPOCH, where a build wants the same page twice."""
+    import os
+    import time
+
+    from preflight.pictures.html_report import Made
+    from preflight.program_version import program_version
+
+    given = os.environ.get("SOURCE_DATE_EPOCH", "")
+    # Ten digits last until the year 2286.
+    seconds = int(given) if given.isascii() and given.isdecimal() and len(given) < 11 else None
+    moment = time.gmtime(time.time() if seconds is None else seconds)
+    return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))
 
 
 def _error_junit(message: str) -> str:
@@ -125,7 +189,7 @@ def _error_junit(message: str) -> str:
     return error_junit(message)
 
 
-def _write_junit(path: str | None, text: str) -> None:
+def _write(option: str, path: str | None, text: str) -> None:
     if path == "-":
         say(text.rstrip("\n"))
     elif path is not None:
@@ -135,4 +199,4 @@ def _write_junit(path: str | None, text: str) -> None:
         try:
             write_whole(path, text.encode(), mode=0o644)
         except OSError as error:
-            raise UsageError(f"--junit {path}: {error.strerror}") from None
+            raise UsageError(f"{option} {path}: {error.strerror}") from None

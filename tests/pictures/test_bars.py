@@ -1,0 +1,208 @@
+"""Bars for a terminal: to scale, the same every time, and readable without colours or blocks."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.units import GIB
+from checks.unknown import Unknown
+from preflight.pictures.bars import SHADES, bars_text, draws_blocks
+from preflight.pictures.launch_takes import Take
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Part, Place, memory_map
+from preflight.pictures.shares import columns_of
+from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
+
+
+def uncoloured(text: str, colour: str) -> str:
+    return text
+
+
+def coloured(text: str, colour: str) -> str:
+    return f"\x1b[{len(colour)}m{text}\x1b[0m"
+
+
+def lines(text: str) -> list[str]:
+    return text.splitlines()
+
+
+# Columns -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width", "columns"),
+    [
+        ([1, 1], 10, [5, 5]),
+        ([1, 1, 1], 10, [4, 3, 3]),
+        ([3, 1], 4, [3, 1]),
+        ([10**6, 1], 10, [9, 1]),  # however little, it is there
+        ([0, 5, 0], 7, [0, 7, 0]),
+        ([2, 9, 4], 2, [0, 1, 1]),  # too narrow for all: the largest
+        ([0, 0], 5, [0, 0]),
+        ([], 5, []),
+        ([1], 0, [0]),
+    ],
+)
+def test_columns(sizes: list[int], width: int, columns: list[int]) -> None:
+    assert columns_of(sizes, width) == columns
+
+
+@given(st.lists(st.integers(0, 1 << 50), max_size=12), st.integers(0, 200))
+def test_columns_fill_the_line_and_leave_nobody_out(sizes: list[int], width: int) -> None:
+    columns = columns_of(sizes, width)
+    filled = [size for size in sizes if size]
+    assert sum(columns) == (width if filled else 0)
+    for size, count in zip(sizes, columns, strict=True):
+        assert count >= (1 if size and len(filled) <= width else 0)
+        assert size or not count
+    # Whoever is larger has no fewer columns.
+    ordered = sorted(zip(sizes, columns, strict=True))
+    assert all(less <= more for (x, less), (y, more) in pairwise(ordered) if x < y)
+
+
+# Pictures ------------------------------------------------------------------------------------
+
+TAKES = [
+    Take("l2", 24 * GIB, PAGE, 0),
+    Take("segment", 20 * GIB, None, 1),
+    Take("arena", 4 * GIB, PAGE, None),
+]
+PLAIN = """\
+Memory after this launch
+node 0: 64.00 GiB
+  [ooooHHHLLLLLLLLLLLLLLLLLLLL...........................]
+  8.00 GiB of the huge pages are not reserved yet
+node 1: 64.00 GiB
+  [oooHHHPPPPPPPPPPPPPPsssssssssssssssss.................]
+any node: 4.00 GiB, bound to no node
+  [A]
+host: 128.00 GiB
+  [oooHHHLLLLLLLLLLAAPPsssssssss.....................rrrr]
+"""
+
+
+def test_a_picture_in_ascii() -> None:
+    """Letters to scale; of 64 GiB on 54 columns 24 GiB are 20 or 21."""
+    text = bars_text(memory_map(memory_facts(TWO_NODES), TAKES), uncoloured, 58, plain=True)
+    assert text.isascii()
+    head, _, tables = text.partition("\n\n")
+    assert head == PLAIN.rstrip()
+    assert "L   L2 on huge pages" in tables
+    assert tables.count("part") == 4  # one place beside another does not fit
+
+
+BLOCKS = """\
+Memory of this host
+host: 64.00 GiB
+  [▒o▒··········································───r────]
+
+      part                             host
+  --  --------------------------  ---------
+  o   system and other processes   4.00 GiB
+  .   free, or page cache         50.00 GiB
+  r   reserve for the system      10.00 GiB
+      memory                      64.00 GiB"""
+
+
+def test_a_picture_in_blocks() -> None:
+    assert bars_text(memory_map(memory_facts(ONE_NODE), None), uncoloured, 57, False) == BLOCKS
+
+
+OVER = """\
+Memory after this launch
+host: 64.00 GiB
+  [oolllllllllllllllllllllllll|lllll]
+  over-committed: 10.00 GiB more than
+    there is
+
+      part                   host
+  --  ----------------  ---------
+  o   system and other   4.00 GiB
+      processes
+  l   L2                70.00 GiB
+      less: asked for,  10.00 GiB
+      and not there
+      memory            64.00 GiB"""
+
+
+def test_what_is_not_there_stands_behind_the_end_of_memory() -> None:
+    """70 GiB asked for, 60 there: the last 10 of 74 lie beyond the mark."""
+    takes = [Take("l2", 70 * GIB, None, None)]
+    found = memory_map(memory_facts(ONE_NODE), takes)
+    assert bars_text(found, uncoloured, 37, plain=True) == OVER
+
+
+def test_unknown_is_said_and_not_drawn() -> None:
+    found = MemoryMap((Place("host", Unknown("/proc/meminfo: \x1b[31mdenied"), None),))
+    text = bars_text(found, uncoloured, 80, plain=True)
+    assert lines(text) == [
+        "Memory of this host",
+        r"host: unknown: /proc/meminfo: \x1b[31mdenied",
+    ]
+
+
+def test_an_unknown_launch_leaves_the_picture_of_now() -> None:
+    found = memory_map(memory_facts(ONE_NODE), Unknown("no size"))
+    text = bars_text(found, uncoloured, 80, plain=True)
+    assert "host: 64.00 GiB; with the launch unknown: no size" in lines(text)
+    assert any(re.fullmatch(r"  \[o+\.+r+\]", line) for line in lines(text))
+
+
+def test_colours_change_nothing_else() -> None:
+    found = memory_map(memory_facts(TWO_NODES), TAKES)
+    painted = bars_text(found, coloured, 100, plain=False)
+    assert "\x1b[" in painted
+    assert re.sub(r"\x1b\[\d+m", "", painted) == bars_text(found, uncoloured, 100, plain=False)
+
+
+def test_every_part_has_a_letter_of_its_own_and_a_shade() -> None:
+    assert len({kind.letter for kind in KINDS.values()}) == len(KINDS)
+    assert SHADES.keys() == KINDS.keys()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(KINDS)), st.integers(1, 1 << 45)), min_size=1, max_size=10
+    ),
+    st.integers(0, 99),
+    st.integers(40, 140),
+    st.booleans(),
+)
+def test_no_line_is_wider_than_the_terminal(
+    sizes: list[tuple[str, int]], percent: int, width: int, plain: bool
+) -> None:
+    """Bars of any parts fit, end where memory ends, and are the same each time."""
+    parts = tuple(Part(kind, size) for kind, size in sizes)
+    whole = sum(size for _, size in sizes)
+    over = whole * percent // 100
+    shown = Bar(whole - over, parts, over, ("a note that says something of this bar",))
+    found = MemoryMap((Place("host", shown, shown),))
+    text = bars_text(found, uncoloured, width, plain)
+    drawn = next(line for line in lines(text) if line.startswith("  ["))
+    assert len(drawn) == width
+    assert ("|" in drawn or "┃" in drawn) == bool(over)
+    head = text.partition("\n\n")[0]
+    assert all(len(line) <= width for line in lines(head))
+    assert text == bars_text(found, uncoloured, width, plain)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "blocks"),
+    [
+        ("utf-8", True),
+        ("UTF-8", True),
+        ("ascii", False),
+        ("latin-1", False),
+        ("cp437", False),
+        (None, False),
+        ("no-such-encoding", False),
+    ],
+)
+def test_blocks_are_drawn_where_the_stream_can_carry_them(
+    encoding: str | None, blocks: bool
+) -> None:
+    assert draws_blocks(encoding) is blocks

@@ -1,0 +1,259 @@
+"""Pages in a real browser: on a phone and on a screen, light and dark, sorted, and on paper."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from preflight.pictures.html_page import Keyed, page, status_badge, table
+from tests.pictures.browser import Browser
+from tests.pictures.test_check_html import HOSTILE, checked
+from tests.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
+from tests.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
+
+pytestmark = pytest.mark.browser
+
+BENCHMARK = (
+    "python3 bench_multiturn.py --model-path Qwen/Qwen3-32B --num-clients 80 --num-rounds 10 "
+    "--request-length 2048 --output-length 1 --disable-auto-run --enable-round-barrier"
+)
+FAILING = replace(
+    gpu_host(),
+    memlock=("8388608", "8388608"),
+    capabilities=0,
+    uid=1000,
+    nics=gpu_host().nics[:7],
+    pools={2 * MIB: 20000, GIB: 0},
+)
+LONG = "a-name-without-any-blank-" * 12
+CASES = {
+    "passing, with a curve": (FITTED, f"{LAUNCH} &\n{BENCHMARK}\n"),
+    "failing": (FAILING, LAUNCH.replace("--hicache-size 30", "--hicache-size 300")),
+    "container": (limited_container(), script("Qwen/Qwen3-8B", 2, "mlx5_0", "32gb")),
+    "cloud": (erdma_host(), script("Qwen/Qwen3-8B", 2, ERDMA, "32gb")),
+    "nothing there": (plain_host(), script("Qwen/Qwen3-8B", 2, "mlx5_0", "32gb")),
+    "hostile": (
+        replace(FITTED, gpus=[gpu._replace(name=HOSTILE) for gpu in gpu_host().gpus]),
+        LAUNCH.replace("Qwen/Qwen3-32B", f"'{HOSTILE}'").replace(NICS, LONG),
+    ),
+}
+# What reaches beyond the window, but for what lies in a box that scrolls.
+BEYOND = """
+Array.from(document.querySelectorAll("body *"))
+  .filter((each) => !each.parentElement.closest(".scroll, svg, caption") &&
+    each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+  .map((each) => each.outerHTML.slice(0, 80))
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {}
+    for name, (host, text) in CASES.items():
+        folder = tmp_path_factory.mktemp("host")
+        found[name] = folder / "page.html"
+        checked(folder, host, text, "--html", str(found[name]))
+    return found
+
+
+@pytest.mark.parametrize("width", [320, 360, 768, 1280])
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_fits_the_window(
+    window: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    """It never scrolls sideways, open or folded, asks for nothing else and complains of nothing."""
+    window.show(pages[name], width)
+    for _ in range(2):
+        assert window.value("document.scrollingElement.scrollWidth") <= width
+        assert window.value(BEYOND) == []
+        window.value("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert window.requested() == [pages[name].resolve().as_uri()]
+    assert window.complaints() == []
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", (255, 255, 255)), ("dark", (20, 23, 27))])
+def test_a_page_follows_the_readers_scheme(
+    window: Browser, pages: dict[str, Path], scheme: str, ground: tuple[int, int, int]
+) -> None:
+    window.show(pages["failing"], 1280, scheme=scheme)
+    colour = window.value("getComputedStyle(document.body).backgroundColor")
+    assert colour == f"rgb({ground[0]}, {ground[1]}, {ground[2]})"
+
+
+def test_bars_are_as_wide_as_they_say(window: Browser, pages: dict[str, Path]) -> None:
+    """Each bar's parts fill it, on a phone as well."""
+    window.show(pages["failing"], 360)
+    shares = window.value(
+        """Array.from(document.querySelectorAll("svg.membar"), (bar) => {
+          const parts = Array.from(bar.querySelectorAll("g > rect[class^=k-]"));
+          const sum = parts.reduce((all, each) => all + each.getBoundingClientRect().width, 0);
+          return sum / bar.clientWidth;
+        })"""
+    )
+    assert len(shares) == 6
+    assert all(abs(share - 1) < 0.01 for share in shares)
+
+
+def test_pictures_have_names_for_who_cannot_see_them(
+    window: Browser, pages: dict[str, Path]
+) -> None:
+    """The browser's own accessibility tree: every image is named, headings are in order."""
+    window.show(pages["passing, with a curve"], 1280)
+    window.call("Accessibility.enable")
+    nodes = window.call("Accessibility.getFullAXTree")["nodes"]
+    told = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in nodes
+        if not node.get("ignored")
+    ]
+    images = [name for role, name in told if role in ("image", "img", "graphics-document")]
+    assert len(images) > 8
+    assert all(images)
+    levels = window.value(
+        "Array.from(document.querySelectorAll('h1,h2,h3'), (each) => Number(each.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+# Scripts -------------------------------------------------------------------------------------
+
+ROWS = [
+    ("node2", status_badge("pass"), "900 MiB", Keyed("high", 3)),
+    ("node10", status_badge("fail"), "1.5 GiB", Keyed("low", 1)),
+    ("node1", status_badge("warn"), "unknown", Keyed("middle", 2)),
+    ("node3", status_badge("pass"), "12 GiB", Keyed("low", 1)),
+]
+NAMES = "Array.from(document.querySelectorAll('tbody th'), (each) => each.textContent).join(' ')"
+
+
+@pytest.fixture
+def sortable(tmp_path: Path) -> Path:
+    heads = ["name", "status", "free", "load"]
+    body = table(heads, ROWS, caption="Nodes", sortable=True, numeric_columns=[2, 3])
+    file = tmp_path / "table.html"
+    file.write_text(page("Nodes", body))
+    return file
+
+
+def clicked(window: Browser, column: int) -> tuple[str, str]:
+    """The rows' names after a click on a heading, and what it says of its order."""
+    button = f"document.querySelectorAll('thead button')[{column}]"
+    window.value(f"{button}.click()")
+    order = window.value(f"{button}.parentElement.getAttribute('aria-sort')")
+    return window.value(NAMES), order
+
+
+def test_a_click_sorts_and_another_turns_it_round(window: Browser, sortable: Path) -> None:
+    """Names as people count, statuses the worst first, sizes by their units, keys as given."""
+    window.show(sortable, 1280)
+    assert clicked(window, 0) == ("node1 node2 node3 node10", "ascending")
+    assert clicked(window, 0) == ("node10 node3 node2 node1", "descending")
+    assert clicked(window, 1) == ("node10 node1 node3 node2", "ascending")
+    assert clicked(window, 2) == ("node2 node10 node3 node1", "ascending")
+    # What has no number stands last either way.
+    assert clicked(window, 2) == ("node3 node10 node2 node1", "descending")
+    assert clicked(window, 3) == ("node3 node10 node1 node2", "ascending")
+    assert window.value("document.querySelectorAll('[aria-sort]').length") == 1
+    assert window.complaints() == []
+
+
+def test_equal_rows_keep_their_order(window: Browser, sortable: Path) -> None:
+    """Sorted by name and then by status, equal statuses stand by name, either way round."""
+    window.show(sortable, 1280)
+    clicked(window, 0)
+    assert clicked(window, 1)[0] == "node10 node1 node2 node3"
+    assert clicked(window, 1)[0] == "node2 node3 node1 node10"
+
+
+def test_a_heading_is_reached_and_pressed_by_keyboard(window: Browser, sortable: Path) -> None:
+    """The box, then the first heading; Enter sorts."""
+    window.show(sortable, 1280)
+    for _ in range(2):
+        window.key("Tab", 9)
+    assert window.value("document.activeElement.textContent") == "name"
+    window.key("Enter", 13)
+    assert window.value(NAMES) == "node1 node2 node3 node10"
+
+
+def test_the_policy_stops_a_script_that_was_smuggled_in(window: Browser, tmp_path: Path) -> None:
+    """Even where something failed to escape: neither script, handler nor picture does anything."""
+    bad = (
+        "<script>document.title = 'run'</script>"
+        "<img src='http://192.0.2.1/x.png' onerror=\"document.title = 'run'\">"
+        "<p>here</p>"
+    )
+    file = tmp_path / "bad.html"
+    file.write_text(page("Fine", bad))
+    window.show(file, 1280)
+    assert window.value("document.title") == "Fine"
+    assert window.value("document.querySelector('p').textContent") == "here"
+    assert "Content Security Policy" in "".join(window.complaints())
+
+
+def test_a_page_is_whole_without_scripts(window: Browser, pages: dict[str, Path]) -> None:
+    window.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        window.show(pages["failing"], 1280)
+        text = window.call("DOM.getDocument", depth=-1)
+        assert "hugetlb.shortage" in str(text)
+    finally:
+        window.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+# Paper ---------------------------------------------------------------------------------------
+
+
+def printed(window: Browser, shown: Path, scheme: str) -> list[str]:
+    """The text of each sheet."""
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext (apt-get install poppler-utils)")
+    window.show(shown, 1280, scheme=scheme)
+    file = shown.with_suffix(".pdf")
+    window.pdf(file)
+    done = subprocess.run(
+        ["pdftotext", "-layout", str(file), "-"], capture_output=True, text=True, check=True
+    )
+    sheets = done.stdout.split("\f")
+    assert sheets.pop() == ""
+    return sheets
+
+
+def test_a_page_on_paper_has_everything(window: Browser, pages: dict[str, Path]) -> None:
+    """What is folded on the screen is printed, on A4, and is folded again afterwards."""
+    sheets = printed(window, pages["failing"], "dark")
+    text = "\n".join(sheets)
+    for said in (
+        "will not start",
+        "hugetlb.shortage",
+        "/proc/self/limits",  # evidence, which is folded
+        "gpu.count",  # a check that passed
+        "L2 on huge pages",
+        "GPU7",
+        "mlx5_6",
+    ):
+        assert said in text
+    assert all(sheet.strip() for sheet in sheets)
+    assert len(sheets) < 16
+    assert window.value("document.querySelectorAll('details[open]').length") == 0
+    info = subprocess.run(
+        ["pdfinfo", str(pages["failing"].with_suffix(".pdf"))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "(A4)" in info.stdout
+
+
+def test_paper_is_white_for_who_reads_in_the_dark(window: Browser, pages: dict[str, Path]) -> None:
+    window.show(pages["failing"], 1280, scheme="dark")
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    window.call("Emulation.setEmulatedMedia", media="print", features=features)
+    assert window.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert window.value("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"

@@ -1,0 +1,249 @@
+"""``check --html`` and ``check --memory-map``, as users meet them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from preflight.preflight_command import run
+from tests.pictures.markup import Markup, faults
+from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
+from tests.test_synthetic import FITTED, LAUNCH, NICS
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A host that the launch fits on, built once: it is only read."""
+    return build_host(tmp_path_factory.mktemp("fitted"), FITTED)
+
+
+def checked(
+    path: Path, host: SyntheticHost | Path, text: str, *options: str, name: str = "launch.sh"
+) -> int:
+    """``check`` of a synthetic host, or of one that is built, with a launch below ``path``."""
+    script = path / name
+    script.write_text(text)
+    tree = host if isinstance(host, Path) else path / "tree"
+    if not isinstance(host, Path):
+        tree.mkdir()
+        build_host(tree, host)
+    words = ["check", "--root", str(tree), "--timeout", str(PATIENCE_SECONDS), *options]
+    versions = ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.23"]
+    return run([*words, *versions, str(script)])
+
+
+def test_a_page_beside_the_answer(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The text is as without it; the page has the verdict, the pictures and the inputs."""
+    file = tmp_path / "page.html"
+    plain = checked(tmp_path, fitted, LAUNCH)
+    before = capsys.readouterr().out
+    assert checked(tmp_path, fitted, LAUNCH, "--html", str(file)) == plain
+    assert capsys.readouterr().out == before
+    document = file.read_text()
+    assert faults(document) == []
+    assert file.stat().st_mode & 0o777 == 0o644
+    text = Markup(document).text
+    for said in (
+        before.partition(": ")[2].split()[0],  # the launch, as the verdict names it
+        "node 0: 1.00 TiB",
+        "L2 on huge pages",
+        "GPUs and NICs",
+        "GPU7",
+        "mlx5_7",
+        "What the cache holds",
+        "launch.sh:7 rank 7",
+        "--hicache-size 30",
+        "6.8.0-60-generic",
+    ):
+        assert said in text
+    assert "Not shown" not in text
+    assert sorted(tmp_path.iterdir()) == [tmp_path / each for each in ("launch.sh", "page.html")]
+
+
+def test_a_page_in_place_of_the_text(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked(tmp_path, fitted, LAUNCH, "--html", "-")
+    assert faults(capsys.readouterr().out) == []
+
+
+def test_the_same_page_twice(
+    fitted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767323040")
+    pages = []
+    for _ in range(2):
+        checked(tmp_path, fitted, LAUNCH, "--html", "-")
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+    assert "2026-01-02 03:04 UTC" in pages[0]
+
+
+def test_names_of_the_host_and_the_launch_are_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model, a file, a GPU, a kernel and a command line that are written as markup."""
+    gpus = [gpu._replace(name=HOSTILE) for gpu in gpu_host().gpus]
+    files = {"/proc/sys/kernel/osrelease": HOSTILE, "/etc/os-release": f'ID="{HOSTILE}"'}
+    host = replace(FITTED, gpus=gpus, files=files, kernel=HOSTILE)
+    text = LAUNCH.replace("Qwen/Qwen3-32B", f"'{HOSTILE}'").replace(NICS, f"'{HOSTILE}'", 1)
+    checked(tmp_path, host, text, "--html", "-", name=f"{HOSTILE}.sh")
+    document = capsys.readouterr().out
+    assert faults(document) == []
+    assert Markup(document).text.count(HOSTILE) > 8
+
+
+def test_secrets_of_the_launch_stay_in_it(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Variables and flags with secrets in them are no part of the page."""
+    text = f"export HF_TOKEN=hunter2 REDIS_PASSWORD=hunter2\n{LAUNCH} --api-key hunter2"
+    checked(tmp_path, fitted, text, "--html", "-")
+    document = capsys.readouterr().out
+    assert "rank 7" in document
+    assert "hunter2" not in document
+
+
+def test_a_curve_for_the_benchmark_that_the_launch_starts(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = (
+        "python3 bench_multiturn.py --model-path Qwen/Qwen3-32B --num-clients 80 --num-rounds 10 "
+        "--request-length 2048 --output-length 1 --disable-auto-run --enable-round-barrier"
+    )
+    checked(tmp_path, fitted, f"{LAUNCH} &\n{benchmark}\n", "--html", "-")
+    document = capsys.readouterr().out
+    assert faults(document) == []
+    assert 'class="line t1"' in document
+    assert "Round by round" in Markup(document).text
+
+
+def test_an_error_leaves_a_page_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As --junit does: whoever collects pages finds one."""
+    file = tmp_path / "page.html"
+    assert run(["check", "--html", str(file), "--root", str(tmp_path / "none")]) == 64
+    document = file.read_text()
+    assert faults(document) == []
+    assert "UsageError" in Markup(document).text
+    assert str(tmp_path / "none") in Markup(document).text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--html", "/nonexistent/page.html"], "--html /nonexistent/page.html: No such file"),
+        (["--html", "/"], "--html /:"),
+        (["--html", "-", "--json"], "both take standard output"),
+        (["--html", "-", "--junit", "-"], "both take standard output"),
+        (["--ascii"], "--ascii is for --memory-map"),
+        (["--memory-map", "--json"], "--memory-map is drawn below the text"),
+        (["--memory-map", "--html", "-"], "--memory-map is drawn below the text"),
+        (["--memory-map", "--exit-protocol", "nagios"], "--memory-map is drawn below the text"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    code = run(["check", "--root", str(fitted), "--only", "memory.*", *options])
+    told = capsys.readouterr()
+    assert said in told.out + told.err
+    assert code == (3 if "nagios" in options else 64)
+
+
+def test_a_page_that_cannot_be_replaced_stays_whole(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder in the way: nothing is left beside it."""
+    folder = tmp_path / "page.html"
+    folder.mkdir()
+    assert run(["check", "--root", str(fitted), "--only", "memory.*", "--html", str(folder)]) == 64
+    assert f"--html {folder}: Is a directory" in "".join(capsys.readouterr())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["page.html"]
+
+
+def test_the_memory_map_stands_below_the_text(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked(tmp_path, fitted, LAUNCH, "--memory-map", "--ascii")
+    text = capsys.readouterr().out
+    checked(tmp_path, fitted, LAUNCH)
+    head, _, picture = text.partition("Memory after this launch\n")
+    assert head == f"{capsys.readouterr().out}\n"
+    assert picture.startswith("node 0: 1.00 TiB\n  [oooLLLLLLLLLLSSSBP....")
+    assert picture.isascii()
+
+
+def test_the_memory_map_is_drawn_whatever_is_checked(
+    fitted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its facts are read although no chosen check asks for them."""
+    checked(tmp_path, fitted, LAUNCH, "--memory-map", "--ascii", "--only", "gpu.count", "-q")
+    text = capsys.readouterr().out
+    assert "host: 2.00 TiB\n" in text
+    assert "unknown" not in text
+
+
+def test_the_documented_maps_are_printed(
+    fitted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first launch as it fits; the second with ten times the L2 and a quarter of the pool."""
+    monkeypatch.setenv("COLUMNS", "100")
+    whole, short = re.findall(
+        r"```\n((?:\$|node 0).*?\n)```", (ROOT / "docs/pictures.md").read_text(), re.DOTALL
+    )
+    checked(tmp_path, fitted, LAUNCH, "--memory-map")
+    printed = capsys.readouterr().out
+    assert whole.partition("...\n")[2] == printed[printed.index("Memory after") :]
+    monkeypatch.setenv("COLUMNS", "80")
+    small = replace(gpu_host(), pools={2 * MIB: 20000, GIB: 0})
+    text = LAUNCH.replace("--hicache-size 30", "--hicache-size 300")
+    checked(tmp_path, small, text, "--memory-map", "--ascii")
+    assert short in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", True), ("ascii", False)])
+def test_blocks_where_the_terminal_has_them(
+    fitted: Path, tmp_path: Path, encoding: str, blocks: bool
+) -> None:
+    """PYTHONIOENCODING stands for a terminal's locale."""
+    root = str(fitted)
+    words = ["check", "--only", "memory.*", "--root", root, "--memory-map"]
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight.preflight_command", *words],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=False,
+    )
+    assert b"Traceback" not in done.stderr
+    assert ("·".encode() in done.stdout) is blocks
+    assert b"Memory of this host" in done.stdout
+
+
+def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:
+    words = ["check", "--root", str(fitted)]
+    code = f"import sys; from preflight.preflight_command import run; run({words!r})"
+    tail = "; print([name for name in sys.modules if 'pictures' in name], file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code + tail], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr.strip().splitlines()[-1] == "[]"

@@ -1,0 +1,184 @@
+"""The curve of what a cache still serves, for a terminal and for a page."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Capacity, Round, Tier
+from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
+from preflight.pictures.curve import (
+    ROWS,
+    Hit,
+    curve_text,
+    drawn_tiers,
+    evicting_text,
+    hit_of,
+    hit_text,
+    letter_of,
+)
+
+TIERS = ("L1", "L2", "L3", "SSD")
+
+
+def uncoloured(text: str, colour: str) -> str:
+    return text
+
+
+def hits(number: int, **parts: float) -> Round:
+    """A round of 100 tokens a client; parts by tier, exact."""
+    return Round(
+        number,
+        100 * number,
+        100 * (number - 1),
+        tuple((name, part, part) for name, part in parts.items()),
+        tuple(name for name, part in parts.items() if part < 1),
+    )
+
+
+# Ten clients' worth: L2 holds three rounds, L3 all.
+ROUNDS = (
+    hits(1, L2=1, L3=1),
+    hits(2, L2=1, L3=1),
+    hits(3, L2=1, L3=1),
+    hits(4, L2=0.5, L3=1),
+    hits(5, L2=0.25, L3=1),
+)
+PLAIN = """\
+Reuse that is left, by round, with all tiers up to each, at least
+100 % |2.......2.......3.......3
+      |          ..
+ 80 % |            .
+      |             ..
+ 60 % |               .
+      |                2...
+ 40 % |                    ...
+      |                       ..
+ 20 % |                        2
+      |
+  0 % |
+      +-------------------------
+round  2       3       4       5
+       2 L2, 3 up to L3"""
+
+
+def test_a_curve_in_ascii() -> None:
+    """Both tiers hold all in rounds two and three; then L2 has half, and a quarter."""
+    assert curve_text(ROUNDS, uncoloured, 100, plain=True) == PLAIN
+
+
+def test_a_curve_in_braille_has_the_same_marks() -> None:
+    text = curve_text(ROUNDS, uncoloured, 100, plain=False)
+    assert re.search("[\u2801-\u28ff]", text)
+    for ascii_line, line in zip(PLAIN.splitlines(), text.splitlines(), strict=True):
+        marks = [(at, char) for at, char in enumerate(ascii_line) if char.isdigit()]
+        assert [(at, line[at]) for at, _ in marks] == marks
+
+
+def test_a_line_is_what_is_to_be_expected() -> None:
+    """Where the clients' order decides, neither the worst nor the best of them is drawn."""
+    each = Round(4, 400, 300, (("L2", 0.0, 1.0),), ("L2",), (), (("L2", 0.6),))
+    assert hit_of(each, "L2") == Hit(0.0, 0.6, 1.0)
+    assert "where clients take turns at random" in curve_text([each], uncoloured, 100, True)
+    assert hit_of(each, "L9") == Hit(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("hit", "text"),
+    [
+        (Hit(1, 1, 1), "100 %"),
+        (Hit(0.999, 0.999, 0.999), "99 %"),
+        (Hit(0.58, 0.58, 0.58), "58 %"),  # 57.999... as a binary fraction
+        (Hit(0.5, 0.5, 1), "50 to 100 %"),
+        (Hit(0, 0.8, 1), "80 % (0 to 100 %)"),
+        (Hit(0, 0, 0), "0 %"),
+    ],
+)
+def test_parts_are_rounded_down(hit: Hit, text: str) -> None:
+    assert hit_text(hit) == text
+
+
+def test_a_farther_tier_is_expected_to_add_to_the_nearer_one() -> None:
+    """L3 is not told: tiers up to it still serve what L1 and L2 are expected to."""
+    told = (("L2", 0.6),)
+    each = Round(4, 400, 300, (("L1", 0, 0.2), ("L2", 0.1, 0.7), ("L3", 0.3, 1)), (), (), told)
+    assert [hit_of(each, name).expected for name in ("L1", "L2", "L3")] == [0.0, 0.6, 0.6]
+    assert drawn_tiers([each]) == ("L2", "L3")
+
+
+def test_what_may_evict_is_told_from_what_does() -> None:
+    each = Round(3, 3, 2, (), ("L1",), ("L1", "L2"))
+    assert evicting_text(each) == "L1, perhaps L2"
+
+
+def test_of_a_tier_that_nothing_is_known_of_there_is_no_line() -> None:
+    rounds = [Round(n, n, n - 1, (("L1", 0.0, 1.0), ("L2", 1.0, 1.0)), ()) for n in (1, 2, 3)]
+    assert drawn_tiers(rounds) == ("L2",)
+    assert "1 L1" not in curve_text(rounds, uncoloured, 80, True)
+    only = [Round(n, n, n - 1, (("L1", 0.0, 1.0),), ()) for n in (1, 2, 3)]
+    said = "What the tiers hold is not known: there is no curve to draw"
+    assert curve_text(only, uncoloured, 80, True) == said
+
+
+def test_rounds_without_reuse_have_no_curve() -> None:
+    said = "Nothing is reused in these rounds: there is no curve to draw"
+    assert curve_text(ROUNDS[:1], uncoloured, 80, True) == said
+    assert curve_text((), uncoloured, 80, True) == said
+
+
+@pytest.mark.parametrize(("tier", "letter"), [("L1", "1"), ("SSD", "S"), ("L", "L"), ("", "?")])
+def test_letters(tier: str, letter: str) -> None:
+    assert letter_of(tier) == letter
+
+
+def test_more_rounds_than_columns_are_thinned() -> None:
+    """Of a thousand rounds the first and the last are shown, and the picture fits."""
+    rounds = [hits(number, L2=1 / number) for number in range(1, 1001)]
+    text = curve_text(rounds, uncoloured, 60, True)
+    assert max(len(line) for line in text.splitlines()) <= 60
+    numbers = text.splitlines()[-2].split()
+    assert (numbers[0], numbers[1], numbers[-1]) == ("round", "2", "1000")
+    figure = capacity_figure(Capacity((), 1, tuple(rounds)))
+    assert figure.count("<circle") == MOST_MARKS + 1  # one in the key
+
+
+parts = st.floats(0, 1)
+
+
+@st.composite
+def any_rounds(draw: st.DrawFn) -> list[Round]:
+    names = TIERS[: draw(st.integers(1, 4))]
+    found = []
+    for number in range(1, draw(st.integers(1, 60)) + 1):
+        spans = [sorted((draw(parts), draw(parts))) for _ in names]
+        told = [(name, low, high) for name, (low, high) in zip(names, spans, strict=True)]
+        found.append(Round(number, number * 10, (number - 1) * 10, tuple(told), ()))
+    return found
+
+
+@given(any_rounds(), st.integers(40, 140), st.booleans())
+def test_any_curve_fits_and_is_the_same_each_time(
+    rounds: list[Round], width: int, plain: bool
+) -> None:
+    text = curve_text(rounds, uncoloured, width, plain)
+    assert text == curve_text(rounds, uncoloured, width, plain)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert not plain or text.isascii()
+    if "|" in text:
+        assert sum("|" in line for line in text.splitlines()) == ROWS
+
+
+@given(any_rounds())
+def test_a_figure_stays_within_its_frame(rounds: list[Round]) -> None:
+    """No point of a line lies outside of 360 by 230."""
+    tier = Tier("L2", "host memory", Bounds(1, 2), Unknown("no model"), "1 x 2")
+    figure = capacity_figure(Capacity((tier,), 1, tuple(rounds)))
+    for points in re.findall(r'points="([^"]*)"', figure):
+        for point in points.split():
+            x, y = (float(number) for number in point.split(","))
+            assert 0 <= x <= 360
+            assert 0 <= y <= 230

@@ -1,0 +1,222 @@
+"""The page of a check: everything that was found, as text, and pictures that cannot break it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.finding import Consequence, Evidence, Finding, Status
+from checks.unknown import Unknown
+from preflight.capacity.capacity_records import Bounds, Capacity, Round, Tier
+from preflight.check.check_report import Findings, Report, report
+from preflight.pictures.capacity_figure import capacity_figure
+from preflight.pictures.html_page import Html, escape
+from preflight.pictures.html_report import Made, Section, error_page, report_page
+from preflight.pictures.memory_figure import memory_figure
+from preflight.pictures.memory_map import Bar, MemoryMap, Part, Place
+from preflight.pictures.topology_figure import nearest, topology_figure
+from preflight.topology.topology_records import Device, Node, Topology
+from tests.pictures.markup import Markup, faults
+from tests.pictures.test_html_page import ANY_TEXT
+
+FAIL, UNKNOWN, WARN, PASS, SKIP = Status
+MADE = Made("1.2.3", "2026-01-02 03:04 UTC")
+
+FINDINGS = st.builds(
+    Finding,
+    st.sampled_from(["a.b", "memlock.limit"]),
+    st.sampled_from(list(Status)),
+    ANY_TEXT,
+    ANY_TEXT,
+    ANY_TEXT,
+    ANY_TEXT,
+    ANY_TEXT,
+    st.lists(st.builds(Evidence, ANY_TEXT, ANY_TEXT), max_size=2).map(tuple),
+    ANY_TEXT,
+)
+
+
+def reported(findings: list[Finding], command: str = "run this", root: str = "/") -> Report:
+    consequences = {"a.b": Consequence.DIES_LATER}
+    found = Findings(findings, consequences, lambda _: (command, "# and this"))
+    return report(found, {"memlock.limit": "known"}, None, root)
+
+
+@given(st.lists(FINDINGS, max_size=4), ANY_TEXT, ANY_TEXT, ANY_TEXT)
+def test_any_finding_is_text(findings: list[Finding], command: str, root: str, reason: str) -> None:
+    sections = [Section("A", lambda: Unknown(reason)), Section("B", lambda: escape(reason))]
+    document = report_page(reported(findings, command, root), sections, MADE)
+    assert faults(document) == []
+    document.encode()
+
+
+def test_a_finding_is_told_whole() -> None:
+    """Verdict, have, need, formula, what follows, where it was seen, what to do, commands."""
+    finding = Finding(
+        "a.b",
+        FAIL,
+        "rank 0",
+        "1 GiB",
+        "2 GiB",
+        "2 x 1 GiB",
+        "it is refused",
+        (Evidence("/proc/x", "12"),),
+        "free some",
+    )
+    markup = Markup(report_page(reported([finding]), [], MADE))
+    for said in (
+        "a launch dies later on this host",
+        "1 fail",
+        "a.b: rank 0",
+        "1 GiB",
+        "2 GiB",
+        "2 x 1 GiB",
+        "it is refused: dies later",
+        "/proc/x: 12",
+        "To do: free some",
+        "run this\n# and this",
+        "mooncake-preflight 1.2.3, 2026-01-02 03:04 UTC",
+    ):
+        assert said in markup.text
+    assert markup.all("article") == [{"class": "card fail"}]
+
+
+def test_the_worst_stands_first_and_passes_are_folded() -> None:
+    findings = [Finding("a.b", status, f"thing {status.value}") for status in Status]
+    text = report_page(reported(list(reversed(findings))), [], MADE)
+    places = [text.index(f"thing {status.value}") for status in Status]
+    assert places == sorted(places)
+    assert text.index("<details><summary>What passed: 1") < places[3]
+    assert '<article class="card pass">' not in text
+
+
+def test_what_is_ignored_stays_visible_with_its_reason() -> None:
+    text = report_page(reported([Finding("memlock.limit", FAIL, "rank 0")]), [], MADE)
+    markup = Markup(text)
+    assert markup.all("article") == [{"class": "card ignored"}]
+    assert "was fail; known" in markup.text
+
+
+def test_a_picture_that_breaks_leaves_the_page_whole() -> None:
+    def broken() -> Html:
+        raise KeyError("<b>")
+
+    sections = [Section("Memory", broken), Section("More", lambda: Html("<p>here</p>"))]
+    text = report_page(reported([]), sections, MADE)
+    assert faults(text) == []
+    assert "Not shown: defect of this picture: KeyError" in Markup(text).text
+    assert "<p>here</p>" in text
+
+
+@given(ANY_TEXT)
+def test_an_error_is_a_page_too(message: str) -> None:
+    document = error_page(message, MADE)
+    assert faults(document) == []
+    assert "No answer" in Markup(document).text
+
+
+# Figures -------------------------------------------------------------------------------------
+
+
+def within(figure: Html) -> str:
+    """A figure as a document of its own."""
+    return report_page(reported([]), [Section("A", lambda: figure)], MADE)
+
+
+@given(ANY_TEXT, ANY_TEXT, st.integers(0, 5), st.booleans())
+def test_a_memory_map_of_any_names_is_well_formed(
+    name: str, note: str, over: int, known: bool
+) -> None:
+    bar = Bar(20 - over, (Part("used", 5), Part("pool", 5), Part("l2", 10)), over, (note,))
+    after = bar if known else Unknown(note)
+    places = (Place(name, bar, after), Place(name, Unknown(note), None))
+    assert faults(within(memory_figure(MemoryMap(places)))) == []
+
+
+@given(ANY_TEXT, ANY_TEXT, st.sampled_from(["PIX", "SYS", "odd", Unknown("why")]))
+def test_a_topology_of_any_names_is_well_formed(name: str, what: str, path: str | Unknown) -> None:
+    gpu = Device("gpu", f"GPU{name}", name, 0, what, (what,))
+    nic = Device("nic", f"nic{name}", "", None, what)
+    node = Node(0, name, Unknown(what))
+    found = Topology((node,), (gpu,), (nic,), {(gpu.name, nic.name): path})
+    assert faults(within(topology_figure(found))) == []
+
+
+@given(ANY_TEXT, ANY_TEXT)
+def test_a_capacity_of_any_names_is_well_formed(name: str, what: str) -> None:
+    tier = Tier(name, what, Unknown(what), Bounds(1, 2), what, Bounds(3, 3))
+    rounds = tuple(Round(n, n, n - 1, ((name, 0.2, 0.4),), (name,)) for n in (1, 2, 3))
+    assert faults(within(capacity_figure(Capacity((tier,), 1, rounds)))) == []
+
+
+def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
+    """Shares in per cent: 5, 5, 10 of 20, of which the last 4 are not there."""
+    bar = Bar(16, (Part("used", 5), Part("pool", 5), Part("l2", 10)), 4)
+    figure = memory_figure(MemoryMap((Place("host", bar, None),)))
+    shapes = Markup(f"<!DOCTYPE html>\n{figure}").all("rect")
+    drawn = [
+        (each["x"], each["width"], each["class"]) for each in shapes if each.get("height") == "30"
+    ]
+    assert drawn == [
+        ("0.0000%", "25.0000%", "k-used"),
+        ("25.0000%", "25.0000%", "k-pool"),
+        ("25.0000%", "25.0000%", "p-dots"),
+        ("50.0000%", "50.0000%", "k-l2"),
+        ("80.0000%", "20.0000%", "p-over"),
+    ]
+    label = next(
+        each["aria-label"]
+        for each in Markup(f"<!DOCTYPE html>\n{figure}").all("svg")
+        if each.get("class") == "membar"
+    )
+    assert label == (
+        "host now: system and other processes 5 B, HugeTLB pages, free 5 B, L2 10 B; "
+        "4 B of it is not there"
+    )
+
+
+GPU0 = Device("gpu", "GPU0", "0000:01:00.0", 0, "NVIDIA H20")
+GPU1 = Device("gpu", "GPU1", "0000:02:00.0", 1, "NVIDIA H20", ("rank 1",))
+NIC0 = Device("nic", "mlx5_0", "0000:03:00.0", 0, "mlx5 400 Gb/s ACTIVE", ("rank 0", "rank 1"))
+NIC1 = Device("nic", "mlx5_1", "0000:04:00.0", 0, "mlx5 400 Gb/s DOWN")
+TOPOLOGY = Topology(
+    (Node(0, "0-7", 1 << 30), Node(1, "8-15", 1 << 30)),
+    (GPU0, GPU1),
+    (NIC0, NIC1),
+    {
+        ("GPU0", "mlx5_0"): "NODE",
+        ("GPU0", "mlx5_1"): "PIX",
+        ("GPU1", "mlx5_0"): "SYS",
+        ("GPU1", "mlx5_1"): Unknown("not read"),
+    },
+)
+
+
+def test_each_gpu_is_joined_to_its_nearest_nics() -> None:
+    assert nearest(TOPOLOGY, "GPU0") == ("PIX", ("mlx5_1",))
+    assert nearest(TOPOLOGY, "GPU1") == ("SYS", ("mlx5_0",))
+    assert nearest(TOPOLOGY, "GPU2") is None
+    markup = Markup(f"<!DOCTYPE html>\n{topology_figure(TOPOLOGY)}")
+    # One line within node 0; the other NIC is in another box, and is told in words.
+    joined = [each for each in markup.all("line") if each.get("x1") != "0"]
+    assert [each["class"] for each in joined] == ["path pix"]
+    assert "GPU1: its nearest NIC (mlx5_0) is not on its node" in markup.text
+    assert "PIX: through one PCIe switch" in markup.text
+
+
+def test_what_the_launch_uses_is_marked_and_named() -> None:
+    markup = Markup(f"<!DOCTYPE html>\n{topology_figure(TOPOLOGY)}")
+    kinds = [each["class"] for each in markup.all("rect")]
+    assert kinds == ["device gpu", "device nic taken", "device nic", "device gpu taken"]
+    assert "rank 0-1" in markup.text
+
+
+def test_a_device_on_no_known_node_has_a_box_of_its_own() -> None:
+    stray = GPU0._replace(node=None)
+    figure = topology_figure(TOPOLOGY._replace(gpus=(stray, GPU1)))
+    assert "on no known node" in Markup(f"<!DOCTYPE html>\n{figure}").text
+
+
+def test_a_host_without_devices_says_so() -> None:
+    figure = topology_figure(Topology((), (), (), {}))
+    assert "No GPU and no RDMA device is seen here" in Markup(f"<!DOCTYPE html>\n{figure}").text

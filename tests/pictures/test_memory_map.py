@@ -1,0 +1,353 @@
+"""The memory map: its parts are the memory, to the byte, and what is not there is said."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.facts import Facts
+from checks.units import GIB, MIB
+from checks.unknown import Unknown
+from preflight.host_source import LaunchWords, Sized, open_host, size_and_needs
+from preflight.pictures.launch_takes import Take, launch_takes
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, memory_map
+from tests.pictures.memory_hosts import (
+    ONE_NODE,
+    PAGE,
+    TWO_NODES,
+    WHY,
+    MemoryNode,
+    memory_facts,
+)
+from tests.synthetic import build_host, gpu_host
+from tests.test_synthetic import FITTED, LAUNCH
+
+
+def bar(found: MemoryMap, name: str, *, now: bool = False) -> Bar:
+    place = next(place for place in found.places if place.name == name)
+    shown = place.now if now else place.shown
+    assert isinstance(shown, Bar)
+    return shown
+
+
+def parts(shown: Bar) -> dict[str, int]:
+    return {part.kind: part.bytes // GIB for part in shown.parts}
+
+
+def take(owner: str, gib: int, node: int | None = None, page: int | None = PAGE) -> Take:
+    return Take(owner, gib * GIB, page, node)
+
+
+# Cases, in GiB -------------------------------------------------------------------------------
+
+
+def test_without_a_launch_the_host_is_shown_as_it_is() -> None:
+    """System, others' pages, free pages, free memory and the reserve of 10 GiB."""
+    found = memory_map(memory_facts(TWO_NODES), None)
+    assert [place.name for place in found.places] == ["node 0", "node 1", "host"]
+    assert parts(bar(found, "node 0")) == {"used": 4, "held": 4, "pool": 16, "free": 40}
+    host = bar(found, "host")
+    assert parts(host) == {"used": 8, "held": 8, "pool": 32, "free": 70, "reserve": 10}
+    assert all(place.after is None for place in found.places)
+
+
+def test_a_launch_takes_its_pages_from_the_pool_and_the_rest_from_free_memory() -> None:
+    """16 GiB of free pages: L2 of 12 leaves 4; 6 GiB on regular pages come from the 40 free."""
+    takes = [take("l2", 12, 0), take("segment", 6, 0, None)]
+    found = memory_map(memory_facts(TWO_NODES), takes)
+    node = bar(found, "node 0")
+    assert parts(node) == {
+        "used": 4,
+        "held": 4,
+        "l2_huge": 12,
+        "pool": 4,
+        "segment": 6,
+        "free": 34,
+    }
+    assert node.notes == ()
+    assert parts(bar(found, "node 0", now=True)) == {"used": 4, "held": 4, "pool": 16, "free": 40}
+    assert parts(bar(found, "node 1")) == {"used": 4, "held": 4, "pool": 16, "free": 40}
+
+
+def test_pages_that_are_not_reserved_yet_come_out_of_free_memory() -> None:
+    found = memory_map(memory_facts(TWO_NODES), [take("l2", 24, 1)])
+    node = bar(found, "node 1")
+    assert parts(node) == {"used": 4, "held": 4, "l2_huge": 24, "free": 32}
+    assert node.notes == ("8.00 GiB of the huge pages are not reserved yet",)
+    assert node.over_bytes == 0
+
+
+def test_what_is_bound_to_no_node_stands_apart_and_in_the_host() -> None:
+    found = memory_map(memory_facts(TWO_NODES), [take("arena", 20), take("other", 1, None, None)])
+    assert [place.name for place in found.places] == ["node 0", "node 1", "any node", "host"]
+    assert parts(bar(found, "any node")) == {"arena_huge": 20, "other": 1}
+    assert bar(found, "any node").total_bytes is None
+    assert "arena_huge" not in parts(bar(found, "node 0"))
+    assert parts(bar(found, "host"))["arena_huge"] == 20
+
+
+def test_more_than_there_is_is_shown_as_such() -> None:
+    """60 available, 70 asked for: the parts keep their sizes, and 10 of them are not there."""
+    found = memory_map(memory_facts(ONE_NODE), [take("l2", 70, None, None)])
+    host = bar(found, "host")
+    assert parts(host) == {"used": 4, "l2": 70}
+    assert host.over_bytes == 10 * GIB
+    assert host.notes == ("over-committed: 10.00 GiB more than there is",)
+
+
+def test_a_launch_that_leaves_less_than_the_reserve_says_how_much() -> None:
+    """60 available, 53 asked for: 7 of the reserve's 10 are left, and nothing is free."""
+    host = bar(memory_map(memory_facts(ONE_NODE), [take("l2", 53, None, None)]), "host")
+    assert parts(host) == {"used": 4, "l2": 53, "reserve": 7}
+    assert host.notes == ("7.00 GiB left of 10.00 GiB reserve",)
+
+
+def test_what_the_cgroup_forbids_is_not_free() -> None:
+    """60 available, 20 allowed: 40 are closed; 25 asked for are 5 too many."""
+    facts = memory_facts(ONE_NODE, cgroup=20 * GIB)
+    now = bar(memory_map(facts, None), "host")
+    assert parts(now) == {"used": 4, "closed": 40, "free": 10, "reserve": 10}
+    host = bar(memory_map(facts, [take("l2", 25, None, None)]), "host")
+    assert parts(host) == {"used": 4, "closed": 40, "l2": 25}
+    assert host.over_bytes == 5 * GIB
+    assert host.notes == (
+        "the memory cgroup allows 20.00 GiB more",
+        "over-committed: 5.00 GiB more than the memory cgroup allows",
+    )
+
+
+def test_promised_pages_are_others_and_their_node_is_not_known() -> None:
+    facts = memory_facts(TWO_NODES, reserved_pages=1024)
+    found = memory_map(facts, None)
+    assert parts(bar(found, "host"))["held"] == 10
+    assert parts(bar(found, "host"))["pool"] == 30
+    assert parts(bar(found, "node 0"))["pool"] == 16
+    said = "2.00 GiB of all nodes' free huge pages are promised to others"
+    assert bar(found, "node 0").notes == (said,)
+
+
+def test_a_pool_that_cannot_be_read_is_drawn_as_unknown() -> None:
+    facts = memory_facts(ONE_NODE, pools=Unknown("/sys: permission denied"))
+    assert parts(bar(memory_map(facts, None), "host")) == {"unknown": 4, "free": 50, "reserve": 10}
+    with_pages = memory_map(facts, [take("l2", 1)]).places[-1]
+    assert isinstance(with_pages.after, Unknown)
+    assert with_pages.after.reason == "/sys: permission denied"
+    without = bar(memory_map(facts, [take("l2", 1, None, None)]), "host")
+    assert parts(without)["l2"] == 1
+
+
+def test_a_kernel_without_huge_pages_has_none() -> None:
+    facts = memory_facts(ONE_NODE, pools=Unknown("no /sys/kernel/mm/hugepages", absent=True))
+    assert parts(bar(memory_map(facts, None), "host")) == {"used": 4, "free": 50, "reserve": 10}
+
+
+@pytest.mark.parametrize("topic", ["memory", "hugetlb", "numa"])
+def test_a_topic_that_was_not_read_is_no_number(topic: str) -> None:
+    facts = memory_facts(TWO_NODES)
+    missing = Facts(
+        {name: facts.topic(name) for name in ("memory", "hugetlb", "numa")} | {topic: WHY}
+    )
+    found = memory_map(missing, None)
+    host = found.places[-1]
+    assert host.name == "host"
+    if topic == "memory":
+        assert isinstance(host.now, Unknown)
+    elif topic == "hugetlb":
+        assert "unknown" in parts(bar(found, "host"))
+        assert "unknown" in parts(bar(found, "node 0"))
+    else:
+        assert len(found.places) == 1
+
+
+def test_an_unknown_launch_leaves_what_is_there_now() -> None:
+    found = memory_map(memory_facts(TWO_NODES), Unknown("--hicache-ratio without GPU memory"))
+    for place in found.places:
+        assert isinstance(place.now, Bar)
+        assert isinstance(place.after, Unknown)
+        assert place.after.reason == "--hicache-ratio without GPU memory"
+
+
+def test_pools_larger_than_the_memory_contradict_it() -> None:
+    """A container whose /proc/meminfo is made up, on a host with a large pool."""
+    node = MemoryNode(8 * GIB, 6 * GIB, 10240, 10240)
+    host = memory_map(memory_facts({0: node}), None).places[-1]
+    assert isinstance(host.now, Unknown)
+    assert "20.00 GiB" in host.now.reason
+
+
+def test_counters_that_are_a_little_apart_are_nobodys_memory() -> None:
+    """The pool grew by a page between two reads: the page was free memory when that was read."""
+    node = MemoryNode(64 * GIB, 44 * GIB, 10241, 10241)
+    host = bar(memory_map(memory_facts({0: node}), None), "host")
+    assert sum(part.bytes for part in host.parts) == 64 * GIB
+    assert host.bytes_of("used") == 0
+    assert host.bytes_of("pool") == 10241 * PAGE
+
+
+# Laws ----------------------------------------------------------------------------------------
+
+amounts = st.integers(0, 1 << 34)
+
+
+@st.composite
+def node_memories(draw: st.DrawFn) -> MemoryNode:
+    """A node whose numbers can stand together."""
+    used, available = draw(amounts), draw(amounts)
+    pages = draw(st.integers(0, 5000))
+    total = used + available + pages * PAGE
+    return MemoryNode(total, available, pages, draw(st.integers(0, pages)))
+
+
+hosts = st.lists(node_memories(), min_size=1, max_size=4).map(lambda nodes: dict(enumerate(nodes)))
+takes_of_any_kind = st.lists(
+    st.one_of(
+        st.builds(
+            Take,
+            st.sampled_from(["l2", "segment", "arena", "buffer", "other"]),
+            st.integers(1, 4000).map(lambda pages: pages * PAGE),
+            st.just(PAGE),
+            st.none() | st.integers(0, 3),
+        ),
+        st.builds(
+            Take,
+            st.sampled_from(["l2", "segment", "arena", "buffer", "other"]),
+            st.integers(1, 1 << 33),
+            st.none(),
+            st.none() | st.integers(0, 3),
+        ),
+    ),
+    max_size=6,
+)
+
+
+def every_bar(places: tuple[Place, ...]) -> list[Bar]:
+    return [
+        shown for place in places for shown in (place.now, place.after) if isinstance(shown, Bar)
+    ]
+
+
+@given(hosts, takes_of_any_kind, st.none() | amounts, st.integers(0, 100))
+def test_the_parts_are_the_memory_and_what_is_over(
+    nodes: dict[int, MemoryNode], takes: list[Take], cgroup: int | None, reserved: int
+) -> None:
+    """Sum of the parts = MemTotal + what is asked for and not there; nothing is negative."""
+    facts = memory_facts(nodes, cgroup=cgroup, reserved_pages=reserved)
+    found = memory_map(facts, takes)
+    for shown in every_bar(found.places):
+        size = sum(part.bytes for part in shown.parts)
+        if shown.total_bytes is not None:
+            assert size == shown.total_bytes + shown.over_bytes
+        assert all(part.bytes > 0 for part in shown.parts)
+        assert shown.over_bytes >= 0
+        order = [list(KINDS).index(part.kind) for part in shown.parts]
+        assert order == sorted(set(order))
+        if shown.over_bytes:
+            assert not shown.bytes_of("free")
+            assert not shown.bytes_of("reserve")
+    host = found.places[-1]
+    assert isinstance(host.after, Bar)
+    assert host.after.total_bytes == sum(node.total for node in nodes.values())
+
+
+@given(hosts, takes_of_any_kind)
+def test_the_launch_is_shown_whole_however_short_memory_is(
+    nodes: dict[int, MemoryNode], takes: list[Take]
+) -> None:
+    """No part of the launch is clipped: of the host its sum is the sum of what is taken."""
+    host = memory_map(memory_facts(nodes), takes).places[-1]
+    assert isinstance(host.after, Bar)
+    owners = ("l2", "segment", "arena", "buffer", "other")
+    kinds = {*owners, *(f"{owner}_huge" for owner in owners)}
+    shown = sum(part.bytes for part in host.after.parts if part.kind in kinds)
+    assert shown == sum(take.bytes for take in takes)
+
+
+@given(hosts, takes_of_any_kind)
+def test_more_memory_never_makes_the_overcommitment_larger(
+    nodes: dict[int, MemoryNode], takes: list[Take]
+) -> None:
+    more = {
+        number: node._replace(total=node.total + GIB, available=node.available + GIB)
+        for number, node in nodes.items()
+    }
+    before, after = (
+        memory_map(memory_facts(each), takes).places[-1].after for each in (nodes, more)
+    )
+    assert isinstance(before, Bar)
+    assert isinstance(after, Bar)
+    assert after.over_bytes <= before.over_bytes
+
+
+# A launch as it is written ----------------------------------------------------------------------
+
+
+def sized(path: Path, text: str) -> Sized:
+    tree, script = path / "tree", path / "launch.sh"
+    tree.mkdir()
+    script.write_text(text)
+    words = LaunchWords((str(script),), mooncake_version="0.3.14", sglang_version="0.5.23")
+    found = size_and_needs(words, open_host(str(build_host(tree, FITTED))))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LAUNCH,
+        LAUNCH.replace("export MC_STORE_USE_HUGEPAGE=1", ""),
+        f"export MC_MMAP_ARENA_POOL_SIZE=20gb\n{LAUNCH}",
+    ],
+    ids=["huge pages", "regular pages", "arena"],
+)
+def test_what_is_drawn_is_what_the_checks_judge_by(tmp_path: Path, text: str) -> None:
+    """The takes of a launch come to the sums of its processes' needs, on either kind of page."""
+    found = sized(tmp_path, text)
+    takes = launch_takes(found)
+    assert not isinstance(takes, Unknown)
+    huge = sum(take.bytes for take in takes if take.page_bytes is not None)
+    regular = sum(take.bytes for take in takes if take.page_bytes is None)
+    processes = found.needs.processes
+    assert huge == sum(p.hugetlb_bytes for p in processes if isinstance(p.hugetlb_bytes, int))
+    assert regular == sum(p.regular_bytes for p in processes if isinstance(p.regular_bytes, int))
+    assert huge + regular > 200 * GIB
+    assert {take.node for take in takes} == {0, 1}
+
+
+def test_owners_are_told_apart(tmp_path: Path) -> None:
+    """8 ranks: 30 * 10**9 bytes of L2 each and a page, a segment of 8 GiB, a buffer of 16 MiB."""
+    takes = launch_takes(sized(tmp_path, LAUNCH))
+    assert not isinstance(takes, Unknown)
+    sizes: dict[str, int] = {}
+    for each in takes:
+        sizes[each.owner] = sizes.get(each.owner, 0) + each.bytes
+    assert sizes["segment"] == 64 * GIB
+    assert sizes["buffer"] == 8 * 16 * MIB
+    assert 8 * 30 * 10**9 <= sizes["l2"] < 8 * 30 * 10**9 + 8 * GIB
+    assert set(sizes) == {"segment", "buffer", "l2"}
+
+
+def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:
+    """--hicache-ratio of a model that nobody knows: the L2 pool has no upper bound."""
+    launch = LAUNCH.replace("--hicache-size 30", "--hicache-ratio 2")
+    found = sized(tmp_path, re.sub(r"--model-path \S+", "--model-path nobody/knows", launch))
+    takes = launch_takes(found)
+    assert isinstance(takes, Unknown)
+    assert "nobody/knows" in takes.reason
+
+
+def test_the_synthetic_host_is_read_as_it_was_built(tmp_path: Path) -> None:
+    """1 TiB on each of two nodes, through the real readers."""
+    from checks.reading import read_facts
+    from checks.root import Root
+
+    root = Root(str(build_host(tmp_path, gpu_host())))
+    facts = read_facts(root, None, 600.0, ["memory", "hugetlb", "numa"])
+    found = memory_map(facts, None)
+    assert [place.name for place in found.places] == ["node 0", "node 1", "host"]
+    for name in ("node 0", "node 1"):
+        assert bar(found, name).total_bytes == 1024 * GIB
