@@ -34,6 +34,7 @@ from preflight.check.check_command import CheckRequest, check
 from preflight.check.check_json import report_object
 from preflight.check.plain_data import plain
 from preflight.host_source import Host, LaunchWords, open_host
+from preflight.launches.secret_names import is_secret
 from preflight.preflight_command import run
 from tests.check_fakes import installed
 from tests.checks.recorded import CAPTURES, recorded
@@ -153,6 +154,24 @@ def test_the_command_writes_a_small_private_file_without_secrets(
     assert str(path) in capsys.readouterr().out
     assert run(["check", "--root", str(path), "-q"]) in (0, 1, 2, 3)
     assert "launch.sh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("--api-key", True),
+        ("HF_TOKEN", True),
+        ("MC_METADATA_HTTP_TOKEN", True),
+        ("DB_PASSWORD", True),
+        ("--max-total-tokens", False),
+        ("--speculative-num-draft-tokens", False),
+        ("--tokenizer-path", False),
+        ("--model-path", False),
+    ],
+)
+def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
+    """A number taken for a secret would be gone from everywhere in the capture."""
+    assert is_secret(name) is secret
 
 
 def test_a_capture_that_cannot_be_written_leaves_nothing(

@@ -9,7 +9,7 @@ from typing import Any
 from checks.unknown import Unknown
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_source import Command, Origin, ReadFile, Reading, SourceNote, Word
-from preflight.launches.secret_names import SECRET
+from preflight.launches.secret_names import is_secret
 from preflight.launches.written_launch import WrittenLaunch
 from preflight.sizing.source_inputs import SourceOptions
 
@@ -34,7 +34,7 @@ _RECORDS: dict[str, Any] = {
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's variables that count, those that may be secret without their value."""
     return {
-        name: REMOVED if SECRET.search(name) else value
+        name: REMOVED if is_secret(name) else value
         for name, value in sorted(environment.items())
         if _READ.match(name)
     }
@@ -98,7 +98,7 @@ def _public(command: Command) -> Command:
 def _secrets(reading: Reading) -> Iterator[str]:
     for command in reading.commands:
         for name, word in command.environment.items():
-            if SECRET.search(name) and len(word.text) >= _LEAST_SECRET:
+            if is_secret(name) and len(word.text) >= _LEAST_SECRET:
                 yield word.text
         yield from _secret_words([word.text for word in command.words])
         for wrapper in command.wrappers:
@@ -110,9 +110,9 @@ def _secret_words(words: Iterable[str]) -> Iterator[str]:
     before = ""
     for word in words:
         name, equals, value = word.partition("=")
-        if equals and SECRET.search(name):
+        if equals and is_secret(name):
             yield value
-        elif before.startswith("-") and "=" not in before and SECRET.search(before):
+        elif before.startswith("-") and "=" not in before and is_secret(before):
             yield word
         before = word
 

@@ -24,7 +24,7 @@ from checks.rdma_verbs import DeviceNode
 from checks.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.unknown import Unknown
 from checks.version_text import release_of
-from preflight.launches.secret_names import SECRET
+from preflight.launches.secret_names import is_secret
 from preflight.plans.plan_records import Gap, PoolTarget, Reason, Request, Wish
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.
@@ -228,7 +228,7 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
 
 def is_read(name: str) -> bool:
     """Whether a variable is one that the launch's programs read, and no secret."""
-    return _READ.match(name) is not None and not SECRET.search(name)
+    return _READ.match(name) is not None and not is_secret(name)
 
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
@@ -240,7 +240,7 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
                 values.setdefault(name, {}).setdefault(value, process)
     found, conflicts, secrets = [], [], []
     for name, owners in sorted(values.items()):
-        if SECRET.search(name):
+        if is_secret(name):
             secrets.append(name)
             continue
         value, process = next(iter(owners.items()))
