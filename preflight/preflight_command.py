@@ -37,6 +37,7 @@ LATER = {
     "probe": "preflight.probes.probe_commands:probe",
     "topology": "preflight.topology.topology_commands:topology",
     "capacity": "preflight.capacity.capacity_commands:capacity",
+    "rehearse": "preflight.rehearsal.rehearse_commands:rehearse",
 }
 # Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
 ERROR_OBJECTS = {
@@ -44,6 +45,7 @@ ERROR_OBJECTS = {
     "probe": "preflight.probes.probe_report",
     "topology": "preflight.topology.topology_json",
     "capacity": "preflight.capacity.capacity_json",
+    "rehearse": "preflight.rehearsal.rehearse_json",
 }
 
 

@@ -13,6 +13,8 @@ from tests.lab.fault_guest import Seen, healthy_of, run_faults
 from tests.lab.faults import Fault
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
+from tests.lab.rehearsals import Rehearsal
+from tests.lab.rehearse_guest import SECONDS_EACH, Rehearsed, rehearsals_script, rehearsed_in
 from tests.real.conftest import Wheel, wheel_0_3_13, wheel_0_3_14, wheel_of
 
 __all__ = ["wheel_0_3_13", "wheel_0_3_14", "wheel_of"]  # fixtures
@@ -42,12 +44,14 @@ class Guests:
     """Both guests at once: either one keeps one processor busy."""
 
     def __init__(
-        self, pages: Callable[[], dict[str, Measured]], faults: Callable[[], dict[str, Seen]]
+        self,
+        pages: Callable[[], tuple[dict[str, Measured], Rehearsed]],
+        faults: Callable[[], dict[str, Seen]],
     ) -> None:
         kernel()
         preload()
         self._threads = ThreadPoolExecutor(2)
-        self.pages: Future[dict[str, Measured]] = self._threads.submit(pages)
+        self.pages: Future[tuple[dict[str, Measured], Rehearsed]] = self._threads.submit(pages)
         self.faults: Future[dict[str, Seen]] = self._threads.submit(faults)
 
     def end(self) -> None:
@@ -62,17 +66,22 @@ def guests(
 ) -> Iterator[Guests]:
     experiments: list[Experiment] = _wanted(request, "experiment")
     faults: list[Fault] = _wanted(request, "fault")
+    rehearsals: list[Rehearsal] = _wanted(request, "rehearsal")
     healthy = dict.fromkeys(healthy_of(fault) for fault in faults if fault.expect)
     in_order = dict.fromkeys((*healthy, *faults))
     wheels = {release: _wheel(request, wheel_of, release) for release in _releases(experiments)}
-    newest = request.getfixturevalue("wheel_0_3_13") if faults else None
+    newest = request.getfixturevalue("wheel_0_3_13") if faults or rehearsals else None
 
-    def pages() -> dict[str, Measured]:
+    def pages() -> tuple[dict[str, Measured], Rehearsed]:
+        if not experiments and not rehearsals:
+            return {}, {}
         folder = tmp_path_factory.mktemp("guest")
-        return measure(experiments, wheels, folder) if experiments else {}
+        then = rehearsals_script(rehearsals, newest, folder) if newest else ""
+        limit = SECONDS_EACH * len(rehearsals)
+        return measure(experiments, wheels, folder, then, limit), rehearsed_in(folder)
 
     def broken() -> dict[str, Seen]:
-        if newest is None:
+        if newest is None or not faults:
             return {}
         folder = tmp_path_factory.mktemp("faults")
         return run_faults(in_order, newest, folder, 120 + FAULT_SECONDS * len(in_order))
@@ -96,7 +105,13 @@ def _wheel(request: pytest.FixtureRequest, wheel_of: Callable[[str], Wheel], rel
 @pytest.fixture(scope="session")
 def measured(guests: Guests) -> dict[str, Measured]:
     """What each experiment of the tests that will run came to, by its id."""
-    return guests.pages.result()
+    return guests.pages.result()[0]
+
+
+@pytest.fixture(scope="session")
+def rehearsed(guests: Guests) -> Rehearsed:
+    """What each rehearsal of the tests that will run came to, by its id."""
+    return guests.pages.result()[1]
 
 
 @pytest.fixture(scope="session")

@@ -33,9 +33,13 @@ class Measured:
 
 
 def measure(
-    experiments: Iterable[Experiment], wheels: Mapping[str, Wheel], folder: Path
+    experiments: Iterable[Experiment],
+    wheels: Mapping[str, Wheel],
+    folder: Path,
+    then: str = "",
+    more_seconds: float = 0,
 ) -> dict[str, Measured]:
-    """By the experiment's id. ``wheels``: by release."""
+    """By the experiment's id. ``wheels``: by release. ``then``: lines of sh to run after them."""
     wanted = list(experiments)
     orders = {
         "preload": str(preload()),
@@ -45,8 +49,9 @@ def measure(
     file.write_text(json.dumps(orders))
     supervisor = shlex.join([sys.executable, str(HERE / "supervisor.py"), str(file)])
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    script = f"export PATH={path} PYTHONDONTWRITEBYTECODE=1 HOME=/root\nexec {supervisor} 2>&1\n"
-    lines = run_in_guest(script, folder, 60 + 25 * len(wanted))
+    script = f"export PATH={path} PYTHONDONTWRITEBYTECODE=1 HOME=/root\n"
+    script += f"{supervisor} 2>&1 || exit\n{then}"
+    lines = run_in_guest(script, folder, 60 + 25 * len(wanted) + more_seconds)
     measured: dict[str, Measured] = {}
     for line in lines:
         if line.startswith('{"id"'):

@@ -1,0 +1,204 @@
+"""One process of a rehearsal: allocates with the real library what it is told to, and says how.
+
+Run by the Python that has the library, which may have nothing of this program: standard library and
+``mooncake`` alone. Orders come as lines of JSON on one descriptor, answers go out on another; what
+the library itself writes goes to standard output and error, which are a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_MPOL_BIND = 2  # linux/mempolicy.h
+# set_mempolicy(2), by machine.
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_MAP_POPULATE, _MAP_HUGETLB, _SIZE_SHIFT = 0x08000, 0x40000, 26
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def become(order: dict[str, Any]) -> None:
+    """What the process is before it runs: ends with its parent, is bound, is the first to go."""
+    os.setsid()  # Ctrl-C reaches the command alone, which then ends this process
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != order["parent"]:
+        os._exit(1)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    if order["node"] is not None:
+        bind(order["node"])
+
+
+def bind(node: int) -> None:
+    """As ``numactl --cpunodebind --membind`` does, with which SGLang starts a rank."""
+    with open(f"/sys/devices/system/node/node{node}/cpulist") as file:
+        cpus = cpus_of(file.read())
+    allowed = cpus & os.sched_getaffinity(0)
+    if allowed:
+        os.sched_setaffinity(0, allowed)
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    words = (ctypes.c_ulong * (node // bits + 1))()
+    words[node // bits] = 1 << node % bits
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = _SET_MEMPOLICY.get(os.uname().machine)
+    if number is None:
+        raise OSError(0, f"no binding to a node on {os.uname().machine}")
+    # The kernel reads one bit less than it is told.
+    if libc.syscall(number, _MPOL_BIND, words, bits * len(words) + 1):
+        raise OSError(ctypes.get_errno(), "set_mempolicy")
+
+
+def cpus_of(text: str) -> set[int]:
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+class Player:
+    """Does one order after another; what it has allocated stays until the process ends."""
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+        self._pools: list[int] = []
+        self._store: Any = None
+
+    def do(self, order: dict[str, Any]) -> dict[str, Any]:
+        """``error`` holds the call and what it said, empty where it went well."""
+        what: Callable[[dict[str, Any]], str | None] = getattr(self, f"_{order['do']}")
+        began = time.monotonic()
+        try:
+            error = what(order) or ""
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            if order["do"] in ("setup", "dummy"):
+                error = f"setup raises {error}"
+        return {"error": error, "seconds": time.monotonic() - began}
+
+    def _load(self, order: dict[str, Any]) -> str:
+        if order["folder"] is not None:
+            sys.path.insert(0, order["folder"])
+        try:
+            # What the library reads at load it finds in the launch's environment.
+            from mooncake import store  # type: ignore[import-not-found]
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        self._library = store
+        return ""
+
+    def _pool(self, order: dict[str, Any]) -> None:
+        allocator = self._library.MooncakeHostMemAllocator()
+        self._kept.append(allocator)
+        self._pools.append(allocator.alloc(order["bytes"]))
+
+    def _own_pool(self, order: dict[str, Any]) -> str:
+        """As SGLang's own allocator, which does without huge pages where there are none."""
+        import mmap
+
+        size, page = order["bytes"], order["page_bytes"]
+        if page:
+            address = self._mapped(size, page)
+            if address is not None:
+                self._pools.append(address)
+                return ""
+        room = mmap.mmap(-1, max(1, size))
+        self._kept.append(room)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        if ctypes.CDLL(None).madvise(ctypes.c_void_p(address), len(room), _MADV_POPULATE_WRITE):
+            for offset in range(0, len(room), mmap.PAGESIZE):
+                room[offset] = 0
+        self._pools.append(address)
+        return ""
+
+    def _mapped(self, size: int, page: int) -> int | None:
+        import mmap
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _MAP_POPULATE | _MAP_HUGETLB
+        flags |= (page.bit_length() - 1) << _SIZE_SHIFT
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        found = libc.mmap(None, -(-size // page) * page, protection, flags, -1, 0)
+        return None if found == _FAILED or found is None else int(found)
+
+    def _setup(self, order: dict[str, Any]) -> str:
+        self._store = self._library.MooncakeDistributedStore()
+        code = self._store.setup(
+            order["host"],
+            order["metadata"],
+            order["segment_bytes"],
+            order["local_buffer_bytes"],
+            order["protocol"],
+            order["devices"],
+            order["master"],
+            **order["more"],
+        )
+        return f"setup returns {code}" if code else ""
+
+    def _dummy(self, order: dict[str, Any]) -> str:
+        self._store = self._library.MooncakeDistributedStore()
+        code = self._store.setup_dummy(
+            order["pool_bytes"], order["local_buffer_bytes"], order["client"]
+        )
+        return f"setup_dummy returns {code}" if code else ""
+
+    def _register(self, order: dict[str, Any]) -> str:
+        address = self._pools[order["pool"]] + order["offset"]
+        code = self._store.register_buffer(address, order["bytes"])
+        return f"register_buffer of {order['bytes']} bytes returns {code}" if code else ""
+
+    def _put(self, order: dict[str, Any]) -> str:
+        code = self._store.put(order["key"], value_of(order))
+        return f"put of {order['bytes']} bytes returns {code}" if code else ""
+
+    def _get(self, order: dict[str, Any]) -> str:
+        value = self._store.get(order["key"])
+        if value == value_of(order):
+            return ""
+        return f"get returns {len(value)} bytes, and not the {order['bytes']} that were put"
+
+
+def value_of(order: dict[str, Any]) -> bytes:
+    """The same in each process."""
+    import random
+
+    return random.Random(order["key"]).randbytes(order["bytes"])
+
+
+def play(orders: int, answers: int) -> None:
+    """Until there are no more orders, which is the end of the command."""
+    player = Player()
+    with os.fdopen(orders, encoding="utf-8") as lines:
+        for line in lines:
+            answer = json.dumps(player.do(json.loads(line)))
+            os.write(answers, f"{answer}\n".encode())
+
+
+def main() -> None:
+    del sys.path[0]  # this file's own folder, which is no place to import from
+    order = json.loads(sys.argv[1])
+    try:
+        become(order)
+        if order["program"]:
+            os.execvp(order["program"][0], order["program"])
+        play(order["orders"], order["answers"])
+    except OSError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(127)
+    os._exit(0)  # closing a client takes seconds; the kernel takes all back at once
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Launches that are rehearsed in the guest, on pools of 2 MiB pages per NUMA node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tests.real import rehearse_launches
+from tests.real.rehearse_launches import LLAMA, TCP, server, standalone
+
+ODD = "83886081"
+SPLIT = ("--nic-numa-nodes", "0,1")
+NOWHERE = ("--nic-numa-nodes", "none")
+HUNDREDTH = ("--scale", "100")
+# Within one process a value goes by a copy. Between processes it goes over soft-RoCE, which on an
+# emulated machine that is busy takes longer than a rehearsal waits.
+COPY: dict[str, Any] = {"MC_STORE_MEMCPY": "1"}
+ARENA: dict[str, Any] = {"MC_MMAP_ARENA_POOL_SIZE": "100mb"}
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One launch and what it is rehearsed on.
+
+    pools: pages on each node. nic_nodes: of the two devices; empty: they have none. words: beside
+    the launch. recorded: pages on each node, and pinned_mib pinned, measured before this program
+    existed. memlock_kib: RLIMIT_MEMLOCK, as user 1000. fails_at: the step that ends it.
+    """
+
+    id: str
+    script: str
+    pools: tuple[int, int] = (100, 100)
+    nic_nodes: tuple[int, ...] = (0, 1)
+    words: tuple[str, ...] = SPLIT
+    status: str = "starts"
+    recorded: tuple[int, int] | None = None
+    pages: int | None = None
+    pinned_mib: float | None = None
+    memlock_kib: int | None = None
+    error: str = ""
+
+
+def store(segment: str = "80mb", local: str = "16mb", **more: Any) -> str:
+    return rehearse_launches.store(segment, local, **COPY, **more)
+
+
+def ranks(*nodes: int, **more: Any) -> dict[str, Any]:
+    """A server whose ranks are bound to ``nodes``, a hundredth of its size."""
+    bound = ",".join(str(node) for node in nodes) or "none"
+    words = (*SPLIT, *HUNDREDTH, "--rank-numa-nodes", bound)
+    return {"script": server(tp=len(nodes) or 1, **COPY, **more), "words": words}
+
+
+SIGBUS, REFUSED = "SIGBUS (exit code 135)", "setup returns -600"
+NO_POOL = "RuntimeError: Failed to map shared memory: Cannot allocate memory"
+# Rows that were measured before this program existed; pages of a bound share are told by node.
+RECORDED = (
+    Rehearsal("R1 NICs on no node", store(), nic_nodes=(), words=NOWHERE, pages=48, pinned_mib=192),
+    Rehearsal("R2 NICs on both nodes", store(), pages=48, pinned_mib=192),
+    Rehearsal("R3 one node short", store(local="0"), (60, 4), status="fails", error=SIGBUS),
+    Rehearsal("R4 arena of 100mb", store(**ARENA), pages=90, pinned_mib=192),
+    Rehearsal("R5 no huge pages", store(huge=""), recorded=(0, 0), pinned_mib=192),
+    Rehearsal(
+        "R6 one NIC, on node 1",
+        store(local="0", MOONCAKE_DEVICE="rxe1"),
+        words=("--nic-numa-nodes", "1"),
+        pages=40,
+        pinned_mib=80,
+    ),
+    Rehearsal("R7 odd segment", store(ODD, "0"), recorded=(21, 21), pinned_mib=168),
+    Rehearsal(
+        "R8 pieces of 32 MiB",
+        store(local="0", MC_MAX_MR_SIZE=str(32 << 20)),
+        recorded=(20, 20),
+        pinned_mib=160,
+    ),
+    Rehearsal("R9 tcp", store(local="0", protocol=TCP), pages=40, pinned_mib=0),
+    Rehearsal("T2 host pool without huge pages", **ranks(hicache=6, huge="", segment="3gb")),
+    Rehearsal(
+        "T5 SSD offload",
+        store(
+            "32mb",
+            "0",
+            MOONCAKE_OFFLOAD_ENABLED="1",
+            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES="100000001",
+        ),
+        recorded=(8, 8),
+        pinned_mib=254.7,
+    ),
+    Rehearsal(
+        "T6 hot cache",
+        store("32mb", "0", MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20)),
+        recorded=(8, 8),
+        pinned_mib=192,
+    ),
+    Rehearsal(
+        "T7 hot cache in shared memory",
+        store(
+            "32mb",
+            "0",
+            MC_STORE_LOCAL_HOT_CACHE_SIZE=str(64 << 20),
+            MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
+        ),
+        pages=48,
+        pinned_mib=192,
+    ),
+    Rehearsal(
+        "T8 mooncake_client and a rank",
+        standalone(5, "3200MB", "0"),
+        words=(*SPLIT, *HUNDREDTH),
+    ),
+    Rehearsal(
+        "R12 arena and no local buffer", store(local="0", **ARENA), recorded=(20, 20),
+        pinned_mib=160,
+    ),
+)  # fmt: skip
+BOUND = (
+    Rehearsal("a rank on node 0", **ranks(0)),
+    Rehearsal("a rank on node 1", **ranks(1)),
+    Rehearsal("two ranks on node 0", pools=(190, 60), **ranks(0, 0, segment="4gb")),
+    Rehearsal("two ranks apart", pools=(120, 120), **ranks(0, 1)),
+    Rehearsal("two ranks apart, an arena", pools=(200, 200),
+        **ranks(0, 1, MC_MMAP_ARENA_POOL_SIZE="9gb")),
+    Rehearsal("two ranks apart, no huge pages", **ranks(0, 1, hicache=5, huge="")),
+    Rehearsal("four ranks", pools=(160, 160), **ranks(0, 0, 1, 1, hicache=5)),
+    Rehearsal("a hot cache", pools=(180, 100), **ranks(0, MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
+        MC_STORE_LOCAL_HOT_CACHE_SIZE="6400000000")),
+    Rehearsal("a rank, one NIC here", **{
+        **ranks(0, MOONCAKE_DEVICE="rxe0"), "words": (
+            "--nic-numa-nodes", "0", *HUNDREDTH, "--rank-numa-nodes", "0")}),
+    Rehearsal("a rank, the NIC elsewhere", **{
+        **ranks(0, MOONCAKE_DEVICE="rxe1"), "words": (
+            "--nic-numa-nodes", "1", *HUNDREDTH, "--rank-numa-nodes", "0")}),
+    Rehearsal("a rank with tcp", **ranks(1, protocol=TCP)),
+    Rehearsal("a rank of one latent row", **ranks(0, model=rehearse_launches.DEEPSEEK)),
+    Rehearsal("a rank's pool short on its node", pools=(47, 100), status="fails", error=NO_POOL,
+        **ranks(0)),
+    Rehearsal("a rank's local buffer short", pools=(48, 100), status="fails",
+        error="setup raises MemoryError: std::bad_alloc", **ranks(0)),
+    Rehearsal("a rank's segment short at once", pools=(70, 100), status="fails", error=REFUSED,
+        **ranks(0)),
+    Rehearsal("a rank's segment short elsewhere", pools=(120, 10), status="fails", error=SIGBUS,
+        **ranks(0)),
+    Rehearsal("the second rank short", pools=(120, 69), status="fails", error=REFUSED,
+        **ranks(0, 1)),
+    Rehearsal("a rank with tcp short", pools=(60, 100), status="fails", error=REFUSED,
+        **ranks(0, protocol=TCP)),
+)  # fmt: skip
+MIB32 = str(32 << 20)
+UNBOUND = (
+    Rehearsal("arena beside a split", store(MC_MMAP_ARENA_POOL_SIZE="16mb"), pages=48),
+    Rehearsal("arena unreadable", store(MC_MMAP_ARENA_POOL_SIZE="200MiB"), status="warns",
+        pages=48),
+    Rehearsal("tcp, arena", store(protocol=TCP, **ARENA), pages=50, pinned_mib=0),
+    Rehearsal("one NIC", store(MOONCAKE_DEVICE="rxe0"), words=("--nic-numa-nodes", "0"), pages=48,
+        pinned_mib=96),
+    Rehearsal("SSD offload, no huge pages", store(MIB32, huge="", MOONCAKE_OFFLOAD_ENABLED="1",
+        MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=MIB32), recorded=(0, 0), pinned_mib=160),
+    Rehearsal("in all short", store(), (23, 24), status="fails", error=REFUSED),
+    Rehearsal("a segment of regular pages too small", store("8mb", huge="", protocol=TCP),
+        status="fails", error=REFUSED),
+    # No value gets from a store with RDMA to one with TCP.
+    Rehearsal("two stores", store("40mb").replace("exec ", "").replace("5081\n", "5081 &\n")
+        + store("24mb", "8mb", protocol=TCP), status="warns", pages=8 + 20 + 4 + 12),
+    Rehearsal("a client alone", "export MC_STORE_USE_HUGEPAGE=1\nmooncake_client --protocol=rdma "
+        "--global_segment_size=80MB --local_buffer_size=16MB --master_server_address=10.0.0.1:1\n",
+        pages=48, pinned_mib=192),
+    Rehearsal("a rank beside a client, halves", standalone(5, "3200MB", "0", model=LLAMA),
+        words=(*SPLIT, *HUNDREDTH, "--sglang-version", "0.5.20")),
+)  # fmt: skip
+# Limits, as user 1000, who has no CAP_IPC_LOCK. A process pins 192 MiB.
+MEMLOCK = tuple(
+    Rehearsal(
+        f"memlock {kib} KiB",
+        store(),
+        status="fails" if kib < 196608 else "starts",
+        memlock_kib=kib,
+        error=REFUSED if kib < 196608 else "",
+    )
+    for kib in (90000, 196607, 196608)
+)
+ALL = RECORDED + BOUND + UNBOUND + MEMLOCK

@@ -1,0 +1,79 @@
+"""Launches to rehearse, as users write them: what starts a store, a server, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+RDMA, TCP = "rdma", "tcp"
+HUGE = "export MC_STORE_USE_HUGEPAGE=1\n"
+MASTER = "10.0.0.1:50051"
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"  # K and V of each layer apart
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"  # one latent row
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    return "".join(f"export {name}='{text}'\n" for name, text in variables.items())
+
+
+def store(
+    segment: str = "80mb",
+    local: str = "16mb",
+    protocol: str = RDMA,
+    huge: str = HUGE,
+    **more: str,
+) -> str:
+    """A script that starts a store service."""
+    variables = {
+        "MOONCAKE_PROTOCOL": protocol,
+        "MOONCAKE_MASTER": MASTER,
+        "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE",
+        "MOONCAKE_LOCAL_HOSTNAME": "here",
+        "MOONCAKE_GLOBAL_SEGMENT_SIZE": segment,
+        "MOONCAKE_LOCAL_BUFFER_SIZE": local,
+        **more,
+    }
+    service = "exec python3 -m mooncake.mooncake_store_service --port=5081\n"
+    return f"{huge}{exports(variables)}{service}"
+
+
+def server(
+    hicache: int = 10,
+    segment: str = "8gb",
+    tp: int = 1,
+    protocol: str = RDMA,
+    huge: str = HUGE,
+    flags: str = "--hicache-storage-backend mooncake",
+    model: str = LLAMA,
+    **more: str,
+) -> str:
+    """A script that starts an SGLang server; its sizes are for a scale of 100 or more."""
+    variables = {
+        "MOONCAKE_PROTOCOL": protocol,
+        "MOONCAKE_MASTER": MASTER,
+        "MOONCAKE_GLOBAL_SEGMENT_SIZE": segment,
+        **more,
+    }
+    return (
+        f"{huge}{exports(variables)}"
+        f"python3 -m sglang.launch_server --model-path {model} --tp {tp} "
+        f"--enable-hierarchical-cache --hicache-size {hicache} --page-size 64 {flags}\n"
+    )
+
+
+def standalone(
+    hicache: int,
+    segment: str,
+    local: str,
+    tp: int = 1,
+    protocol: str = RDMA,
+    model: str = DEEPSEEK,
+    **more: str,
+) -> str:
+    """Ranks without segments of their own, and the ``mooncake_client`` that has them."""
+    extra = '\'{"standalone_storage": true, "client_server_address": "127.0.0.1:5052"}\''
+    flags = f"--hicache-storage-backend mooncake --hicache-storage-backend-extra-config {extra} &"
+    ranks = server(hicache, "8gb", tp, protocol, flags=flags, model=model, **more)
+    return (
+        f"{ranks}mooncake_client --global_segment_size={segment} --local_buffer_size={local} "
+        f"--protocol={protocol} --master_server_address={MASTER}\n"
+    )
