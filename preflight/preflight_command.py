@@ -38,6 +38,7 @@ LATER = {
     "topology": "preflight.topology.topology_commands:topology",
     "capacity": "preflight.capacity.capacity_commands:capacity",
     "rehearse": "preflight.rehearsal.rehearse_commands:rehearse",
+    "fit": "preflight.fit.fit_commands:fit",
 }
 # Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
 ERROR_OBJECTS = {
@@ -46,6 +47,7 @@ ERROR_OBJECTS = {
     "topology": "preflight.topology.topology_json",
     "capacity": "preflight.capacity.capacity_json",
     "rehearse": "preflight.rehearsal.rehearse_json",
+    "fit": "preflight.fit.fit_json",
 }
 
 

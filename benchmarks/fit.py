@@ -1,0 +1,59 @@
+"""How long ``mooncake-preflight fit`` takes.
+
+Prints, for each goal: the wall time on a synthetic host with 8 GPUs and 8 NICs on two NUMA nodes,
+which is the largest there is, and its ratio to ``check`` of the same launch there; both are medians
+of processes that run in turn. Run it with the Python of an environment that this project is
+installed in, not in editable form: an editable install adds an import hook to every start.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.synthetic import build_host, gpu_host
+
+ROUNDS = 10
+MOST_SECONDS = 1.0
+SCRIPT = """\
+export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:1
+export MOONCAKE_GLOBAL_SEGMENT_SIZE=64gb MC_MMAP_ARENA_POOL_SIZE=56gb
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 8 --page-size 64 \\
+  --enable-hierarchical-cache --hicache-size 30 --hicache-storage-backend mooncake
+"""
+
+
+def seconds(command: list[str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    program = str(Path(sysconfig.get_path("scripts")) / "mooncake-preflight")
+    with tempfile.TemporaryDirectory() as folder:
+        root = build_host(Path(folder) / "host", gpu_host())
+        script = Path(folder) / "launch.sh"
+        script.write_text(SCRIPT)
+        where = ["--root", str(root), str(script)]
+        check = [program, "check", *where]
+        for goal in ("l2", "pool", "balanced"):
+            fit = [program, "fit", "--goal", goal, *where]
+            for command in (check, fit):
+                seconds(command)  # the files are in the page cache, and compiled
+            rounds = [(seconds(check), seconds(fit)) for _ in range(ROUNDS)]
+            ours = statistics.median(fitted for _, fitted in rounds)
+            ratio = statistics.median(fitted / checked for checked, fitted in rounds)
+            limit = f" (to stay below {1000 * MOST_SECONDS:.0f})" if goal == "l2" else ""
+            print(f"--goal {goal}: {1000 * ours:.0f} ms{limit}, {ratio:.2f} times check")
+
+
+if __name__ == "__main__":
+    main()

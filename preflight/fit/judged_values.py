@@ -1,0 +1,194 @@
+"""One launch with one set of values, judged on the host as it will be once the plan is applied.
+
+It is what ``check`` does: the same sizing, the same needs, the same checks. Only the launch's
+values are changed first, and the host's pools are set to what ``plan`` computes for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from checks.facts import READERS, Facts
+from checks.finding import Check, Finding, Judge, Status
+from checks.hugetlb_facts import HugetlbFacts
+from checks.judging import judge
+from checks.launch_needs import LaunchNeeds
+from checks.memory_checks import regular_bytes
+from checks.memory_facts import MemoryFacts
+from checks.root import Root
+from checks.units import format_bytes
+from checks.unknown import Unknown
+from preflight.check.check_launch import launch_findings
+from preflight.check.check_needs import launch_needs
+from preflight.fit.launch_values import Knobs, Values, with_values
+from preflight.fit.planned_root import planned_root
+from preflight.launches.written_launch import WrittenLaunch, size_written
+from preflight.plans.plan_launch import pools
+from preflight.plans.plan_records import PoolTarget
+from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_sizing import SourceSizing
+
+# What a plan changes of the facts; all others are read once.
+_PLANNED_TOPICS = ("memory", "hugetlb", "numa")
+_RESERVATION = "hugetlb.reservation"
+KEEP = "fit.keep"
+# The checks that hold a size against the host. Others count too where sizes change what they find.
+GATES = (
+    "launch.sizes",
+    "launch.cannot-map",
+    "sglang.admission-gate",
+    "memory.host",
+    "memory.cgroup",
+    "memory.overcommit",
+    "numa.node-memory",
+    "shm.space",
+    "hugetlb.shortage",
+    "hugetlb.node-shortage",
+    "hugetlb.page-size",
+    "hugetlb.cgroup-limit",
+    _RESERVATION,
+    "memlock.limit",
+    "rdma.region-size",
+    "rdma.table-capacity",
+    KEEP,
+)
+
+
+class HostState(NamedTuple):
+    """A host as it is now. facts: all topics, read once. keep_bytes: to stay available."""
+
+    root: Root
+    facts: Facts
+    checks: Sequence[tuple[Check, Judge]]
+    keep_bytes: int
+
+
+class LaunchState(NamedTuple):
+    """A launch as it is written, and the places of its sizes."""
+
+    launch: WrittenLaunch
+    options: SourceOptions
+    sizes: Knobs
+
+
+class Judgement(NamedTuple):
+    """What ``check`` would say. pools: the plan's. planned: the host with them."""
+
+    values: Values
+    sizing: SourceSizing
+    needs: LaunchNeeds
+    pools: tuple[PoolTarget, ...]
+    planned: Root
+    facts: Facts
+    findings: tuple[Finding, ...]
+
+    def of(self, ids: Iterable[str], *statuses: Status) -> tuple[Finding, ...]:
+        wanted = frozenset(ids)
+        return tuple(f for f in self.findings if f.check in wanted and f.status in statuses)
+
+
+def judged_values(
+    state: LaunchState,
+    host: HostState,
+    values: Values,
+    ids: Iterable[str] | None = None,
+) -> Judgement:
+    """Judge ``values``; ``ids``: of the host's checks these alone (those of the launch always).
+
+    With ``ids`` a candidate whose pages cannot be reserved is judged no further. Raises UsageError
+    as sizing does.
+    """
+    launch, sizing = sized_values(state, host, values)
+    needs = launch_needs(sizing)
+    targets, gaps = _targets(needs, host.facts)
+    before = [pair for pair in host.checks if pair[0].id == _RESERVATION]
+    findings = [*_tolerated(judge(host.facts, needs, before)), *gaps]
+    facts, planned = host.facts, host.root
+    if ids is not None and any(found.status is Status.FAIL for found in findings):
+        return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
+    wanted = None if ids is None else frozenset(ids)
+    chosen = [
+        (check, judge_one)
+        for check, judge_one in host.checks
+        if check.id != _RESERVATION and (wanted is None or check.id in wanted)
+    ]
+    planned = planned_root(host.root, targets, needs.default_page_bytes)
+    if planned is not host.root:
+        sizing = size_written(launch, state.options, planned)
+        needs = launch_needs(sizing)
+        facts = facts_with_pools(planned, needs, facts)
+    findings += judge(facts, needs, chosen)
+    findings += launch_findings(sizing)
+    findings += _kept(needs, facts, host.keep_bytes)
+    return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
+
+
+def sized_values(
+    state: LaunchState, host: HostState, values: Values
+) -> tuple[WrittenLaunch, SourceSizing]:
+    """The launch with ``values``, sized on the host as it is now."""
+    changed = with_values(state.launch.reading, state.launch.read_file, state.sizes, values)
+    launch = state.launch._replace(reading=changed.reading, read_file=changed.read_file)
+    return launch, size_written(launch, state.options, host.root)
+
+
+def _targets(needs: LaunchNeeds, facts: Facts) -> tuple[tuple[PoolTarget, ...], list[Finding]]:
+    """What the plan sets each pool to, and what of the pools it cannot tell."""
+    hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
+    targets, _, gaps = pools(needs, hugetlb)
+    unknown = [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=gap.reason) for gap in gaps]
+    return targets, unknown
+
+
+def _tolerated(findings: Iterable[Finding]) -> list[Finding]:
+    """That memory is in pieces is no bound: it is compacted, or reserved at boot."""
+    return [
+        found._replace(status=Status.PASS) if found.status is Status.WARN else found
+        for found in findings
+    ]
+
+
+def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
+    """``before`` with what a plan changes read anew."""
+    topics: dict[str, Any] = {name: before.topic(name) for name in READERS}
+    for name in _PLANNED_TOPICS:
+        if isinstance(topics[name], Unknown):
+            continue
+        module, function = READERS[name]
+        topics[name] = getattr(import_module(module), function)(planned, needs)
+    return Facts(topics)
+
+
+def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> list[Finding]:
+    """What stays available once everything of the launch is mapped."""
+    if not keep_bytes:
+        return []
+    memory: MemoryFacts | Unknown = facts.topic("memory")
+    available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
+    taken = regular_bytes(needs)
+    if isinstance(available, Unknown) or isinstance(taken, Unknown):
+        why = available if isinstance(available, Unknown) else taken
+        reason = why.reason if isinstance(why, Unknown) else ""
+        return [Finding(KEEP, Status.UNKNOWN, "memory to keep", text=reason)]
+    left = available - taken
+    have, need = f"{format_bytes(max(0, left))} left", f"{format_bytes(keep_bytes)} to keep"
+    status = Status.PASS if left >= keep_bytes else Status.FAIL
+    less = format_bytes(keep_bytes - left) if left < keep_bytes else ""
+    text = f"{less} too little would be left (--keep)" if less else ""
+    formula = f"{format_bytes(available)} available - {format_bytes(taken)} on regular pages"
+    return [Finding(KEEP, status, "memory to keep", have, need, formula, text)]
+
+
+# What sizes change back and forth: its remedy is a variable of the launch, never a size.
+_NO_GATES = ("rdma.fork-safe",)
+
+
+def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
+    """The checks whose findings sizes change, and those that hold a size against the host."""
+    counted = [Counter(judgement.findings) for judgement in (first, second)]
+    one = {finding.check for finding in (counted[0] - counted[1])}
+    other = {finding.check for finding in (counted[1] - counted[0])}
+    return frozenset({*GATES, *one, *other}) - frozenset(_NO_GATES)

@@ -1,0 +1,333 @@
+"""Where a launch sets its sizes, and the same launch with other values in those places.
+
+A ``Knob`` is one size of the launch; its ``Place``s are where the words of that size stand. A place
+that is not written yet is one too: the flag or the variable is added there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from checks.units import GIB, MIB
+from checks.unknown import Unknown
+from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
+from preflight.launches.launch_source import Command, Origin, ReadFile, Reading, Word
+from preflight.mooncake.store_config import Source
+from preflight.mooncake.store_service_config import service_arguments
+from preflight.sglang.host_pool_records import GIGABYTE
+from preflight.sglang.server_launch import configured_segment
+
+ARENA = "MC_MMAP_ARENA_POOL_SIZE"
+SEGMENT = "MOONCAKE_GLOBAL_SEGMENT_SIZE"
+HICACHE_SIZE = "--hicache-size"
+KEY = "global_segment_size"
+_CONFIG = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
+# The settings of a file or of JSON, in place of one key's value.
+_IN_JSON = re.compile(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
+
+
+class Place(NamedTuple):
+    """One place where a value stands, or is to stand.
+
+    commands: the indices of the commands that have it. kind: ``flag`` (a word of its own behind
+    ``name``), ``joined`` (``--name=value`` in one word), ``variable``, ``json`` (a key within the
+    word ``at``), ``file`` (a key of the JSON file ``name``), ``new-flag`` (behind the word ``at``),
+    ``new-variable``.
+    at: which word holds it. old: as it stands now, "" where it does not.
+    """
+
+    kind: str
+    name: str
+    commands: tuple[int, ...]
+    at: int = -1
+    old: str = ""
+    origin: Origin | None = None
+
+    @property
+    def written(self) -> bool:
+        return not self.kind.startswith("new-")
+
+
+class Knob(NamedTuple):
+    """One size of a launch. now_bytes: as it is, None where nothing says. step_bytes: its grain."""
+
+    name: str
+    places: tuple[Place, ...]
+    now_bytes: int | None
+    step_bytes: int
+    spell: Callable[[int], str]
+
+
+class Knobs(NamedTuple):
+    """The sizes of a launch that can be set; None where it has no such thing, with the reason."""
+
+    l2: Knob | None
+    segment: Knob | None
+    arena: Knob | None
+    why_no_l2: str = ""
+    why_no_segment: str = ""
+
+
+class Values(NamedTuple):
+    """Bytes to set; None leaves what is written. arena_bytes 0 takes the arena away."""
+
+    l2_bytes: int | None = None
+    segment_bytes: int | None = None
+    arena_bytes: int | None = None
+
+
+def gigabytes(size: int) -> str:
+    """As SGLang's --hicache-size, a whole number of 10^9 bytes (an int of argparse)."""
+    return str(size // GIGABYTE)
+
+
+def segment_text(size: int) -> str:
+    """What SGLang and the store service read alike: whole ``gb`` (2^30), else plain bytes."""
+    return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)
+
+
+def arena_text(size: int) -> str:
+    return f"{size // MIB}mb" if size % MIB == 0 else str(size)
+
+
+def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
+    """The sizes of the launch that ``processes`` are, command by command, of ``reading``."""
+    l2 = _l2(processes)
+    segment, why = _segment(processes, reading)
+    arenas = _same_word(reading, ARENA)
+    arena = Knob(ARENA, arenas, None, 2 * MIB, arena_text) if arenas else None
+    why_l2 = "" if l2 else "no server of the launch has --enable-hierarchical-cache"
+    return Knobs(l2, segment, arena, why_l2, why)
+
+
+def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
+    places, sizes = [], []
+    for index, process in enumerate(processes):
+        server = process.server
+        if server is None or not _has_l2(server):
+            continue
+        value = server.value("hicache_size")
+        given = isinstance(value, int) and value > 0
+        sizes.append(value * GIGABYTE if isinstance(value, int) and given else None)
+        places.append(_flag(process.command, index, HICACHE_SIZE, "--enable-hierarchical-cache"))
+    if not places:
+        return None
+    now = max((size for size in sizes if size is not None), default=None)
+    return Knob(HICACHE_SIZE, tuple(places), now, GIGABYTE, gigabytes)
+
+
+def _has_l2(server: SglangServer) -> bool:
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    return server.hicache or offloads
+
+
+def _flag(command: Command, index: int, name: str, beside: str) -> Place:
+    """The last ``name`` of the command, which wins; else behind ``beside``, or at the end."""
+    words = command.words
+    for at in range(len(words) - 1, -1, -1):
+        text = words[at].text
+        if text == name and at + 1 < len(words):
+            value = words[at + 1]
+            return Place("flag", name, (index,), at + 1, value.text, value.origin)
+        if text.startswith(f"{name}="):
+            old = text.partition("=")[2]
+            return Place("joined", name, (index,), at, old, words[at].origin)
+    at = next((at for at, word in enumerate(words) if word.text == beside), len(words) - 1)
+    return Place("new-flag", name, (index,), at, words[at].text, words[at].origin)
+
+
+def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
+    """Every store client that contributes; one that is told to give nothing stays so."""
+    places: list[Place] = []
+    sizes: list[int] = []
+    why = "no process of the launch attaches a Mooncake store"
+    for index, process in enumerate(processes):
+        found = _segment_of(process)
+        if found is None:
+            continue
+        size = found
+        if size == 0:
+            why = f"{process.name} contributes no segment, as its settings say"
+            continue
+        if size is not None and not isinstance(size, Unknown):
+            sizes.append(size)
+        place = _segment_place(process, index, reading)
+        if place not in places:
+            places.append(place)
+    places = _together(places)
+    if not places:
+        return None, why
+    return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, segment_text), ""
+
+
+def _together(places: list[Place]) -> list[Place]:
+    """One place for a variable that no command has yet: it is to be set for all of them."""
+    new = [place for place in places if place.kind == "new-variable"]
+    if len(new) < 2:
+        return places
+    commands = tuple(index for place in new for index in place.commands)
+    return [*(p for p in places if p not in new), new[0]._replace(commands=commands)]
+
+
+def _segment_of(process: LaunchProcess) -> int | Unknown | None:
+    """What it contributes as written; None for what is no client of a store."""
+    if process.server is not None:
+        store = process.server.store
+        if store is None or store.value("standalone_storage") is True:
+            return None
+        size = configured_segment(process.server)
+        return Unknown("not known") if size is None else max(0, size)
+    if process.store is not None:
+        client = process.store.client
+        return client if isinstance(client, Unknown) else client.segment_bytes
+    return None
+
+
+def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Place:
+    command = process.command
+    if process.kind is Kind.CLIENT:
+        for name in ("--global_segment_size", "-global_segment_size", "--global-segment-size"):
+            place = _flag(command, index, name, command.words[0].text)
+            if place.written:
+                return place
+        return _flag(command, index, "--global_segment_size", command.words[0].text)
+    if process.server is not None and process.server.store is not None:
+        source = process.server.store.source
+        path = command.environment.get(_CONFIG)
+        if source is Source.EXTRA_CONFIG or (path is None and isinstance(source, Unknown)):
+            return _in_words(command, index)
+        if path is not None:
+            return _in_file(path, index)
+    if process.kind is Kind.STORE_SERVICE:
+        for at, word in enumerate(command.words):
+            name, equals, value = word.text.partition("=")
+            if equals and name in (f"-D{KEY}", KEY, f"--define={KEY}"):
+                return Place("joined", name, (index,), at, value, word.origin)
+        config = service_arguments(process.arguments).config
+        config = (
+            config if config and config.text else command.environment.get("MOONCAKE_CONFIG_PATH")
+        )
+        if config is not None:
+            return _in_file(config, index)
+    return _variable(reading, index, SEGMENT)
+
+
+def _in_words(command: Command, index: int) -> Place:
+    """Within the JSON of --hicache-storage-backend-extra-config, or in the file that it names."""
+    for at, word in enumerate(command.words):
+        match = _IN_JSON.search(word.text)
+        if match is not None:
+            return Place("json", KEY, (index,), at, match[2], word.origin)
+        if word.text.startswith("@"):
+            return Place("file", word.text[1:], (index,), -1, "", word.origin)
+    return Place("json", KEY, (index,), -1, "", command.origin)
+
+
+def _in_file(path: Word, index: int) -> Place:
+    return Place("file", path.text, (index,), -1, "", path.origin)
+
+
+def _variable(reading: Reading, index: int, name: str) -> Place:
+    """A variable with all commands that have it from the same place."""
+    word = reading.commands[index].environment.get(name)
+    if word is None:
+        return Place("new-variable", name, (index,), -1, "", reading.commands[index].origin)
+    found = tuple(
+        at for at, command in enumerate(reading.commands) if command.environment.get(name) == word
+    )
+    return Place("variable", name, found, -1, word.text, word.origin)
+
+
+def _same_word(reading: Reading, name: str) -> tuple[Place, ...]:
+    found: dict[Place, None] = {}
+    for index, command in enumerate(reading.commands):
+        word = command.environment.get(name)
+        if word is not None and word.text:
+            found[_variable(reading, index, name)] = None
+    return tuple(found)
+
+
+class Changed(NamedTuple):
+    """A launch with other values: its reading, and the texts of files that it names."""
+
+    reading: Reading
+    read_file: ReadFile
+
+
+def with_values(reading: Reading, read_file: ReadFile, sizes: Knobs, values: Values) -> Changed:
+    """The launch as it would be read with ``values`` in the places of ``sizes``."""
+    commands = list(reading.commands)
+    files: dict[str, str] = {}
+    for knob, value in changes(sizes, values):
+        text = None if value == 0 and knob is sizes.arena else knob.spell(value)
+        # Words that are added move those behind them: the last of a command first.
+        for place in sorted(knob.places, key=lambda place: -place.at):
+            if place.kind == "file":
+                content = read_file(files.get(place.name, place.name))
+                if not isinstance(content, Unknown):
+                    files[place.name] = json_with(content, text or "0")
+                continue
+            for index in place.commands:
+                commands[index] = with_text(commands[index], place, text)
+    changed = reading._replace(commands=tuple(commands))
+    return Changed(changed, _reading_files(read_file, files))
+
+
+def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, int]]:
+    """The knobs that are turned, and to what."""
+    pairs = (
+        (sizes.segment, values.segment_bytes),
+        (sizes.arena, values.arena_bytes),
+        (sizes.l2, values.l2_bytes),
+    )
+    for knob, value in pairs:
+        if knob is not None and value is not None:
+            yield knob, value
+
+
+def with_text(command: Command, place: Place, text: str | None) -> Command:
+    """One command with ``text`` at ``place``; None takes the variable away."""
+    if place.kind in ("variable", "new-variable"):
+        environment = dict(command.environment)
+        before = environment.get(place.name)
+        if text is None:
+            environment.pop(place.name, None)
+        else:
+            origin = command.origin if before is None else before.origin
+            environment[place.name] = Word(text, origin)
+        return command._replace(environment=environment)
+    words = list(command.words)
+    if place.at < 0 or text is None:
+        return command
+    word = words[place.at]
+    if place.kind == "flag":
+        words[place.at] = Word(text, word.origin)
+    elif place.kind == "joined":
+        words[place.at] = Word(f"{place.name}={text}", word.origin)
+    elif place.kind == "json":
+        words[place.at] = word._replace(text=json_with(word.text, text))
+    else:
+        added = [Word(place.name, word.origin), Word(text, word.origin)]
+        words[place.at + 1 : place.at + 1] = added
+    return command._replace(words=tuple(words))
+
+
+def json_with(content: str, text: str) -> str:
+    """JSON with another segment; one that has none gets it first in the object."""
+    written = text if text.isdecimal() else json.dumps(text)
+    if _IN_JSON.search(content):
+        return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)
+    return content.replace("{", f'{{"{KEY}": {written}, ', 1)
+
+
+def _reading_files(read_file: ReadFile, files: Mapping[str, str]) -> ReadFile:
+    if not files:
+        return read_file
+
+    def read(name: str) -> str | Unknown:
+        return files[name] if name in files else read_file(name)
+
+    return read
