@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import click
@@ -35,19 +34,19 @@ LATER = {
     "plan": "preflight.plans.plan_commands:plan",
     "apply": "preflight.plans.plan_commands:apply",
     "probe": "preflight.probes.probe_commands:probe",
+    "rehearse": "preflight.rehearsal.rehearse_commands:rehearse",
     "topology": "preflight.topology.topology_commands:topology",
     "capacity": "preflight.capacity.capacity_commands:capacity",
-    "rehearse": "preflight.rehearsal.rehearse_commands:rehearse",
     "fit": "preflight.fit.fit_commands:fit",
 }
-# Those whose --json has an object of its own for what went wrong: ``error_object(code, message)``.
-ERROR_OBJECTS = {
-    "facts": "preflight.check.facts_command",
-    "probe": "preflight.probes.probe_report",
-    "topology": "preflight.topology.topology_json",
-    "capacity": "preflight.capacity.capacity_json",
-    "rehearse": "preflight.rehearsal.rehearse_json",
-    "fit": "preflight.fit.fit_json",
+# Those whose --json is of a schema of its own, on every way out; the others speak as check does.
+SCHEMAS = {
+    "capacity": "mooncake-preflight/capacity/v1",
+    "facts": "mooncake-preflight/facts/v1",
+    "fit": "mooncake-preflight/fit/v1",
+    "probe": "mooncake-preflight/probe-registration/v1",
+    "rehearse": "mooncake-preflight/rehearse/v1",
+    "topology": "mooncake-preflight/topology/v1",
 }
 
 
@@ -288,9 +287,11 @@ def _refuse(words: Sequence[str], exit_code: int, message: str) -> int:
     protocol = _protocol(words)
     code = refusal_code(exit_code, protocol)
     if "--json" in words:
-        own = ERROR_OBJECTS.get(next(iter(words), ""))
+        own = SCHEMAS.get(next(iter(words), ""))
         if own is not None:
-            say_json(import_module(own).error_object(exit_code, message))
+            from preflight.error_object import error_object as own_error
+
+            say_json(own_error(own, exit_code, message))
             return exit_code
         from preflight.check.check_json import error_object
 

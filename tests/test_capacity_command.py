@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from preflight.capacity.capacity_json import error_object
+from preflight.capacity.capacity_json import SCHEMA as NAME
+from preflight.error_object import error_object
 from preflight.preflight_command import run
 from tests.hosts import GIB, Host
 from tests.test_capacity_published import DGX_SSD, H800_L2, H800_POOL
@@ -124,7 +125,7 @@ def test_a_workload_that_cannot_be_is_a_usage_error(
 
 def test_every_way_out_has_an_object() -> None:
     for code in (3, 64, 70, 130):
-        jsonschema.validate(error_object(code, "why"), SCHEMA)
+        jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
 
 
 def test_a_command_line_is_a_launch_too(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:

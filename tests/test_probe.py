@@ -26,6 +26,7 @@ from checks.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.root import Root
 from checks.unknown import Unknown
 from preflight.command_frame import run_command
+from preflight.error_object import error_object
 from preflight.host_source import LaunchWords
 from preflight.probes import probe_state
 from preflight.probes.probe_answer import Answer
@@ -45,7 +46,8 @@ from preflight.probes.probe_limits import (
 )
 from preflight.probes.probe_memory import Layout, lists_bytes, map_range, plan_layout
 from preflight.probes.probe_prediction import Need, ceilings, launch_devices, need_of
-from preflight.probes.probe_report import answer_object, answer_text, error_object
+from preflight.probes.probe_report import SCHEMA as NAME
+from preflight.probes.probe_report import answer_object, answer_text
 from preflight.probes.probe_run import Measurement, ProbeError, measure
 from preflight.probes.probe_search import search
 from preflight.probes.probe_users import users_of
@@ -513,7 +515,7 @@ def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.Monk
 
 def test_every_way_out_has_its_object() -> None:
     for code in (64, 70, 130):
-        jsonschema.validate(error_object(code, "why"), SCHEMA)
+        jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
 
 
 def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:

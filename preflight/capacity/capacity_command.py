@@ -37,9 +37,10 @@ def run_capacity(request: CapacityRequest) -> int:
     found = capacity_of(request)
     if isinstance(found, Unknown):
         if request.as_json:
-            from preflight.capacity.capacity_json import error_object
+            from preflight.capacity.capacity_json import SCHEMA
+            from preflight.error_object import error_object
 
-            say_json(error_object(EXIT_UNKNOWN, found.reason))
+            say_json(error_object(SCHEMA, EXIT_UNKNOWN, found.reason))
         else:
             say(f"{NAME}: {found.reason}", err=True)
         return EXIT_UNKNOWN

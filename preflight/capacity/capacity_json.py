@@ -70,14 +70,3 @@ def _round(each: Round) -> Json:
         "evicting": list(each.evicting),
         "may_evict": list(each.may_evict),
     }
-
-
-def error_object(exit_code: int, message: str) -> Json:
-    """The object where there is no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }

@@ -47,17 +47,6 @@ def facts_object(facts: Facts, root: str) -> Json:
     }
 
 
-def error_object(exit_code: int, message: str) -> Json:
-    """The object for a command that gave no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }
-
-
 def facts_text(facts: Facts) -> str:
     """All topics for a person, one fact a line."""
     blocks = []

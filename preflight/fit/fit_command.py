@@ -177,9 +177,10 @@ def _host_commands(answer: Answer, context: Context) -> tuple[str, ...]:
 
 def _say_unknown(request: FitRequest, why: Unknown) -> int:
     if request.as_json:
-        from preflight.fit.fit_json import error_object
+        from preflight.error_object import error_object
+        from preflight.fit.fit_json import SCHEMA
 
-        say_json(error_object(EXIT_UNKNOWN, why.reason))
+        say_json(error_object(SCHEMA, EXIT_UNKNOWN, why.reason))
     else:
         say(f"UNKNOWN: {why.reason}")
     return EXIT_UNKNOWN

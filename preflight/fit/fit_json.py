@@ -92,16 +92,3 @@ def _finding(finding: Finding) -> Json:
         "formula": finding.formula,
         "text": finding.text,
     }
-
-
-def error_object(exit_code: int, message: str) -> Json:
-    """The object where there is no answer."""
-    from preflight.program_version import program_version
-
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }

@@ -69,6 +69,7 @@ def _say_error(request: PlanRequest, message: str) -> None:
     if request.format == "json":
         import json
 
-        from preflight.plans.plan_json import error_object
+        from preflight.error_object import error_object
+        from preflight.plans.plan_json import SCHEMA
 
-        say(json.dumps(error_object(_USAGE, message), indent=2))
+        say(json.dumps(error_object(SCHEMA, _USAGE, message), indent=2))

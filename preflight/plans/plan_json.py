@@ -48,14 +48,3 @@ def plan_object(plan: Plan) -> Json:
         "left_out": list(plan.left_out),
         "impossible": list(plan.impossible),
     }
-
-
-def error_object(exit_code: int, message: str) -> Json:
-    """The object for a command that gave no plan."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }

@@ -121,14 +121,3 @@ def _need(need: Need | Unknown | None) -> Json | None:
         "nic_regions": need.nic_regions,
         "nic_objects": need.nic_objects,
     }
-
-
-def error_object(exit_code: int, message: str) -> Json:
-    """The object for a command that gave no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }

@@ -19,17 +19,6 @@ _PLAN = ("library", "scale", "full_size", "notes")
 _RUN = ("steps", "processes", "pages", "transfer", "left_pages", "lowest_room_bytes")
 
 
-def error_object(exit_code: int, message: str) -> dict[str, Any]:
-    """The object where there is no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }
-
-
 def answer_object(answer: Answer) -> dict[str, Any]:
     """Every number in bytes, pages or seconds; null for what is not known."""
     found: dict[str, Any] = {

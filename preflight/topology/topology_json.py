@@ -105,14 +105,3 @@ def _finding(finding: Finding) -> Json:
         "text": finding.text,
         "advice": finding.advice,
     }
-
-
-def error_object(exit_code: int, message: str) -> Json:
-    """The object for a command that gave no answer."""
-    return {
-        "schema": SCHEMA,
-        "version": program_version(),
-        "status": "error",
-        "exit_code": exit_code,
-        "error": message,
-    }
