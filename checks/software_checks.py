@@ -355,9 +355,9 @@ _SKEW = "software.version-skew"
         consequence=Consequence.DEGRADED,
         why=(
             "What is mapped, split, rounded and registered differs from release to release, so a "
-            "size that was worked out for one does not hold for another. And a client whose "
-            "Mooncake differs from the master's can be refused (\"Version mismatch: server=... "
-            "client=...\") or store nothing, with no error in the engine's log."
+            "size that was worked out for one does not hold for another. And a client and a master "
+            "of different releases mostly do not understand each other: the setup fails, or every "
+            "put ends with -900 and nothing is stored."
         ),
         outcomes=(
             (Status.PASS, "they are the same"),
@@ -366,7 +366,7 @@ _SKEW = "software.version-skew"
             (Status.SKIP, "the launch names no version, or nothing is installed here"),
         ),
         remedy="Install the version that is meant, everywhere, or size for the one that is there.",
-        source="Mooncake #2579, #1920; master_client.cpp (INVALID_VERSION)",
+        source="Mooncake #2579, #1920; measured, releases 0.3.8 to 0.3.14",
         topics=("software", "system"),
     )
 )

@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,6 +17,7 @@ from checks.finding import Check  # noqa: E402
 from checks.judging import every_check  # noqa: E402
 from preflight.check.check_launch import LAUNCH_CHECKS  # noqa: E402
 from preflight.check.pages import MEANS, as_markdown, check_page, rule_page  # noqa: E402
+from preflight.fleet.fleet_checks import FLEET_CHECKS, FLEET_SECTIONS  # noqa: E402
 from preflight.rules.launch_rules import RULES  # noqa: E402
 
 
@@ -50,11 +52,25 @@ def check_pages() -> dict[str, str]:
     )
     head = (
         "# What `mooncake-preflight check` looks at\n\n"
-        "What it finds in the launch itself is in [rules](../rules/README.md).\n\n"
+        "What it finds in the launch itself is in [rules](../rules/README.md), and what only "
+        "several nodes show [below](#what-mooncake-preflight-fleet-merge-finds-between-nodes).\n\n"
         "| id | asks | when it fails |\n| --- | --- | --- |\n"
     )
-    written = {f"{check.id}.md": as_markdown(check_page(check)) for check in found}
-    return {"README.md": head + rows, **written}
+    sections = "".join(fleet_section(title, held) for title, held in FLEET_SECTIONS.items())
+    written = {
+        f"{check.id}.md": as_markdown(check_page(check)) for check in (*found, *FLEET_CHECKS)
+    }
+    return {"README.md": head + rows + sections, **written}
+
+
+def fleet_section(title: str, found: Iterable[Check]) -> str:
+    """A table of findings that are never passes: which statuses they have."""
+    rows = "".join(
+        f"| [{check.id}]({check.id}.md) | {check.asks} | "
+        f"{', '.join(status.value for status, _ in check.outcomes)} |\n"
+        for check in found
+    )
+    return f"\n## {title}\n\n| id | asks | if not |\n| --- | --- | --- |\n{rows}"
 
 
 def write(folder: Path, wanted: dict[str, str]) -> None:

@@ -38,12 +38,14 @@ LATER = {
     "topology": "preflight.topology.topology_commands:topology",
     "capacity": "preflight.capacity.capacity_commands:capacity",
     "fit": "preflight.fit.fit_commands:fit",
+    "fleet": "preflight.fleet.fleet_commands:fleet",
 }
 # Those whose --json is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {
     "capacity": "mooncake-preflight/capacity/v1",
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",
+    "fleet": "mooncake-preflight/fleet/v1",
     "probe": "mooncake-preflight/probe-registration/v1",
     "rehearse": "mooncake-preflight/rehearse/v1",
     "topology": "mooncake-preflight/topology/v1",

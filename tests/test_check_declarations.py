@@ -14,6 +14,7 @@ from checks.judging import every_check, judge
 from checks.launch_needs import LaunchNeeds
 from checks.reading import read_facts
 from preflight.check.check_launch import LAUNCH_CHECKS
+from preflight.fleet.fleet_checks import FLEET_CHECKS
 from preflight.host_source import LaunchWords, open_host, size_and_needs
 from preflight.rules.launch_rules import RULES
 from tests.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
@@ -40,12 +41,13 @@ def test_every_module_of_checks_is_run() -> None:
 
 
 def test_ids_are_unique_over_checks_and_rules() -> None:
-    ids = [*(check.id for check, _ in CHECKS), *(check.id for check in LAUNCH_CHECKS), *RULES]
+    declared = [*(check for check, _ in CHECKS), *LAUNCH_CHECKS, *FLEET_CHECKS]
+    ids = [*(check.id for check in declared), *RULES]
     assert len(ids) == len(set(ids))
 
 
 @pytest.mark.parametrize(
-    "check", [*(check for check, _ in CHECKS), *LAUNCH_CHECKS], ids=lambda c: c.id
+    "check", [*(check for check, _ in CHECKS), *LAUNCH_CHECKS, *FLEET_CHECKS], ids=lambda c: c.id
 )
 def test_a_declaration_is_whole(check: Check) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*", check.id)

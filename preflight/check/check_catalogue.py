@@ -1,4 +1,4 @@
-"""Everything that ``check`` can find, by id: the host's checks, the launch's own, and its rules."""
+"""Everything that can be found, by id: by ``check`` (host, launch, rules), and by ``fleet``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from preflight.rules.rules import Rule
 
 
 class Catalogue(NamedTuple):
-    """host: with their judges, in the order of ``list``. launch: made by reading the launch."""
+    """host: with their judges, in the order of ``list``. launch: made by reading the launch.
+
+    fleet: made by holding nodes' reports together; ``check`` of one host never finds these.
+    """
 
     host: tuple[tuple[Check, Judge], ...]
     launch: tuple[Check, ...]
+    fleet: tuple[Check, ...]
     rules: tuple[Rule, ...]
 
     @property
     def checks(self) -> dict[str, Check]:
-        every = [*(check for check, _ in self.host), *self.launch]
+        every = [*(check for check, _ in self.host), *self.launch, *self.fleet]
         return {check.id: check for check in every}
 
     @property
@@ -30,6 +34,9 @@ def catalogue() -> Catalogue:
     """All of it; imports every module that declares something."""
     from checks.judging import every_check
     from preflight.check.check_launch import LAUNCH_CHECKS
+    from preflight.fleet.fleet_checks import FLEET_CHECKS
     from preflight.rules.launch_rules import RULES
 
-    return Catalogue(tuple(every_check()), tuple(LAUNCH_CHECKS), tuple(RULES.values()))
+    return Catalogue(
+        tuple(every_check()), tuple(LAUNCH_CHECKS), FLEET_CHECKS, tuple(RULES.values())
+    )

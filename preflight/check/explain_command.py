@@ -10,7 +10,7 @@ from preflight.usage_error import UsageError
 
 
 def list_text() -> str:
-    """Every id with its question or finding, one a line: the host's, the launch's, the rules."""
+    """Every id with its question or finding, one a line: host, launch, fleet, rules."""
     every = catalogue()
     lines = [(check.id, check.asks) for check in every.checks.values()]
     lines += [(rule.id, f"finds {rule.finds}") for rule in every.rules]

@@ -19,13 +19,6 @@ def why_not() -> str | None:
     return None
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers",
-        "browser: shows pages in headless Chromium (CI=true or MOONCAKE_PREFLIGHT_REAL=1)",
-    )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = why_not()
     for item in items:

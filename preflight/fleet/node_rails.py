@@ -1,0 +1,189 @@
+"""A node's way to the others: its RDMA ports with their addresses, and its routing tables."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.facts import Facts
+from checks.launch_needs import LaunchNeeds
+from checks.rdma_facts import Nic, RdmaFacts
+from checks.rdma_gids import choose_gid
+from checks.rdma_ports import Port
+from checks.rdma_use import uses
+from checks.root import Root
+from checks.unknown import Unknown
+from checks.version_text import release_of
+
+ROUTES = "/proc/net/route"
+ROUTES_IPV6 = "/proc/net/ipv6_route"
+# include/uapi/linux/route.h
+_UP, _REJECT = 0x0001, 0x0200
+# include/uapi/linux/ipv6_route.h: addresses of this host itself, which lead nowhere.
+_LOCAL = 0x80000000
+# A node of a large cluster has few; a router's full table is no news here.
+MOST_ROUTES = 64
+
+
+class Rail(NamedTuple):
+    """One port of an RDMA device, and the address that it speaks from.
+
+    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
+    link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
+    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
+    without. addresses: ``10.0.0.1/24``, those of the interface.
+    """
+
+    device: str
+    port: int
+    used: bool | Unknown | None
+    state: str | Unknown
+    rate: str | Unknown
+    link_layer: str | Unknown
+    mtu_bytes: int | Unknown
+    gid_index: int | Unknown | None
+    gid_type: str | Unknown | None
+    gid: str | Unknown | None
+    netdev: str | Unknown
+    netdev_mtu_bytes: int | Unknown | None
+    addresses: tuple[str, ...] | Unknown
+
+
+def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
+    """Every port of every RDMA device; () where there is none."""
+    rdma = facts.topic("rdma")
+    if isinstance(rdma, Unknown):
+        return rdma
+    if isinstance(rdma.nics, Unknown):
+        return () if rdma.nics.absent else rdma.nics
+    return tuple(_rails(rdma, needs))
+
+
+def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
+    used: set[str] = set()
+    doubt: Unknown | None = None
+    for use in uses(rdma, needs) if needs is not None else ():
+        if isinstance(use.devices.names, Unknown):
+            doubt = use.devices.names
+        else:
+            used.update(use.devices.names)
+    for nic in rdma.present:
+        takes: bool | Unknown | None = None
+        if needs is not None:
+            takes = True if nic.name in used else doubt
+            takes = False if takes is None else takes
+        for port in () if isinstance(nic.ports, Unknown) else nic.ports:
+            yield _rail(rdma, nic, port, needs, takes)
+
+
+def _rail(
+    rdma: RdmaFacts, nic: Nic, port: Port, needs: LaunchNeeds | None, used: bool | Unknown | None
+) -> Rail:
+    processes = () if needs is None else needs.rdma_processes
+    environment = processes[0].environment if processes else {}
+    choice = choose_gid(port, environment, release_of(needs.mooncake_version) if needs else None)
+    gid = choice if isinstance(choice, Unknown) else choice.gid
+    rail = Rail(
+        nic.name,
+        port.number,
+        used,
+        port.state,
+        port.rate,
+        port.link_layer,
+        _active_mtu_bytes(nic, port),
+        None,
+        None,
+        None,
+        "",
+        None,
+        (),
+    )
+    if gid is None:
+        return rail
+    if isinstance(gid, Unknown):
+        return rail._replace(gid_index=gid, gid_type=gid, gid=gid, netdev=gid)
+    rail = rail._replace(gid_index=gid.number, gid_type=gid.kind, gid=gid.text, netdev=gid.netdev)
+    interface = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
+    if interface is None:
+        return rail
+    return rail._replace(
+        netdev_mtu_bytes=interface.mtu_bytes, addresses=_written(interface.addresses)
+    )
+
+
+def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
+    ports = nic.verbs.ports
+    if isinstance(ports, Unknown):
+        return ports
+    found = ports.get(port.number)
+    return Unknown("libibverbs says nothing of it") if found is None else found.active_mtu_bytes
+
+
+def _written(addresses: tuple[tuple[str, int], ...] | Unknown) -> tuple[str, ...] | Unknown:
+    if isinstance(addresses, Unknown):
+        return addresses
+    return tuple(f"{address}/{prefix}" for address, prefix in addresses)
+
+
+class Route(NamedTuple):
+    """destination: ``10.0.0.0/24``. gateway: "" for what is on the link itself."""
+
+    destination: str
+    gateway: str
+    interface: str
+
+
+def routes(root: Root) -> tuple[Route, ...] | Unknown:
+    """The main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
+
+    Other tables (``ip rule``) are not read: they are seldom, and /proc does not show them.
+    """
+    four = root.text(ROUTES)
+    if isinstance(four, Unknown):
+        return four
+    six = root.text(ROUTES_IPV6)
+    lines = [] if isinstance(six, Unknown) else six.splitlines()
+    try:
+        return (
+            *list(_ipv4_routes(four.splitlines()[1:]))[:MOST_ROUTES],
+            *list(_ipv6_routes(lines))[:MOST_ROUTES],
+        )
+    except (ValueError, IndexError) as error:
+        return Unknown(f"{ROUTES}: not a routing table: {error}")
+
+
+def _ipv4_routes(lines: list[str]) -> Iterator[Route]:
+    """``eth0 0001000A 00000000 0001 0 0 0 00FFFFFF …``: words of the machine's own byte order."""
+    for line in lines:
+        interface, destination, gateway, flags, _, _, _, mask = line.split()[:8]
+        if not int(flags, 16) & _UP or int(flags, 16) & _REJECT:
+            continue
+        prefix = int(mask, 16).bit_count()
+        via = "" if int(gateway, 16) == 0 else _ipv4(gateway)
+        yield Route(f"{_ipv4(destination)}/{prefix}", via, interface)
+
+
+def _ipv4(word: str) -> str:
+    # The kernel prints the network's bytes as one number of its own; all that we run on are little.
+    return ".".join(str(octet) for octet in struct.pack("<I", int(word, 16)))
+
+
+def _ipv6_routes(lines: list[str]) -> Iterator[Route]:
+    """``destination prefix source prefix gateway metric refs use flags interface``."""
+    for line in lines:
+        words = line.split()
+        flags = int(words[8], 16)
+        if not flags & _UP or flags & (_REJECT | _LOCAL) or words[9] == "lo":
+            continue
+        via = "" if int(words[4], 16) == 0 else _ipv6(words[4])
+        # Link-local and multicast prefixes stand on every interface and lead nowhere else.
+        if words[0].startswith(("fe80", "ff00")):
+            continue
+        yield Route(f"{_ipv6(words[0])}/{int(words[1], 16)}", via, words[9])
+
+
+def _ipv6(digits: str) -> str:
+    import ipaddress
+
+    return str(ipaddress.IPv6Address(bytes.fromhex(digits)))

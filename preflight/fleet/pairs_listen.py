@@ -1,0 +1,151 @@
+"""``mooncake-preflight fleet pair-listen``: the end that is written to, for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from preflight.fleet.pairs_node import connection, own_facts
+from preflight.fleet.pairs_records import (
+    PROTOCOL,
+    Json,
+    PairError,
+    Stream,
+    end_of,
+    receive,
+    send,
+    written,
+)
+from preflight.output import say
+from preflight.probes.probe_verbs import VerbsError
+from preflight.usage_error import UsageError
+
+# A side that says nothing for so long is gone; an address that does not answer takes seconds.
+SILENCE_SECONDS = 30.0
+# What stands in a kernel's call at the end is ended from outside of Python.
+GRACE_SECONDS = 10.0
+
+
+class ListenRequest(NamedTuple):
+    """seconds: after which it ends whatever happens. token: "" for one made here and printed."""
+
+    address: str
+    port: int
+    seconds: float
+    token: str
+    mtu_limit_bytes: int
+    once: bool
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """What is done within takes no longer: the process ends, even where it hangs in a call."""
+    import faulthandler
+
+    with open(os.devnull, "w", encoding="ascii") as nowhere:
+        faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+def run_listen(request: ListenRequest) -> int:
+    """Serve until the time is over; returns 0. Raises UsageError."""
+    with ended_after(request.seconds):
+        _listen(request)
+    return 0
+
+
+def _listen(request: ListenRequest) -> None:
+    deadline = time.monotonic() + request.seconds
+    token = request.token or secrets.token_hex(16)
+    try:
+        facts = own_facts()
+    except PairError as error:
+        raise UsageError(str(error)) from None
+    with _bound(request) as server:
+        address, port = server.getsockname()[:2]
+        # For whoever started it: where it is, before anybody asks.
+        from preflight.fleet.node_report import one_line
+
+        said = {"protocol": PROTOCOL, "address": address, "port": port, "token": token}
+        say(one_line(said))
+        while (left := deadline - time.monotonic()) > 0:
+            server.settimeout(left)
+            try:
+                client, _ = server.accept()
+            except TimeoutError:
+                break
+            admitted = False
+            client.settimeout(min(left, SILENCE_SECONDS))
+            with client, contextlib.suppress(OSError), client.makefile("rwb") as stream:
+                if _admitted(stream, token):
+                    admitted = True
+                    _serve(stream, facts, request.mtu_limit_bytes)
+            if admitted and request.once:
+                break
+
+
+def _bound(request: ListenRequest) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(request.address, request.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((request.address, request.port), family=family)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"--address {request.address} --port {request.port}: cannot listen there: {error}; "
+            "give an address of this node and a free port"
+        ) from None
+
+
+def _admitted(stream: Stream, token: str) -> bool:
+    """Whether it is somebody who may; a stranger is told so, and nothing else."""
+    try:
+        asked = receive(stream)
+        right = hmac.compare_digest(_bytes(asked.get("token")), _bytes(token))
+        if asked.get("protocol") == PROTOCOL and right:
+            return True
+        send(stream, {"error": f"this end speaks {PROTOCOL} to who has its token"})
+    except (PairError, OSError):
+        pass
+    return False
+
+
+def _serve(stream: Stream, facts: Json, mtu_limit_bytes: int) -> None:
+    """One conversation, until the other side is done or gone."""
+    try:
+        send(stream, {"protocol": PROTOCOL, **facts})
+        while "end" in (asked := receive(stream)):
+            _answer(stream, asked, facts, mtu_limit_bytes)
+    except PairError as error:
+        send(stream, {"error": str(error)})
+
+
+def _bytes(token: object) -> bytes:
+    return str(token).encode("utf-8", "surrogatepass")
+
+
+def _answer(stream: Stream, asked: Json, facts: Json, mtu_limit_bytes: int) -> None:
+    """Connects, answers, and keeps the connection until the other side says that it is done."""
+    other = end_of(asked["end"])
+    try:
+        made = connection(facts, asked.get("device", ""), asked.get("port", 0), mtu_limit_bytes)
+    except VerbsError as error:
+        send(stream, {"failure": [error.call, error.errno]})
+        return
+    try:
+        made.connect(other)
+    except VerbsError as error:
+        send(stream, {"failure": [error.call, error.errno]})
+        return
+    else:
+        send(stream, {"end": written(made.end)})
+        receive(stream)
+    finally:
+        made.close()

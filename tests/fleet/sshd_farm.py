@@ -1,0 +1,239 @@
+"""Nodes of a fleet that are one OpenSSH server on loopback addresses, each in its own way.
+
+127.0.1.N is ``gpuNNN``. What a login there gets is decided by the address that it came to: a folder
+of programs that is all of its PATH beside the system's, and a command around what it asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SSHD = "/usr/sbin/sshd"
+# Debian's and Alpine's sshd want it to exist.
+PRIVILEGE_FOLDER = Path("/run/sshd")
+PATIENCE_SECONDS = 60.0
+# OpenSSH sshd.c: a server listens on no more addresses.
+MAX_LISTEN_SOCKS = 16
+
+# Runs this program as the node has it: on its own synthetic machine.
+TOOL = """#!/bin/sh
+family=$1 command=$2
+shift 2
+export PYTHONPATH={root}
+exec {python} -m preflight.preflight_command "$family" "$command" --root {tree} "$@"
+"""
+# A Python that runs what is carried there, on the same machine.
+PYTHON = """#!/bin/sh
+test "$1" = tool.pyz || exec {python} "$@"
+shift 3
+exec {python} -S tool.pyz fleet node --root {tree} "$@"
+"""
+OLD_PYTHON = """#!/bin/sh
+case "$2" in *sys.exit*) exit 1 ;; esac
+echo 3.6.8
+"""
+
+
+AS_ASKED = 'exec sh -c "$SSH_ORIGINAL_COMMAND"'
+
+
+class Login(NamedTuple):
+    """How one node answers. programs: name -> script, in front of the system's.
+
+    around: the shell text that runs what was asked for, which is ``$SSH_ORIGINAL_COMMAND``.
+    """
+
+    programs: Mapping[str, str] = {}
+    around: str = AS_ASKED
+    known: bool = True
+
+
+def tool_on(tree: Path) -> str:
+    """The program, as it is installed on a node that is ``tree``."""
+    return TOOL.format(root=ROOT, python=sys.executable, tree=tree)
+
+
+def python_on(tree: Path) -> str:
+    """A Python without the program and without any package: -S leaves all of them out."""
+    return PYTHON.format(python=sys.executable, tree=tree)
+
+
+class Farm(NamedTuple):
+    """config: for ssh -F. folder: where the nodes' logins keep what they write."""
+
+    folder: Path
+    config: Path
+    port: int
+
+    @property
+    def options(self) -> str:
+        return f"--ssh-options=-F{self.config}"
+
+
+def why_not() -> str | None:
+    """Why no server can be run here, or None."""
+    if not (os.environ.get("CI") or os.environ.get("MOONCAKE_PREFLIGHT_REAL")):
+        return "starts ssh servers on loopback addresses: set MOONCAKE_PREFLIGHT_REAL=1"
+    if not os.path.exists(SSHD) or shutil.which("ssh") is None:
+        return "needs an ssh server (apt-get install openssh-server)"
+    if sys.platform != "linux":
+        return "needs the loopback addresses of Linux, 127.0.1.1 and on"
+    return None
+
+
+def address_of(number: int) -> str:
+    return f"127.0.1.{number}"
+
+
+def name_of(number: int) -> str:
+    return f"gpu{number:03d}"
+
+
+@contextmanager
+def farm(folder: Path, logins: Mapping[int, Login], refusing: Iterable[int] = ()) -> Iterator[Farm]:
+    """Run servers for these nodes; ``refusing`` have an address on which nothing listens."""
+    port = _free_port([address_of(number) for number in logins])
+    for kind in ("host", "user", "other"):
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / kind))
+    shutil.copy(folder / "user.pub", folder / "authorized")
+    host_key, other_key = (
+        " ".join((folder / f"{kind}.pub").read_text().split()[:2]) for kind in ("host", "other")
+    )
+    known, client = [], []
+    for number, login in logins.items():
+        known.append(f"{name_of(number)} {host_key if login.known else other_key}")
+    for number in (*logins, *refusing):
+        client += [
+            f"Host {name_of(number)}",
+            f" HostName {address_of(number)}",
+            f" HostKeyAlias {name_of(number)}",
+        ]
+    client += [
+        "Host *",
+        f" Port {port}",
+        f" IdentityFile {folder}/user",
+        " IdentitiesOnly yes",
+        " StrictHostKeyChecking yes",
+        f" UserKnownHostsFile {folder}/known",
+        " GlobalKnownHostsFile /dev/null",
+    ]
+    (folder / "known").write_text("\n".join(known) + "\n")
+    (folder / "ssh_config").write_text("\n".join(client) + "\n")
+    if os.geteuid() == 0:
+        PRIVILEGE_FOLDER.mkdir(exist_ok=True)
+    listed = list(logins.items())
+    with ExitStack() as servers:
+        for start in range(0, len(listed), MAX_LISTEN_SOCKS):
+            some = dict(listed[start : start + MAX_LISTEN_SOCKS])
+            servers.enter_context(_server(folder, start, some, port))
+        yield Farm(folder, folder / "ssh_config", port)
+
+
+@contextmanager
+def _server(folder: Path, place: int, logins: Mapping[int, Login], port: int) -> Iterator[None]:
+    """One server; what it has to say is in ``log-PLACE``."""
+    lines = [
+        f"HostKey {folder}/host",
+        f"AuthorizedKeysFile {folder}/authorized",
+        f"PidFile {folder}/pid-{place}",
+        "StrictModes no",
+        "UsePAM no",
+        "PasswordAuthentication no",
+        "MaxStartups 200",
+        *(f"ListenAddress {address_of(number)}:{port}" for number in logins),
+    ]
+    for number, login in logins.items():
+        lines += [
+            f"Match LocalAddress {address_of(number)}",
+            f" ForceCommand {_login_script(folder, number, login)}",
+        ]
+    config, log = folder / f"sshd_config-{place}", folder / f"log-{place}"
+    config.write_text("\n".join(lines) + "\n")
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [SSHD, "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=said
+        )
+        try:
+            _await_server(process, address_of(list(logins)[-1]), port, log)
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE_SECONDS)
+
+
+def _login_script(folder: Path, number: int, login: Login) -> Path:
+    programs = folder / f"programs-{number}"
+    programs.mkdir()
+    for name, text in login.programs.items():
+        _executable(programs / name, text)
+    script = folder / f"login-{number}"
+    temporary = folder / f"temporary-{number}"
+    temporary.mkdir()
+    return _executable(
+        script,
+        f"#!/bin/sh\nexport PATH={programs}:/usr/bin:/bin TMPDIR={temporary}\n{login.around}\n",
+    )
+
+
+def _executable(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def _free_port(addresses: list[str]) -> int:
+    """One that is free on all of them: the kernel's own choice on the first, tried on the rest."""
+    for _ in range(100):
+        with socket.socket() as first:
+            first.bind((addresses[0], 0))
+            port = int(first.getsockname()[1])
+            if all(_free(address, port) for address in addresses[1:]):
+                return port
+    raise AssertionError("no port is free on all of the loopback addresses")
+
+
+def _free(address: str, port: int) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def _await_server(process: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        with socket.socket() as one:
+            if one.connect_ex((address, port)) == 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError(f"sshd does not listen:\n{log.read_text(errors='replace')}")
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+@contextmanager
+def silent_listener(address: str, port: int) -> Iterator[None]:
+    """Accepts connections, as the kernel does of a server that hangs, and never says a word."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((address, port))
+        server.listen(64)
+        yield

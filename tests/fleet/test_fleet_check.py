@@ -1,0 +1,344 @@
+"""``fleet check`` over a real ssh server and ClusterShell: what nodes say, and what they do not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from preflight.preflight_command import run as main
+from tests.fleet.conftest import (
+    BUSIER,
+    BUSY,
+    CARRIED,
+    CUT_OFF,
+    ENDS,
+    GARBAGE,
+    GATEWAY,
+    HANGING,
+    HEALTHY,
+    LOW_MEMLOCK,
+    NO_TAR,
+    NOISY,
+    OLD,
+    PORT_DOWN,
+    REFUSING,
+    SILENT,
+    UNKNOWN_KEY,
+)
+from tests.fleet.sshd_farm import PATIENCE_SECONDS, ROOT, Farm, name_of
+
+pytestmark = pytest.mark.fleet
+SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())
+
+Json = dict[str, Any]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "preflight.preflight_command", "fleet", "check", *words]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words),
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_SECONDS,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+def numbers(*which: int) -> list[str]:
+    return ["--nodes", ",".join(name_of(number) for number in which)]
+
+
+def kept(folder: Path) -> dict[str, Json]:
+    """The reports that were written, each as its schema says."""
+    found = {}
+    for path in folder.iterdir():
+        found[path.stem] = json.loads(path.read_text())
+        jsonschema.validate(found[path.stem], SCHEMA)
+    return found
+
+
+def found_in(report: Json) -> dict[str, str]:
+    return {finding["check"]: finding["text"] for finding in report["findings"]}
+
+
+def left_running(farm: Farm) -> list[str]:
+    """Processes of ssh's that know of this farm, and whatever its logins started."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            of_login = f"TMPDIR={farm.folder}/".encode() in environment
+            if (f"-F{farm.config}" in words and "fleet check" not in words) or (of_login and words):
+                found.append(words)
+    return found
+
+
+def wait_for(what: str, done: Any) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not done():
+        assert time.monotonic() < until, f"still waiting for {what}"
+        time.sleep(0.05)
+
+
+def leftovers(farm: Farm) -> list[Path]:
+    return [path for folder in farm.folder.glob("temporary-*") for path in folder.iterdir()]
+
+
+def test_sixteen_nodes_of_which_five_are_broken(nodes: Farm, launch: Path, tmp_path: Path) -> None:
+    """Every node has a report under its name, the broken ones a finding that says how."""
+    wait = ("--connect-timeout", "8", "--timeout", "90", "--fanout", "16")
+    answer = run(
+        "--nodes", "gpu[001-016]", nodes.options, *wait, "--reports", f"{tmp_path}", str(launch)
+    )
+    reports = kept(tmp_path)
+    assert sorted(reports) == [name_of(number) for number in range(1, 17)], answer.stderr
+    for number in (*HEALTHY, CARRIED, NOISY):
+        report = reports[name_of(number)]
+        assert report["status"] in ("pass", "warn"), found_in(report)
+        assert report["launch"]["source"] == "launch.sh"
+        assert report["launch"]["segment_bytes"] == 64 << 30
+        assert report["rails"][0]["addresses"] == [f"10.0.0.{number}/24"]
+    assert reports[name_of(LOW_MEMLOCK)]["status"] == "fail"
+    assert "memlock.limit" in found_in(reports[name_of(LOW_MEMLOCK)])
+    assert "rdma.port-down" in found_in(reports[name_of(PORT_DOWN)])
+    for number, check, words in (
+        (CUT_OFF, "fleet.report", "in the middle of its report"),
+        (HANGING, "fleet.ssh", "banner exchange"),
+        (REFUSING, "fleet.ssh", "Connection refused"),
+    ):
+        report = reports[name_of(number)]
+        assert report["status"] == "unknown"
+        assert words in found_in(report)[check]
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stderr
+    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
+    assert leftovers(nodes) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "check", "said"),
+    [
+        (UNKNOWN_KEY, [], "fleet.ssh", "put it into known_hosts"),
+        (SILENT, [], "fleet.report", "ended with exit code 0"),
+        (OLD, [], "fleet.python", "cannot run what is carried there"),
+        (OLD, ["--carry", "never"], "fleet.tool", "--remote-command"),
+        (CARRIED, ["--carry", "always", "--remote-python", "python9"], "fleet.python", "another"),
+        (GARBAGE, [], "fleet.report", "is no JSON"),
+        (ENDS, [], "fleet.report", "exit code 70 and no report: no such device"),
+        (NO_TAR, [], "fleet.folder", "nothing can be unpacked"),
+        (BUSY, ["--timeout", "6", "--connect-timeout", "5"], "fleet.timeout", "within 6 s"),
+    ],
+)
+def test_a_node_without_a_report(
+    nodes: Farm, tmp_path: Path, number: int, words: Sequence[str], check: str, said: str
+) -> None:
+    """It is unknown, and its one finding says what stood in the way."""
+    answer = run(*numbers(number), nodes.options, "--reports", f"{tmp_path}", *words)
+    report = kept(tmp_path)[name_of(number)]
+    assert report["status"] == "unknown"
+    assert list(found_in(report)) == [check]
+    assert said in found_in(report)[check]
+    assert answer.returncode == 3, answer.stderr
+    wait_for("the node's processes to end", lambda: not left_running(nodes))
+    assert leftovers(nodes) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_an_interruption_leaves_nothing_running(
+    nodes: Farm, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Here and on the nodes; what one node had said by then is kept, unless nobody could."""
+    places = [nodes.folder / f"pids-{busy}" for busy in (BUSY, BUSIER)]
+    for place in places:
+        place.unlink(missing_ok=True)
+    words = (*numbers(1, BUSY, BUSIER), nodes.options, "--reports", f"{tmp_path}")
+    started = subprocess.Popen(
+        command(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    wait_for("the programs on the nodes", lambda: all(place.exists() for place in places))
+    running = [int(pid) for place in places for pid in place.read_text().split()]
+    wait_for("the one that ends", (tmp_path / f"{name_of(1)}.json").exists)
+    started.send_signal(number)
+    _, error = started.communicate(timeout=PATIENCE_SECONDS)
+    assert started.returncode == code, error
+    wait_for("the nodes' processes to end", lambda: not left_running(nodes))
+    wait_for(
+        "the programs' end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in running)
+    )
+    assert leftovers(nodes) == []
+    reports = kept(tmp_path)
+    assert reports[name_of(1)]["status"] != "unknown"
+    if number is signal.SIGKILL:
+        return
+    assert found_in(reports[name_of(BUSY)]) == {
+        "fleet.interrupted": "interrupted before it answered"
+    }
+    assert "interrupted: 2 of 3 nodes gave no report" in error
+    assert "Traceback" not in error
+
+
+def site(folder: Path, gateway: int, *behind: int) -> dict[str, str]:
+    """ClusterShell's own configuration: @rack1, and through whom nodes are reached."""
+    folder.mkdir()
+    (folder / "groups.conf").write_text(
+        "[Main]\ndefault: racks\n[racks]\nmap: test $GROUP = rack1 && echo gpu[001-003]\n"
+    )
+    here, to = socket.gethostname().partition(".")[0], ",".join(map(name_of, behind))
+    (folder / "topology.conf").write_text(
+        f"[routes]\n{here}: {name_of(gateway)}\n{name_of(gateway)}: {to}\n"
+    )
+    return {
+        "CLUSTERSHELL_CFGDIR": f"{folder}",
+        "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": sys.executable,
+        "CLUSTERSHELL_GW_LOG_DIR": f"{folder}",
+    }
+
+
+def test_groups_and_a_tree_as_the_site_has_them(nodes: Farm, launch: Path, tmp_path: Path) -> None:
+    """A group's nodes but one, through a gateway."""
+    environment = site(tmp_path / "site", GATEWAY, 1, 3)
+    words = ("--nodes", "@rack1", "--exclude", name_of(2), "--reports", f"{tmp_path / 'reports'}")
+    answer = run(*words, nodes.options, str(launch), **environment)
+    found = kept(tmp_path / "reports")
+    assert sorted(found) == [name_of(1), name_of(3)], answer.stderr
+    assert {report["status"] for report in found.values()} <= {"pass", "warn"}
+    assert "ClusterShell.Gateway" in (nodes.folder / "gateway").read_text()
+    wait_for("the gateway's processes to end", lambda: not left_running(nodes))
+    assert leftovers(nodes) == []
+
+
+def test_a_gateway_that_does_not_answer(nodes: Farm, tmp_path: Path) -> None:
+    """The nodes behind it are asked directly, the others as ever."""
+    environment = site(tmp_path / "site", REFUSING, 1, 3)
+    words = (*numbers(1, 2, 3), "--reports", f"{tmp_path / 'reports'}")
+    answer = run(*words, nodes.options, **environment)
+    found = kept(tmp_path / "reports")
+    assert sorted(found) == [name_of(1), name_of(2), name_of(3)], answer.stderr
+    assert {report["status"] for report in found.values()} <= {"pass", "warn"}
+
+
+def test_a_gateway_that_is_none(nodes: Farm, tmp_path: Path) -> None:
+    """It can be reached and runs no ClusterShell: its nodes are unknown, and it is said why."""
+    environment = site(tmp_path / "site", SILENT, 1)
+    answer = run(*numbers(1), "--reports", f"{tmp_path / 'reports'}", nodes.options, **environment)
+    assert "gave up" in found_in(kept(tmp_path / "reports")[name_of(1)])["fleet.ssh"]
+    assert answer.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "gpu[001-002"], "'gpu[001-002' is not a set of nodes: missing bracket"),
+        (["--nodes", "@nowhere"], "'@nowhere' names no node"),
+        (["--nodes", "-oProxyCommand=true"], "is not the name of a node"),
+        (["--nodes", "a[1-2000000000]"], "names 2000000000 nodes: at most 100000"),
+        (["--nodes", "a[1-3]", "--exclude", "a[1-3]"], "no node is left to ask"),
+        ([], "no node is left to ask"),
+        (["--nodes-file", "/nowhere"], "--nodes-file /nowhere: No such file"),
+        (["--nodes", "a", "--reports", "/proc/none"], "--reports /proc/none: "),
+        (["--nodes", "a", "--ssh-options", "'"], "No closing quotation"),
+        (["--nodes", "a", "--remote-command", "'"], "No closing quotation"),
+        (["--nodes", "a", "--connect-timeout", "60"], "leaves nothing of --timeout 60"),
+        (["--nodes", "a", "/nowhere.sh"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    capsys: pytest.CaptureFixture[str], words: Sequence[str], said: str
+) -> None:
+    """With 64 and a sentence, before any node is asked; --json is an object here too."""
+    assert main(["fleet", "check", "--json", *words]) == 64
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert said in json.loads(printed.out)["error"]
+
+
+def test_nodes_of_a_file(tmp_path: Path) -> None:
+    """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
+    from preflight.fleet.clush_engine import named_nodes
+    from preflight.fleet.fleet_check import sets_of
+
+    (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
+    sets = sets_of(str(tmp_path / "nodes"))
+    assert sets == ["gpu[010-011]", "gpu[1-2]-ib", "b"]
+    assert sorted(named_nodes(sets, ["gpu011"])) == ["b", "gpu010", "gpu1-ib", "gpu2-ib"]
+
+
+def test_without_clustershell() -> None:
+    """It is an extra: the sentence says what to install."""
+    program = (
+        "import sys; sys.modules['ClusterShell'] = None\n"
+        "from preflight.preflight_command import run\n"
+        "sys.exit(run(['fleet', 'check', '--nodes', 'a']))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert told.returncode == 64
+    assert "pip install 'mooncake-preflight[fleet]'" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_more_at_a_time_than_files_may_be_open() -> None:
+    """The limit is named, and what would go."""
+    words = command("--nodes", "a[1-64]", "--fanout", "64")
+    told = subprocess.run(
+        ["sh", "-c", f"ulimit -n 100; exec {shlex.join(words)}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert told.returncode == 64
+    assert "this shell allows 100: give --fanout 15" in told.stderr
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_on_a_terminal(nodes: Farm, quiet: bool) -> None:
+    """How many have answered, on standard error, and gone at the end; --quiet has none of it."""
+    mine, theirs = pty.openpty()
+    told = subprocess.run(
+        command(*numbers(1, 2), nodes.options, *(["--quiet"] if quiet else [])),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        cwd=ROOT,
+        timeout=4 * PATIENCE_SECONDS,
+    )
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(mine, 65536):
+            shown += part
+    os.close(mine)
+    assert told.returncode in (0, 1)
+    assert b"nodes answered" not in told.stdout
+    if quiet:
+        assert shown == b""
+    else:
+        assert b"of 2 nodes answered" in shown
+        assert shown.endswith(b"\r\x1b[K")

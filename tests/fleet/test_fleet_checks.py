@@ -1,0 +1,239 @@
+"""Every id that a fleet command can find is declared, with the statuses that the code gives it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import preflight.fleet
+from checks.finding import Status
+from preflight.check.check_catalogue import catalogue
+from preflight.check.explain_command import explain_text, list_text
+from preflight.fleet.fleet_checks import FLEET_CHECKS
+from preflight.fleet.fleet_records import STATUSES, FleetFinding
+from preflight.fleet.node_answer import Answer, report_of
+from preflight.preflight_command import run
+from tests.fleet import test_rails
+from tests.fleet.merge_fleets import (
+    MADE,
+    altered,
+    every,
+    fleet_reports,
+    launch,
+    merged_reports,
+    rails,
+)
+
+FOLDER = Path(preflight.fleet.__file__).parent
+MODULES = [path for path in sorted(FOLDER.glob("*.py")) if not path.stem.startswith("fleet_checks")]
+TREES = {path.stem: ast.parse(path.read_text()) for path in MODULES}
+DECLARED = {check.id: {status.value for status, _ in check.outcomes} for check in FLEET_CHECKS}
+# Functions that make a finding: where its id and its status stand among their arguments; what
+# stands for a node without a report is always unknown.
+MAKERS = {"FleetFinding": (0, 1), "_finding": (0, 1), "absent": (1, None)}
+ID = re.compile(r"fleet\.[a-z]+(?:-[a-z]+)*")
+
+
+def _ids_written() -> set[str]:
+    """Every text in the code that is an id as a whole."""
+    return {
+        node.value
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and ID.fullmatch(node.value)
+    }
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            yield node
+
+
+def _values(module: str, function: ast.FunctionDef, given: ast.expr) -> set[str]:
+    """The texts that an expression can be: constants, names of the module, variables."""
+    tree = TREES[module]
+    if isinstance(given, ast.Constant):
+        return {str(given.value)}
+    if isinstance(given, ast.IfExp):
+        return _values(module, function, given.body) | _values(module, function, given.orelse)
+    if isinstance(given, ast.Call):  # a helper that gives its argument back, or another text
+        helper = next(one for one in _functions(tree) if one.name == ast.unparse(given.func))
+        returned = [
+            node.value
+            for node in ast.walk(helper)
+            if isinstance(node, ast.Return) and node.value is not None
+        ]
+        own = {arg.arg: at for at, arg in enumerate(helper.args.args)}
+        found: set[str] = set()
+        for one in returned:
+            for part in [one.body, one.orelse] if isinstance(one, ast.IfExp) else [one]:
+                at = own.get(ast.unparse(part))
+                found |= _values(module, function, part if at is None else given.args[at])
+        return found
+    assert isinstance(given, ast.Name), ast.unparse(given)
+    places = {arg.arg: at for at, arg in enumerate(function.args.args)}
+    if given.id in places:  # what the callers in this module say
+        return {
+            text
+            for caller in _functions(tree)
+            for call in _calls(caller, function.name)
+            for text in _values(module, caller, call.args[places[given.id]])
+        }
+    assigned = [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == given.id
+    ]
+    if assigned:
+        return {text for one in assigned for text in _values(module, function, one)}
+    rows = [
+        node.value.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and ast.unparse(node.targets[0].elts[0]) == given.id
+        and isinstance(node.value, ast.Subscript)
+    ]
+    if rows:  # the first of a row of a table: {key: (status, text)}
+        table = getattr(import_module(f"preflight.fleet.{module}"), ast.unparse(rows[0]))
+        return {row[0] for row in table.values()}
+    return {str(getattr(import_module(f"preflight.fleet.{module}"), given.id))}
+
+
+def _given() -> dict[str, set[str]]:
+    """id -> the statuses with which the code makes it."""
+    found: dict[str, set[str]] = {}
+    for module, tree in TREES.items():
+        if module == "merge_tables":  # findings of the nodes' own, as their reports have them
+            continue
+        for function in _functions(tree):
+            for maker, (id_at, status_at) in MAKERS.items():
+                if function.name in MAKERS or (maker == "_finding" and module != "rails_findings"):
+                    continue
+                for call in _calls(function, maker):
+                    told = {"unknown"}
+                    if status_at is not None:
+                        told = _values(module, function, call.args[status_at])
+                    for id_ in _values(module, function, call.args[id_at]):
+                        found.setdefault(id_, set()).update(told)
+    return found
+
+
+def test_every_id_in_the_code_is_declared_and_the_reverse() -> None:
+    assert _ids_written() == set(DECLARED)
+
+
+def test_outcomes_are_the_statuses_that_the_code_gives() -> None:
+    """Read from the calls that make findings, so that a new status needs a line on its page."""
+    given = _given()
+    assert all(statuses <= set(STATUSES) for statuses in given.values())
+    assert given == DECLARED
+
+
+def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
+    """What ``merge`` and ``rails`` find in fleets with a fault each, and one that lacks a node."""
+    old = "mooncake-transfer-engine 0.3.13"
+    by_node = [
+        altered(**{"wheel.mooncake": old}),
+        launch(masters=["127.0.0.1:50051"]),
+        launch(masters=["elsewhere:50051"]),
+        launch(masters=["10.9.0.1:1"]),
+        launch(protocol="tcp"),
+        launch(segment_bytes=1 << 30),
+        rails(mtu_bytes=1024),
+        lambda report: report.update(made_unix_seconds=MADE - 10 * 86400),
+        lambda report: report.update(status="error", error="no launch"),
+        lambda report: report.update(routes=[], boot="00000000-boot"),
+    ]
+    for change in by_node:
+        fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
+        yield from (one.finding for one in fleet.said)
+    of_all = [
+        launch(services=[["advertised", "10.1.1.1", True]]),
+        launch(hosts=4, services=[["dist-init", "127.0.0.1:5000", False]]),
+        launch(services=[["metadata-http", "localhost:8080", False]]),
+        launch(masters=["gpu2:30000"]),
+        rails(addresses=["10.10.0.1/16"]),
+    ]
+    for change in of_all:
+        yield from (one.finding for one in merged_reports(tmp_path, every(change)).said)
+    twice = [*fleet_reports("gpu[1-2]"), *fleet_reports("gpu2", {"gpu2": rails(mtu_bytes=1024)})]
+    yield from (one.finding for one in merged_reports(tmp_path, twice).said)
+    for change, _ in test_rails.BROKEN:
+        seen = test_rails.answer("gpu[1-4]", {**test_rails.FOUR, "gpu3": change})
+        yield from (finding for finding, _ in seen.findings)
+    yield from (finding for finding, _ in test_rails.answer("gpu[1-2]").findings)
+
+
+def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
+    """Run, not read: each finding of a fleet has a status that its page explains."""
+    seen: dict[str, set[str]] = {}
+    for finding in _faulty_findings(tmp_path):
+        if finding.check.startswith("fleet."):
+            seen.setdefault(finding.check, set()).add(finding.status)
+    assert {id_: told - DECLARED[id_] for id_, told in seen.items() if told - DECLARED[id_]} == {}
+    assert len(seen) >= 20
+
+
+def test_a_silent_node_is_unknown_with_a_page() -> None:
+    report = report_of(Answer("gpu1", (), (b"ssh: connection refused",), 255), 60.0)
+    (finding,) = report["findings"]
+    assert finding["check"] == "fleet.ssh"
+    assert finding["status"] in DECLARED[finding["check"]]
+
+
+@pytest.mark.parametrize("id_", sorted(DECLARED))
+def test_list_and_explain_show_it(id_: str) -> None:
+    (check,) = (one for one in FLEET_CHECKS if one.id == id_)
+    assert re.search(rf"^{re.escape(id_)} +{re.escape(check.asks)}$", list_text(), re.MULTILINE)
+    shown = explain_text(id_)
+    assert shown.startswith(f"{id_}\n")
+    assert all(f"  {status.value}: " in shown for status, _ in check.outcomes)
+
+
+def test_no_finding_of_a_fleet_is_a_pass() -> None:
+    """What is not said was not found: a pass or a skip would promise that it was looked at."""
+    told = {status for check in FLEET_CHECKS for status, _ in check.outcomes}
+    assert told == {Status.FAIL, Status.UNKNOWN, Status.WARN}
+
+
+def test_the_declarations_load_nothing_else() -> None:
+    """``list`` and ``explain`` need neither ClusterShell nor the code of the fleet."""
+    code = (
+        "import sys; import preflight.fleet.fleet_checks; "
+        "print(*(n for n in sys.modules if n.split('.')[0] in ('ClusterShell', 'click', 'json')"
+        " or n.startswith('preflight.fleet.') and 'fleet_checks' not in n))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=FOLDER.parents[1],
+    )
+    assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("option", ["--only", "--skip", "--ignore"])
+@pytest.mark.parametrize("id_", ["fleet.master", "fleet.rail-same=known"])
+def test_check_of_one_host_takes_no_id_of_a_fleet(
+    option: str, id_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A selection of what can never be found there would be a pass of nothing."""
+    assert id_.partition("=")[0] in catalogue().ids
+    assert run(["check", option, id_]) == 64
+    assert re.search(rf"{option} fleet\.[a-z=-]+: no check has", capsys.readouterr().err)

@@ -1,0 +1,334 @@
+"""``fleet manifest``: objects that Kubernetes takes, that ask for no rights, and hold no secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.fleet.collect_lines import report_in
+from preflight.fleet.manifest_pod import LABEL_NAME
+from preflight.fleet.manifest_secrets import REMOVED, clean_text, without_secrets
+from preflight.launches.kubernetes import read_kubernetes
+from preflight.preflight_command import run
+from tests.fleet.conftest import LAUNCH
+from tests.fleet.kubernetes_schema import VERSIONS, problems
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "docs/examples").rglob("*kubernetes*.yaml"))
+NODE_SCHEMA = ROOT / "preflight/schemas/node-v1.schema.json"
+ENTRYPOINT = ROOT / "docs/examples/kubernetes-entrypoint.yaml"
+
+Json = dict[str, Any]
+
+
+def manifest(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[Json], str, str]:
+    code = run(["fleet", "manifest", "--image", "registry.example/sglang:1", *words])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return list(yaml.safe_load_all(printed.out)), printed.out, printed.err
+
+
+def pod_of(objects: list[Json]) -> Json:
+    spec: Json = objects[-1]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> str:
+    path = tmp_path / "launch.sh"
+    path.write_text(LAUNCH)
+    return str(path)
+
+
+WAYS = [
+    ["--nodes", "4"],
+    ["--nodes", "gpu[01-03]", "--namespace", "ml", "--service-account", "there"],
+    ["--kind", "daemonset"],
+    ["--kind", "daemonset", "--nodes", "gpu[01-03]", "--node-selector", "pool=gpu"],
+    [
+        *["--nodes", "2", "--host-network", "--host-ipc", "--gpus", "8", "--memory", "64Gi"],
+        *["--rdma-resource", "rdma/hca=8", "--hugepages", "2Mi=64Gi", "--capability", "IPC_LOCK"],
+        *["--toleration", "a", "--toleration", "b=c:NoSchedule", "--runtime-class", "nvidia"],
+        *["--image-pull-secret", "pull", "--name", "check-2"],
+    ],
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("words", WAYS, ids=range(len(WAYS)))
+@pytest.mark.parametrize("source", ["script", "manifest"])
+def test_kubernetes_takes_every_object(
+    words: list[str],
+    version: str,
+    source: str,
+    launch: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """By its own schema, with every field known."""
+    objects, _, _ = manifest(capsys, *words, launch if source == "script" else str(ENTRYPOINT))
+    assert {found["kind"] for found in objects} >= {"ConfigMap"}
+    for found in objects:
+        assert problems(found, version) == []
+
+
+@pytest.mark.parametrize("kind", ["job", "daemonset"])
+def test_no_right_is_asked_for(kind: str, launch: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a role, nor a token, nor anything of the node's file system."""
+    nodes = ["--nodes", "2"] if kind == "job" else []
+    objects, _, _ = manifest(capsys, "--kind", kind, *nodes, launch)
+    assert [found["kind"] for found in objects[:-1]] == ["ServiceAccount", "ConfigMap"]
+    assert objects[0]["automountServiceAccountToken"] is False
+    pod = pod_of(objects)
+    assert pod["automountServiceAccountToken"] is False
+    assert "hostNetwork" not in pod
+    assert all("hostPath" not in volume for volume in pod["volumes"])
+    for container in pod.get("initContainers", []) + pod["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False}
+        # A limit would be taken for one of the launch's own.
+        assert "limits" not in container["resources"]
+
+
+def test_each_pod_of_a_job_has_a_node_of_its_own(
+    launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objects, _, _ = manifest(capsys, "--nodes", "gpu[01-03]", launch)
+    spec = objects[-1]["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (3, 3)
+    affinity = pod_of(objects)["affinity"]
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    (apart,) = affinity["podAntiAffinity"][key]
+    assert apart["labelSelector"]["matchLabels"].items() <= (
+        spec["template"]["metadata"]["labels"].items()
+    )
+    (term,) = affinity["nodeAffinity"][key]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["gpu01", "gpu02", "gpu03"]
+
+
+def test_the_pod_is_given_what_the_launchs_own_is_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Read back as a launch, both containers are lent the same."""
+    _, text, notes = manifest(capsys, "--nodes", "1", str(ENTRYPOINT))
+    (own,) = read_kubernetes(ENTRYPOINT.read_text(), "own", {}).commands
+    commands = read_kubernetes(text, "ours", {}).commands
+    ours = next(command.container for command in commands)
+    assert own.container is not None
+    assert ours is not None
+    for field in ("ipc", "network", "resources", "cap_add", "memory_bytes", "hugepages_bytes"):
+        assert getattr(ours, field) == getattr(own.container, field), field
+    assert ours.shm_size_bytes == own.container.shm_size_bytes
+    assert "pod-security.kubernetes.io/enforce=privileged" in notes
+
+
+def test_beside_a_server_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    objects, _, notes = manifest(capsys, "--nodes", "1", "--no-claim", str(ENTRYPOINT))
+    assert set(pod_of(objects)["containers"][0]["resources"]["requests"]) == {"cpu", "memory"}
+    assert "asks for no device" in notes
+
+
+def test_folders_of_the_node_are_read_only_and_never_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod = yaml.safe_load(ENTRYPOINT.read_text())
+    (container,) = pod["spec"]["containers"]
+    for name, path in (("models", "/srv/models"), ("zone", "/etc/zone.conf")):
+        container["volumeMounts"].append({"name": name, "mountPath": f"/mnt/{name}"})
+        pod["spec"]["volumes"].append({"name": name, "hostPath": {"path": path}})
+    place = tmp_path / "pod.yaml"
+    place.write_text(yaml.safe_dump(pod))
+    objects, _, notes = manifest(capsys, "--nodes", "1", str(place))
+    volumes = [volume for volume in pod_of(objects)["volumes"] if "hostPath" in volume]
+    assert [volume["hostPath"] for volume in volumes] == [
+        {"path": "/srv/models", "type": "Directory"}
+    ]
+    mounts = pod_of(objects)["containers"][0]["volumeMounts"]
+    (mount,) = [mount for mount in mounts if mount["name"] == volumes[0]["name"]]
+    assert mount == {"name": mount["name"], "mountPath": "/mnt/models", "readOnly": True}
+    assert "/etc/zone.conf is not mounted at /mnt/zone" in notes
+
+
+def test_what_a_pod_prints_is_what_collect_reads(
+    launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The init container of the DaemonSet, run here as the kubelet would, and its log."""
+    tool = f"{sys.executable} -m preflight.preflight_command"
+    words = ["--kind", "daemonset", "--remote-command", tool, launch]
+    objects, _, _ = manifest(capsys, *words)
+    (container,) = pod_of(objects)["initContainers"]
+    for name, text in objects[1]["data"].items():
+        (tmp_path / name).write_text(text)
+    arguments = [word.replace("$(NODE_NAME)", "gpu7") for word in container["args"]]
+    done = subprocess.run(
+        [*container["command"], *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        cwd=tmp_path,
+    )
+    # Whatever the verdict on this machine, the pod has done its work.
+    assert done.returncode == 0, done.stdout
+    report = report_in(done.stdout)
+    assert isinstance(report, dict)
+    jsonschema.validate(report, json.loads(NODE_SCHEMA.read_text()))
+    assert report["node"] == "gpu7"
+    assert report["launch"]["source"] == "launch.sh"
+    assert done.stdout.endswith(f"\n@mooncake-preflight end {report['exit_code']}\n".encode())
+
+
+SECRETS = """\
+# old: export HF_TOKEN=hf_aaaabbbbccccddddeeee
+export HF_TOKEN="s3cret-1" ; export AWS_SECRET_ACCESS_KEY='s3cret-2'
+MOONCAKE_REDIS=redis://user:s3cret-3@10.0.0.1/0
+python3 -m sglang.launch_server --api-key s3cret-4 --admin-api-key=s3cret-5 \\
+  --tokenizer-path /models/a --max-total-tokens 100000 --auth $TOKEN \\
+  --hicache-storage-backend-extra-config '{"password": "s3cret-6", "master": "10.0.0.1:1"}'
+curl -H "Authorization: Bearer s3cret-7" http://x
+"""
+OBJECTS = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+data: {a: s3cret-8}
+---
+apiVersion: v1
+kind: Pod
+spec:
+  containers:
+  - name: sglang
+    command: [python3, -m, sglang.launch_server, --api-key, s3cret-9]
+    env:
+    - name: HF_TOKEN
+      value: s3cret-10
+    - {name: REDIS_PASSWORD, value: "s3cret-11"}
+    - {value: s3cret-12, name: API_KEY}
+    - name: OTHER_TOKEN
+      valueFrom: {secretKeyRef: {name: s, key: a}}
+    - {name: PLAIN, value: "64gb"}
+"""
+
+
+@pytest.mark.parametrize("text", [SECRETS, OBJECTS])
+def test_secrets_stay_here(text: str) -> None:
+    """Whatever they stand in; lines stay where they are, and what is no secret stays."""
+    removed: dict[str, None] = {}
+    public = clean_text(text, removed)
+    assert re.findall(r"s3cret-\d+|hf_\w+", public) == []
+    assert public.count("\n") == text.count("\n")
+    assert removed
+    for kept in ("--tokenizer-path /models/a", "100000", "$TOKEN", "10.0.0.1:1", "64gb", "name: s"):
+        assert (kept in public) is (kept in text) or kept == "name: s"
+    assert clean_text(public, {}) == public
+
+
+def test_a_manifest_without_its_secrets_is_still_one() -> None:
+    documents = list(yaml.safe_load_all(clean_text(OBJECTS, {})))
+    (container,) = documents[-1]["spec"]["containers"]
+    values = {one["name"]: one.get("value") for one in container["env"]}
+    assert values == {
+        "HF_TOKEN": REMOVED,
+        "REDIS_PASSWORD": REMOVED,
+        "API_KEY": REMOVED,
+        "OTHER_TOKEN": None,
+        "PLAIN": "64gb",
+    }
+
+
+def test_secrets_of_a_command_line() -> None:
+    words = ["x", "--api-key", "a b", "--key=c", "HF_TOKEN=d", "--max-total-tokens", "8192"]
+    found = without_secrets({}, words)
+    kept = ["x", "--api-key", REMOVED, f"--key={REMOVED}", f"HF_TOKEN={REMOVED}"]
+    assert found.words == (*kept, "--max-total-tokens", "8192")
+    assert found.removed == ("api-key", "key", "HF_TOKEN")
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_too_strange(text: str) -> None:
+    public = clean_text(text, {})
+    assert public.count("\n") == text.count("\n")
+
+
+@pytest.mark.parametrize("text", [LAUNCH])
+def test_a_launch_without_secrets_is_left_alone(text: str) -> None:
+    assert clean_text(text, {}) == text
+
+
+def test_the_launch_that_is_printed_has_no_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.sh").write_text(SECRETS)
+    _, printed, notes = manifest(capsys, "--nodes", "1", str(tmp_path / "run.sh"))
+    assert "s3cret" not in printed + notes
+    assert "HF_TOKEN" in notes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --nodes 8"),
+        (["--nodes", "0"], "give --nodes 8"),
+        (["--kind", "daemonset", "--nodes", "3"], "runs on every node"),
+        (["--nodes", "2", "--namespace", "A_B"], "write small letters"),
+        (["--nodes", "2", "--toleration", "a:Never"], "'Never' is none of NoSchedule"),
+        (["--nodes", "2", "--node-selector", "pool"], "write name=value"),
+        (["--nodes", "2", "--hugepages", "3Mi=1Gi"], "'3Mi' is none of"),
+        (["--nodes", "2", "--memory", "many"], "no quantity"),
+        (["--nodes", "2", "--rdma-resource", "hca"], "write rdma/hca"),
+        (["--nodes", "2", "--remote-command", "'"], "No closing quotation"),
+    ],
+)
+def test_mistakes(
+    words: list[str], said: str, launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fleet", "manifest", "--image", "i", *words, launch]) == 64
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_are_as_kubernetes_has_it(path: Path, version: str) -> None:
+    for found in yaml.safe_load_all(path.read_text()):
+        assert problems(found, version) == []
+
+
+def test_a_misspelt_field_is_a_problem() -> None:
+    """Of the schema that the other tests hold objects against."""
+    pod = yaml.safe_load(ENTRYPOINT.read_text())
+    assert problems(pod, "1.37") == []
+    pod["spec"]["containers"][0]["resource"] = {}
+    (problem,) = problems(pod, "1.37")
+    assert "'resource' was unexpected" in problem
+    del pod["spec"]["containers"][0]["resource"], pod["spec"]["containers"][0]["name"]
+    assert len(problems(pod, "1.25")) == 1
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl (kubernetes-client)")
+@pytest.mark.parametrize("words", WAYS[:4], ids=range(4))
+def test_kubectl_reads_it_as_it_was_meant(
+    words: list[str], launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launch in the ConfigMap comes out to the byte."""
+    objects, text, _ = manifest(capsys, *words, launch)
+    place = tmp_path / "manifest.yaml"
+    place.write_text(text)
+    command = ["kubectl", "patch", "--local", "--type=merge", "--patch={}", "-o=json"]
+    for found in objects:
+        place.write_text(yaml.safe_dump(found))
+        done = subprocess.run(
+            [*command, f"--filename={place}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["metadata"]["labels"][LABEL_NAME]
+    assert objects[-2]["data"]["launch.sh"] == LAUNCH

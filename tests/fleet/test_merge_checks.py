@@ -1,0 +1,238 @@
+"""What no node can see alone: versions, masters, services, path MTU, addresses, subnets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleet.merge_fleets import (
+    Change,
+    Report,
+    Told,
+    every,
+    fleet_reports,
+    launch,
+    merged_reports,
+    rails,
+    told,
+)
+
+UNREAD_ROUTES = "another subnet than 10.10.0.0/16, and routes that were not read"
+
+
+def with_wheels(nodes: str, odd: Mapping[int, str], **changes: object) -> list[Report]:
+    """Mooncake 0.3.14 on all of them, but for those by number."""
+    reports = every(launch(**changes), nodes)
+    for at, report in enumerate(reports):
+        report["facts"]["wheel.mooncake"] = odd.get(at, "mooncake-transfer-engine 0.3.14")
+    return reports
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "code"),
+    [
+        ("0.3.12", "fail", 2),
+        ("0.3.13", "warn", 1),  # a client 0.3.13 worked with a master 0.3.14
+        ("0.3.15", "unknown", 3),
+    ],
+)
+def test_a_client_with_another_mooncake_than_most(
+    tmp_path: Path, version: str, status: str, code: int
+) -> None:
+    reports = with_wheels("gpu[1-5]", {2: f"mooncake-transfer-engine {version}"})
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.mooncake-version") == [(status, "gpu3", f"Mooncake {version}")]
+    assert fleet.exit_code == code
+    assert "wheel.mooncake" not in {one.fact for one in fleet.drift}
+
+
+def test_the_masters_version_is_right_however_few_have_it(tmp_path: Path) -> None:
+    """gpu1 runs the master: the others are the ones that it does not understand."""
+    odd = {0: "mooncake-transfer-engine 0.3.12"}
+    fleet = merged_reports(tmp_path, with_wheels("gpu[1-4]", odd, masters=["gpu1:50051"]))
+    assert told(fleet, "fleet.mooncake-version") == [("fail", "gpu[2-4]", "Mooncake 0.3.14")]
+
+
+def test_flavours_of_one_version_are_one_version(tmp_path: Path) -> None:
+    reports = with_wheels("gpu[1-4]", {1: "mooncake-transfer-engine-cuda13 0.3.14"})
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.mooncake-version") == []
+    assert "wheel.mooncake" in {one.fact for one in fleet.drift}
+
+
+@pytest.mark.parametrize(
+    ("masters", "expected"),
+    [
+        (["10.9.0.1:50051"] * 4, []),
+        (["10.9.0.1"] + ["10.9.0.1:50051"] * 3, []),
+        (["10.9.0.1:50051"] * 3 + ["10.9.0.1:50052"], [("fail", "gpu4", "10.9.0.1:50052")]),
+        (["gpu1:50051"] * 3 + ["gpu2:50051"], [("fail", "gpu4", "gpu2:50051")]),
+        (["gpu1:50051"] * 3 + ["10.10.0.1:50051"], []),  # an address of gpu1
+        (["10.9.0.1:50051"] * 3 + ["10.9.0.2:50051"], [("unknown", "gpu4", "10.9.0.2:50051")]),
+        (["10.9.0.1:50051"] * 3 + ["master:50051"], [("unknown", "gpu4", "master:50051")]),
+        (["127.0.0.1:50051"] + ["gpu1:50051"] * 3, []),
+        (
+            ["127.0.0.1:50051"] + ["gpu2:50051"] * 3,
+            [("fail", "gpu1", "127.0.0.1:50051")],
+        ),
+        (["localhost:50051"] * 4, [("fail", "gpu[1-4]", "localhost:50051")]),
+        (
+            ["127.0.0.1:50051"] * 2 + ["gpu3:50051"] * 2,
+            [("fail", "gpu[1-2]", "127.0.0.1:50051")],
+        ),
+        (
+            ["a:1"] * 2 + ["b:2"] * 2,
+            [("fail", "gpu[1-4]", "b:2")],
+        ),
+    ],
+)
+def test_one_master_for_all(masters: list[str], expected: Told, tmp_path: Path) -> None:
+    """An alias cannot be told from another machine: that is unknown. Two ports are two masters."""
+    reports = fleet_reports("gpu[1-4]")
+    for report, master in zip(reports, masters, strict=True):
+        report["launch"]["masters"] = [master]
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.master") == expected
+
+
+def test_a_lone_node_may_be_its_own_master(tmp_path: Path) -> None:
+    fleet = merged_reports(tmp_path, every(launch(masters=["127.0.0.1:50051"]), "gpu1"))
+    assert told(fleet, "fleet.master") == []
+
+
+def test_the_masters_port_is_left_to_the_master(tmp_path: Path) -> None:
+    reports = every(launch(masters=["gpu2:30000"]))
+    fleet = merged_reports(tmp_path, reports)
+    assert told(fleet, "fleet.port") == [("fail", "gpu2", "port 30000")]
+    for report in reports:
+        report["launch"]["ports"] = [["RPC port", 30000]]
+    assert told(merged_reports(tmp_path, reports), "fleet.port") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "expected"),
+    [
+        (
+            launch(services=[["advertised", "10.1.1.1", True]]),
+            "fleet.advertised",
+            [("fail", "gpu[1-4]", "10.1.1.1")],
+        ),
+        (
+            launch(hosts=4, services=[["dist-init", "127.0.0.1:5000", False]]),
+            "fleet.rendezvous",
+            [("fail", "gpu[1-4]", "127.0.0.1:5000")],
+        ),
+        (
+            launch(hosts=1, services=[["dist-init", "127.0.0.1:5000", False]]),
+            "fleet.rendezvous",
+            [],
+        ),
+        (
+            launch(services=[["metadata-http", "localhost:8080", False]]),
+            "fleet.metadata",
+            [("fail", "gpu[1-4]", "localhost:8080")],
+        ),
+        (
+            lambda report: report.update(boot="one-machine"),
+            "fleet.same-machine",
+            [("warn", "gpu[1-4]", "boot one-machine")],
+        ),
+    ],
+)
+def test_what_every_node_says_alike_and_may_not(
+    change: Change, check: str, expected: Told, tmp_path: Path
+) -> None:
+    assert told(merged_reports(tmp_path, every(change)), check) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "limit", "expected"),
+    [
+        (rails(mtu_bytes=1024), 4096, [("fail", "gpu3", "path MTU 1024 B")]),
+        (rails(mtu_bytes=1024), None, [("unknown", "gpu3", "path MTU 1024 B")]),
+        (rails(mtu_bytes=1024), 1024, []),  # MC_MTU=1024 everywhere: all paths are equal
+        (rails(mtu_bytes=1024, used=False), 4096, []),
+        (launch(protocol="tcp"), 4096, []),
+    ],
+)
+def test_the_ends_of_a_path_have_one_mtu(
+    change: Change, limit: int | None, expected: Told, tmp_path: Path
+) -> None:
+    reports = fleet_reports("gpu[1-5]", {"gpu3": change})
+    for report in reports:
+        report["launch"]["mtu_limit_bytes"] = limit
+    assert told(merged_reports(tmp_path, reports), "fleet.path-mtu") == expected
+
+
+def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
+    reports = fleet_reports("gpu[1-5]")
+    reports[3]["rails"][2] = reports[1]["rails"][2]
+    found = told(merged_reports(tmp_path, reports), "fleet.address")
+    assert found == [("fail", "gpu[2,4]", "10.12.0.2 on mlx5_2 of each")]
+    for report in reports:
+        report["rails"][0]["addresses"] = ["169.254.0.1/16", "127.0.0.1/8", "fe80::1/64"]
+    assert told(merged_reports(tmp_path, reports), "fleet.address") == found
+
+
+def _subnet(address: str, routes: Any) -> Change:
+    def change(report: Report) -> None:
+        report["rails"][0]["addresses"] = [address]
+        report["routes"] = routes
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("address", "routes", "expected"),
+    [
+        ("10.10.0.9/16", [], []),
+        ("10.99.0.9/16", [["10.10.0.0/16", "10.99.0.1", "eth1"]], []),
+        ("10.99.0.9/16", [["0.0.0.0/0", "10.99.0.1", "eth1"]], []),
+        (
+            "10.99.0.9/16",
+            [["0.0.0.0/0", "192.168.0.1", "eth0"]],
+            [("unknown", "gpu3", "10.99.0.0/16, no route to 10.10.0.0/16 out of eth1")],
+        ),
+        (
+            "10.99.0.9/16",
+            {"unknown": "no such file"},
+            [
+                (
+                    "unknown",
+                    "gpu3",
+                    "another subnet than 10.10.0.0/16, and routes that were not read",
+                )
+            ],
+        ),
+        (
+            "fd00:9::9/64",
+            [],
+            [],  # the only IPv6 address there is
+        ),
+    ],
+)
+def test_a_rail_in_another_subnet_needs_a_route_out_of_its_interface(
+    address: str, routes: Any, expected: Told, tmp_path: Path
+) -> None:
+    reports = fleet_reports("gpu[1-5]", {"gpu3": _subnet(address, routes)})
+    assert told(merged_reports(tmp_path, reports), "fleet.subnet") == expected
+
+
+def test_a_fabric_with_a_subnet_for_each_link_is_one_finding(tmp_path: Path) -> None:
+    """A /31 for every NIC of every node, and no route: one finding for each interface."""
+    reports = fleet_reports("gpu[01-40]")
+    for number, report in enumerate(reports):
+        report["routes"] = []
+        for at, rail in enumerate(report["rails"]):
+            rail["addresses"] = [f"10.{at}.{number}.0/31"]
+    fleet = merged_reports(tmp_path, reports)
+    found = [one for one in fleet.said if one.finding.check == "fleet.subnet"]
+    assert [(one.finding.subject, len(one.nodes)) for one in found] == [
+        (f"mlx5_{at}", 39) for at in range(8)
+    ]
+    for report in reports:
+        report["routes"] = [["10.0.0.0/8", f"10.0.0.{at}", f"eth{at + 1}"] for at in range(8)]
+    assert told(merged_reports(tmp_path, reports), "fleet.subnet") == []

@@ -1,0 +1,233 @@
+"""``fleet merge`` as users and schedulers meet it: text, lists, JSON, page, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from preflight.preflight_command import run
+from tests.fleet.merge_fleets import (
+    Change,
+    Report,
+    altered,
+    every,
+    fails,
+    fleet_reports,
+    line,
+    write_lines,
+)
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "preflight/schemas/fleet-v1.schema.json").read_text()
+)
+GOLDEN = Path(__file__).parent / "merge_64_nodes.txt"
+
+Merge = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def merge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Merge:
+    """Runs the command; returns exit code, standard output and standard error."""
+    monkeypatch.setenv("COLUMNS", "96")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        code = run(["fleet", "merge", *map(str, words)])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def quiet(report: Report) -> None:
+    """Nothing but passes."""
+    report.update(findings=[], status="pass", exit_code=0)
+
+
+def _lesser(report: Report) -> None:
+    report["facts"] |= {f"mlx5_{at}.firmware": "28.38.1900" for at in range(8)}
+    report["launch"]["segment_bytes"] = 32 << 30
+
+
+def _narrow(report: Report) -> None:
+    report["facts"] |= {"kernel": "5.15.0-91-generic"}
+    report["facts"] |= {f"mlx5_{at}:1.mtu_bytes": 1024 for at in range(8)}
+    for rail in report["rails"]:
+        rail["mtu_bytes"] = 1024
+
+
+def odd_fleet() -> list[Report]:
+    """64 nodes: one whose memlock is too low, one of another delivery, one with another switch."""
+    odd: dict[str, Change] = {"gpu017": fails, "gpu033": _lesser, "gpu050": _narrow}
+    reports = fleet_reports("gpu[001-064]", odd)
+    for report in reports:
+        report["passes"] = [["gpu.driver", "host", "570.124.06"], ["rdma.port", "mlx5_0-7", ""]]
+    return reports
+
+
+def test_sixty_four_nodes_with_three_odd_ones(
+    merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole text: one screen, the odd nodes first, every list of nodes folded."""
+    lines = [line(report) for report in odd_fleet()]
+    lines += [lines[3], lines[63][:1500]]
+    del lines[63]
+    monkeypatch.chdir(tmp_path)
+    Path("reports.jsonl").write_text("".join(f"{each}\n" for each in lines))
+    code, out, err = merge("--expect", "gpu[001-064]", "reports.jsonl")
+    assert (code, err) == (2, "")
+    assert out == GOLDEN.read_text()
+    assert max(map(len, out.splitlines())) <= 96
+    assert len(out.splitlines()) < 60
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "code"),
+    [
+        (None, "", 0),
+        (altered(kernel="5.15.0"), "", 1),
+        (fails, "", 2),
+        (None, '{"schema":"mooncake-preflight/node/v1","version":"1","node":"gpu9",', 3),
+        (fails, "no report", 2),
+        (altered(kernel="5.15.0"), "no report", 3),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst(
+    change: Change | None, more: str, code: int, merge: Merge, tmp_path: Path
+) -> None:
+    reports = every(quiet)
+    if change is not None:
+        change(reports[2])
+    place = tmp_path / "all.jsonl"
+    place.write_text("".join(f"{line(each)}\n" for each in reports) + more)
+    found, out, _ = merge(place)
+    assert found == code
+    word = {0: "PASS", 1: "WARN", 2: "FAIL", 3: "UNKNOWN"}[code]
+    assert re.match(rf"{word}: of [45] nodes ", out)
+    assert merge("-q", place)[1] == out.splitlines()[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--nodes-failing"], "gpu[017,050,065-066]\n"),
+        (["--list", "failing"], "gpu[017,050,065-066]\n"),
+        (["--list", "failing", "--list-format", "lines"], "gpu017\ngpu050\ngpu065\ngpu066\n"),
+        (["--nodes-passing"], "gpu[001-016,018-049,051-064]\n"),
+    ],
+)
+def test_lists_are_what_schedulers_read_and_nothing_else(
+    options: list[str], expected: str, merge: Merge, tmp_path: Path
+) -> None:
+    """Every node that is known or expected is in one of both lists."""
+    place = write_lines(tmp_path / "all.jsonl", odd_fleet())
+    assert merge("--expect", "gpu[001-066]", *options, place) == (2, expected, "")
+
+
+def test_an_empty_list_is_empty(merge: Merge, tmp_path: Path) -> None:
+    place = write_lines(tmp_path / "all.jsonl", every(quiet))
+    assert merge("--nodes-failing", place) == (0, "", "")
+
+
+def test_the_object_is_as_its_schema_says_and_holds_every_finding(
+    merge: Merge, tmp_path: Path
+) -> None:
+    reports = odd_fleet()
+    place = write_lines(tmp_path / "all.jsonl", reports)
+    code, out, _ = merge("--json", "--expect", "gpu[001-065]", place)
+    found = json.loads(out)
+    jsonschema.validate(found, SCHEMA)
+    assert (code, found["exit_code"], found["status"]) == (2, 2, "fail")
+    ids = {one["id"] for one in found["findings"]}
+    assert ids >= {check for check, _, _ in reports[0]["passes"]}
+    assert ids >= {row["check"] for report in reports for row in report["findings"]}
+    assert {one["fact"] for one in found["drift"]} == {
+        "kernel",
+        "mlx5_0-7.firmware",
+        "mlx5_0-7:1.mtu_bytes",
+    }
+    assert found["pool"]["total_bytes"] == (63 * 64 + 32) << 30
+    counts = [found["by_status"][status]["count"] for status in ("fail", "unknown", "warn", "pass")]
+    assert sum(counts) == found["nodes"] == 65
+
+
+def test_every_form_of_input_gives_the_same_answer(
+    merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file a node, JSON lines, indented objects one after another, a list, standard input."""
+    reports = odd_fleet()[14:20]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for report in reports:
+        (folder / f"{report['node']}.json").write_text(line(report))
+    indented = tmp_path / "indented"
+    indented.write_text("\n".join(json.dumps(report, indent=2) for report in reports))
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps(reports, indent=1))
+    lines = Path(write_lines(tmp_path / "all.jsonl", reports))
+    answers = [merge("--json", place) for place in (folder, indented, listed, lines)]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
+    answers.append(merge("--json", "-"))
+    assert {code for code, _, _ in answers} == {2}
+    assert {out for _, out, _ in answers} == {answers[0][1]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "REPORTS"),
+        (["--expect", "gpu[1-", "x"], "brackets do not match"),
+        (["--nodes-failing", "--nodes-passing", "x"], "one list at a time"),
+        (["--nodes-failing", "--json", "x"], "--list prints nodes alone"),
+        (["--html", "-", "--json", "x"], "--html -"),
+        (["--html", "/nowhere/page.html", "x"], "No such file or directory"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(words: list[str], said: str, merge: Merge) -> None:
+    code, _, err = merge(*words)
+    assert code == 64
+    assert said in err
+    assert "Traceback" not in err
+    code, out, _ = merge("--json", *words)
+    assert code == 64
+    jsonschema.validate(json.loads(out), SCHEMA)
+
+
+def test_a_path_that_is_not_there_is_named_and_not_fatal(merge: Merge, tmp_path: Path) -> None:
+    place = write_lines(tmp_path / "all.jsonl", every(quiet))
+    code, out, _ = merge(place, tmp_path / "missing.json")
+    assert code == 3
+    assert "missing.json: cannot be read: No such file or directory" in " ".join(out.split())
+
+
+def test_the_page_shows_every_node_and_runs_nothing_of_theirs(merge: Merge, tmp_path: Path) -> None:
+    reports: list[Report] = odd_fleet()
+    evil = "<script>alert(1)</script>\x1b[31m"
+    reports[5]["findings"][0] |= {"text": evil, "have": evil}
+    reports[6]["facts"]["kernel"] = evil
+    place = write_lines(tmp_path / "all.jsonl", reports)
+    page = tmp_path / "page.html"
+    assert merge("--html", page, place)[0] == 2
+    written: Any = page.read_text()
+    assert "<script>alert" not in written
+    assert "\x1b" not in written
+    assert all(f">{report['node']}<" in written for report in reports)
+    assert 'class="sortable"' in written
+    assert merge("--html", "-", "-q", place)[1].startswith("<!DOCTYPE html>")
+
+
+def test_what_moves_the_cursor_is_written_out(merge: Merge, tmp_path: Path) -> None:
+    reports = every(quiet)
+    reports[1]["facts"]["kernel"] = "6.8\x1b[2J\n\u202e"
+    reports[1]["launch"]["masters"] = ["\x1b]0;x:1"]
+    place = write_lines(tmp_path / "all.jsonl", reports)
+    _, out, _ = merge("-v", place)
+    assert "\x1b" not in out
+    assert "\\x1b[2J" in out

@@ -1,0 +1,318 @@
+"""Which NIC reaches which: of two lanes, of kinds of nodes, of a fleet's real reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checks.rdma_ports import ROCE_1, ROCE_2
+from checks.unknown import Unknown
+from preflight.fleet.fleet_records import NodeRow, Unusable
+from preflight.fleet.merge_reading import Reading
+from preflight.fleet.merge_sources import Text
+from preflight.fleet.node_command import NodeRequest, node_report
+from preflight.fleet.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
+from preflight.fleet.rails_answer import RailAnswer, rail_answer
+from preflight.fleet.rails_declaration import rails
+from preflight.fleet.rails_findings import MOST_COMPARED, talks
+from preflight.host_source import LaunchWords
+from tests.fleet.merge_fleets import LAUNCH, Report, fleet_reports, line, write_lines
+from tests.synthetic import build_host, gpu_host
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[2] / "preflight/schemas/rails-v1.schema.json").read_text()
+)
+Change = Callable[[Report], object]
+
+
+def lane(network: str, *exits: str, kind: str = ROCE_2, layer: str = "Ethernet") -> Lane:
+    return Lane("mlx5_0", 1, layer, kind, network, exits)
+
+
+PAIRS = [
+    (lane("10.0.0.0/24"), lane("10.0.0.0/24"), Reach.DIRECT),
+    (lane("10.0.0.0/24"), lane("10.0.1.0/24"), Reach.UNROUTED),
+    (lane("10.0.0.0/24", "10.0.0.0/8"), lane("10.0.1.0/24", "0.0.0.0/0"), Reach.ROUTED),
+    (lane("10.0.0.0/24", "10.0.0.0/8"), lane("10.0.1.0/24"), Reach.UNROUTED),
+    (lane("10.0.0.0/24", "10.0.1.0/25"), lane("10.0.1.0/24", "10.0.0.0/8"), Reach.UNROUTED),
+    (lane("10.0.0.0/24"), lane("10.0.0.0/16"), Reach.UNKNOWN),
+    (lane("10.0.0.0/24"), lane("fd00::/64", "::/0"), Reach.NONE),
+    (lane("10.0.0.0/24"), lane("10.0.0.0/24", kind=ROCE_1), Reach.NONE),
+    (lane("10.0.0.0/24", kind=ROCE_1), lane("10.0.0.0/24", kind=ROCE_1), Reach.DIRECT),
+    (
+        lane("10.0.0.0/24", "0.0.0.0/0", kind=ROCE_1),
+        lane("10.0.1.0/24", "0.0.0.0/0", kind=ROCE_1),
+        Reach.NONE,
+    ),
+    (lane("10.0.0.0/24"), lane("fe80::", kind="IB", layer=INFINIBAND), Reach.NONE),
+    (
+        lane("fe80::", kind="IB", layer=INFINIBAND),
+        lane("fe80::", kind="IB", layer=INFINIBAND),
+        Reach.DIRECT,
+    ),
+    (
+        lane("fe80::", kind="IB", layer=INFINIBAND),
+        lane("fe81::", kind="IB", layer=INFINIBAND),
+        Reach.UNKNOWN,
+    ),
+    (lane("10.0.0.0/24"), lane("x")._replace(network=Unknown("not read")), Reach.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "reach"), PAIRS)
+def test_two_lanes(one: Lane, other: Lane, reach: Reach) -> None:
+    assert way(one, other).reach is reach
+
+
+NETWORKS = st.sampled_from(
+    ["10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/16", "10.1.0.0/16", "fd00::/64"]
+)
+LANES = st.builds(
+    Lane,
+    st.sampled_from(["mlx5_0", "mlx5_1"]),
+    st.just(1),
+    st.sampled_from(["Ethernet", INFINIBAND]),
+    st.sampled_from([ROCE_1, ROCE_2]),
+    NETWORKS | st.just(Unknown("not read")),
+    st.lists(NETWORKS | st.just("0.0.0.0/0"), max_size=2).map(tuple),
+)
+
+
+@given(LANES, LANES)
+def test_a_way_leads_back(one: Lane, other: Lane) -> None:
+    """Whoever asks, the answer is the same."""
+    assert way(one, other).reach is way(other, one).reach
+
+
+@given(LANES, LANES)
+def test_one_more_route_never_closes_a_way(one: Lane, other: Lane) -> None:
+    before = way(one, other).reach
+    wide = [end._replace(exits=(*end.exits, "0.0.0.0/0", "::/0")) for end in (one, other)]
+    after = way(*wide).reach
+    assert after is before or (before, after) == (Reach.UNROUTED, Reach.ROUTED)
+
+
+@pytest.mark.parametrize(
+    ("layer", "gid", "addresses", "network"),
+    [
+        ("Ethernet", "10.0.0.7", ["10.0.0.7/24"], "10.0.0.0/24"),
+        ("Ethernet", "0000:0000:0000:0000:0000:ffff:0a00:0007", ["10.0.0.7/24"], "10.0.0.0/24"),
+        ("Ethernet", "10.0.0.7", ["10.0.0.1/16", "10.0.0.7/31"], "10.0.0.6/31"),
+        (INFINIBAND, "fe80:0000:0000:0000:0002:c903:00a1:b2c3", [], "fe80::"),
+        (INFINIBAND, "fec0:0000:0000:0001:0002:c903:00a1:b2c3", [], "fec0:0:0:1::"),
+    ],
+)
+def test_the_network_of_a_gid(layer: str, gid: str, addresses: list[str], network: str) -> None:
+    assert gid_network(layer, gid, addresses) == network
+
+
+@pytest.mark.parametrize(
+    ("gid", "addresses", "why"),
+    [
+        ("fe80:0000:0000:0000:0002:c903:00a1:b2c3", [], "link-local"),
+        ("10.0.0.7", ["10.0.0.8/24"], "no interface"),
+        ("none", [], "no GID"),
+    ],
+)
+def test_a_gid_without_a_network(gid: str, addresses: list[str], why: str) -> None:
+    found = gid_network("Ethernet", gid, addresses)
+    assert isinstance(found, Unknown)
+    assert why in found.reason
+
+
+def group(affinity: str, *devices: str) -> Group:
+    lanes = tuple(Lane(name, 1, "Ethernet", ROCE_2, "10.0.0.0/24") for name in devices)
+    return Group(lanes, (0,), affinity)
+
+
+def test_whom_mooncake_pairs() -> None:
+    """Any with any; with the affinity equal names, and any where the peer lacks the name."""
+    both = {(0, 0), (0, 1), (1, 0), (1, 1)}
+    assert talks(group("any", "a", "b"), group("any", "a", "b")) == both
+    assert talks(group("same name", "a", "b"), group("same name", "a", "b")) == {(0, 0), (1, 1)}
+    assert talks(group("same name", "a"), group("same name", "c", "d")) == {(0, 0), (0, 1)}
+    # Each side chooses for what it sends itself.
+    assert talks(group("same name", "a", "b"), group("any", "a", "b")) == both
+
+
+def answer(nodes: str, changes: dict[str, Change] | None = None) -> RailAnswer:
+    """Of synthetic nodes: eight NICs each, in eight networks of their own, no route out."""
+    rows: list[NodeRow | Unusable] = []
+    for report in fleet_reports(nodes, changes):
+        rows += Reading().read(Text("reports.jsonl", 1, line(report).encode()))
+    return rail_answer([row for row in rows if isinstance(row, NodeRow)], ())
+
+
+def found(seen: RailAnswer) -> dict[tuple[str, str], set[str]]:
+    """(check, status) -> the nodes that are named."""
+    rows: dict[tuple[str, str], set[str]] = {}
+    for finding, places in seen.findings:
+        names = rows.setdefault((finding.check, finding.status), set())
+        names.update(seen.names[at] for at in places)
+    return rows
+
+
+def same_name(report: Report) -> None:
+    report["launch"]["affinity"] = "same name"
+
+
+def on_rail(number: int, **fields: object) -> Change:
+    def change(report: Report) -> None:
+        same_name(report)
+        report["rails"][number] |= fields
+
+    return change
+
+
+def all_rails(**fields: object) -> Change:
+    def change(report: Report) -> None:
+        same_name(report)
+        for rail in report["rails"]:
+            rail |= fields
+
+    return change
+
+
+FOUR = {f"gpu{number}": same_name for number in range(1, 5)}
+
+
+def test_rails_of_their_own_need_the_affinity() -> None:
+    """Without it 56 of 64 pairs have no way, on every node; with it nothing is wrong."""
+    seen = answer("gpu[1-4]")
+    assert found(seen) == {("fleet.rail-cross", "warn"): {"gpu1", "gpu2", "gpu3", "gpu4"}}
+    assert "56 of 64" in seen.findings[0][0].have
+    assert "MC_ENABLE_DEST_DEVICE_AFFINITY=1" in seen.findings[0][0].text
+    fine = answer("gpu[1-4]", dict(FOUR))
+    assert (fine.status, fine.findings, fine.exit_code) == ("pass", (), 0)
+
+
+def test_a_flat_network_needs_nothing() -> None:
+    def flat(report: Report) -> None:
+        for number, rail in enumerate(report["rails"]):
+            address = f"10.0.{number}.{report['node'][3:]}"
+            rail |= {"gid": address, "addresses": [f"{address}/16"]}
+
+    assert answer("gpu[1-4]", dict.fromkeys(FOUR, flat)).status == "pass"
+
+
+BROKEN: list[tuple[Change, tuple[str, str]]] = [
+    (on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"]), ("fleet.rail-same", "unknown")),
+    (on_rail(1, gid_type="RoCE v1"), ("fleet.rail-same", "warn")),
+    (on_rail(1, netdev_mtu_bytes=1500), ("fleet.rail-mtu", "warn")),
+    (on_rail(1, gid_type={"unknown": "not read"}), ("fleet.rail-unknown", "unknown")),
+    (on_rail(1, gid="fe80:0000:0000:0000:0002:c903:00a1:b2c3"), ("fleet.rail-unknown", "unknown")),
+    (all_rails(gid_type="RoCE v1"), ("fleet.rail-apart", "fail")),
+    (all_rails(link_layer="InfiniBand", gid="fe80::1"), ("fleet.rail-apart", "fail")),
+    (lambda report: report.update(rails={"unknown": "EPERM"}), ("fleet.rail-unknown", "unknown")),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), BROKEN)
+def test_the_node_that_is_cut_off_is_named(change: Change, expected: tuple[str, str]) -> None:
+    """One of four nodes is made different; that one is named, and no other finding is."""
+    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
+    assert found(seen) == {expected: {"gpu3"}}
+    assert seen.status == expected[1]
+
+
+def test_a_port_that_the_launch_leaves_out_is_not_judged() -> None:
+    change = on_rail(1, gid_type="RoCE v1", used=False)
+    seen = answer("gpu[1-4]", {**FOUR, "gpu3": change})
+    # Its name has no peer there: the affinity falls back to any NIC.
+    assert found(seen) == {("fleet.rail-cross", "warn"): set(FOUR)}
+
+
+def test_a_route_that_is_none_is_no_route() -> None:
+    """What a report says of its routes is not to be trusted to be a network."""
+    routes = [["default", "", "eth1"], ["10.0.0.0/99", "", "eth1"], ["", "", "eth1"]]
+    seen = answer(
+        "gpu[1-4]", {**FOUR, "gpu3": all_rails()} | {"gpu1": lambda one: one.update(routes=routes)}
+    )
+    assert seen.matrix.groups[0].lanes[0].exits == ()
+    assert seen.status == "warn"  # gpu1, without the affinity
+
+
+def test_one_node_alone_reaches_nobody_that_is_known() -> None:
+    assert answer("gpu1").status == "unknown"
+
+
+def test_networks_by_the_rack_are_compared_by_examples() -> None:
+    """A hundred kinds of one shape cost no more than a few, and the count is told."""
+
+    def rack(number: int) -> Change:
+        def change(report: Report) -> None:
+            for at, rail in enumerate(report["rails"]):
+                rail |= {"gid": f"10.{at}.{number}.1", "addresses": [f"10.{at}.{number}.1/24"]}
+                rail |= {"netdev": f"eth{at}"}
+            report["routes"] = [["10.0.0.0/8", "10.0.0.1", f"eth{at}"] for at in range(8)]
+
+        return change
+
+    changes = {f"gpu{number}": rack(number) for number in range(100)}
+    seen = answer("gpu[0-99]", changes)
+    assert (len(seen.matrix.groups), seen.status) == (100, "pass")
+    assert seen.matrix.compared < MOST_COMPARED
+
+
+@settings(max_examples=25)
+@given(st.permutations(["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]))
+def test_the_order_of_the_reports_does_not_count(order: list[str]) -> None:
+    """gpu5, whose launch has no affinity, is a kind of one node too, and not to blame."""
+    change = on_rail(2, gid="10.77.0.1", addresses=["10.77.0.1/24"])
+    reports = {one["node"]: one for one in fleet_reports("gpu[1-5]", {**FOUR, "gpu4": change})}
+    rows: list[NodeRow | Unusable] = []
+    for name in order:
+        rows += Reading().read(Text("r", 1, line(reports[name]).encode()))
+    kept = [row for row in rows if isinstance(row, NodeRow)]
+    assert found(rail_answer(kept, ()))[("fleet.rail-same", "unknown")] == {"gpu4"}
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """Text and JSON say the same; what is no report is counted, and unknown."""
+    change = on_rail(1, gid="10.99.0.3", addresses=["10.99.0.3/24"])
+    path = write_lines(
+        tmp_path / "reports.jsonl", fleet_reports("gpu[1-4]", {**FOUR, "gpu3": change})
+    )
+    text = CliRunner().invoke(rails, [path], standalone_mode=False)
+    assert text.return_value == 3
+    assert "unknown: fleet.rail-same on gpu3: mlx5_1 to mlx5_1" in text.output
+    assert "A  gpu[1-2,4]" in text.output
+    shown = CliRunner().invoke(rails, ["--json", path], standalone_mode=False)
+    whole = json.loads(shown.output)
+    jsonschema.validate(whole, SCHEMA)
+    assert [kind["nodes"]["set"] for kind in whole["kinds"]] == ["gpu[1-2,4]", "gpu3"]
+    assert whole["meetings"][1]["ways"][1][1]["reach"] == "no route"
+    stray = tmp_path / "stray.json"
+    stray.write_text("no report")
+    good = write_lines(tmp_path / "good.jsonl", fleet_reports("gpu[1-4]", dict(FOUR)))
+    assert CliRunner().invoke(rails, [good], standalone_mode=False).return_value == 0
+    result = CliRunner().invoke(rails, [good, str(stray)], standalone_mode=False)
+    assert (result.return_value, "1 reports cannot be used" in result.output) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("exports", "affinity"),
+    [
+        ("", "any"),
+        ("export MC_ENABLE_DEST_DEVICE_AFFINITY=0\n", "same name"),  # any value, says getenv
+        ("export MC_ENABLE_HCA_PEER_AFFINITY=true\n", "listed"),
+        ("export MC_ENABLE_HCA_PEER_AFFINITY=yes\n", "any"),
+        ("export MC_ENABLE_DEST_DEVICE_AFFINITY=1 MC_ENABLE_HCA_PEER_AFFINITY=1\n", "any"),
+    ],
+)
+def test_a_report_says_which_affinity_the_launch_has(
+    tmp_path: Path, exports: str, affinity: str
+) -> None:
+    """As config.cpp takes the two variables, each alone and both together."""
+    script = tmp_path / "launch.sh"
+    script.write_text(f"{exports}{LAUNCH}")
+    root = build_host(tmp_path / "host", gpu_host())
+    report = node_report(NodeRequest(LaunchWords((str(script),)), str(root), 600.0, "node"))
+    assert report["launch"]["affinity"] == affinity
