@@ -110,10 +110,10 @@ def ask(
     """Run ``command`` on every node with ``content`` on its standard input, which stays open.
 
     content: the same for all, or each node's own. enough: asked as often as ``tick``; once true,
-    those that have not ended are stopped, and answer so. Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each node
-    once, as it ends. ``tick`` is called some times a second. Raises
-    UsageError where nothing can be started, and RunInterruptedError once all local processes are
-    gone, after ``answered`` was told of the rest.
+    those that have not ended are stopped, and answer so. Nodes behind a gateway that does not
+    answer are asked directly. ``answered`` is told each node once, as it ends. ``tick`` is called
+    some times a second. Raises UsageError where nothing can be started, and RunInterruptedError
+    once all local processes are gone, after ``answered`` was told of the rest.
     """
     task = _task(ssh)
     _make_room(int(task.info("fanout")))

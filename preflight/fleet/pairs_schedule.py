@@ -27,11 +27,8 @@ def round_count(nodes: int) -> int:
 
 def default_rounds(nodes: int) -> int:
     """All of them, up to 32 nodes; else the first 31."""
-    return (
-        min(round_count(nodes), LARGEST_DEFAULT_ROUNDS)
-        if nodes > MOST_NODES_WHOLE
-        else (round_count(nodes))
-    )
+    whole = round_count(nodes)
+    return whole if nodes <= MOST_NODES_WHOLE else min(whole, LARGEST_DEFAULT_ROUNDS)
 
 
 def round_of(nodes: int, number: int) -> list[Pairing]:
@@ -42,16 +39,15 @@ def round_of(nodes: int, number: int) -> list[Pairing]:
     nobody where the nodes are odd in number.
     """
     around = nodes - 1 if nodes % 2 == 0 else nodes
-    last = [(number % around, nodes - 1)] if nodes % 2 == 0 else []
-    met = [
-        ((number + step) % around, (number - step) % around)
+    # Of one step, each node of the circle is once the one and once the other: it does both.
+    pairs = [
+        Pairing((number + step) % around, (number - step) % around)
         for step in range(1, (around - 1) // 2 + 1)
     ]
-    # Who listens changes from round to round, so that each does both.
-    return [
-        Pairing(one, other) if number % 2 == 0 else Pairing(other, one)
-        for one, other in (*last, *met)
-    ]
+    if nodes % 2 == 0:
+        place, last = number % around, nodes - 1
+        pairs.append(Pairing(place, last) if number % 2 == 0 else Pairing(last, place))
+    return pairs
 
 
 def in_batches(pairs: Sequence[Pairing], at_once: int) -> Iterator[Sequence[Pairing]]:

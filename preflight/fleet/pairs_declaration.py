@@ -1,0 +1,149 @@
+"""``mooncake-preflight fleet pairs``: its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU
+from preflight.launch_options import COLOR, refusing_usage
+
+# Of --timeout, what is left for the two ends beside ssh and the start of Python.
+LEAST_SECONDS = 10.0
+
+
+@click.command("pairs", context_settings=CONTEXT)
+@click.option(
+    "--nodes",
+    multiple=True,
+    metavar="NODESET",
+    help="As gpu[001-016], @rack1 or @slurm:partition; may be given again.",
+)
+@click.option(
+    "--nodes-file", "nodes_files", multiple=True, metavar="FILE", help="Node sets, one a line."
+)
+@click.option("--exclude", multiple=True, metavar="NODESET", help="Not these.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Each node has one partner in each. Default: all up to 32 nodes, else 31.",
+)
+@click.option(
+    "--pairs",
+    type=click.Choice(["any", "same"]),
+    default="any",
+    show_default=True,
+    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY.",
+)
+@click.option(
+    "--tcp",
+    "tcp_ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    metavar="PORT",
+    help="Connect to this port of the other node too; may be given again.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=17471,
+    show_default=True,
+    help="On which one node of each pair listens for the other.",
+)
+@MTU
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="Seconds that one round may take on a node.",
+)
+@click.option(
+    "--connect-timeout",
+    "connect_seconds",
+    type=click.IntRange(1, 600),
+    default=10,
+    show_default=True,
+    help="Seconds of these until ssh is through.",
+)
+@click.option(
+    "--fanout",
+    type=click.IntRange(2, 4096),
+    help="Nodes at a time, two to a pair. Default: 64.",
+)
+@click.option("--user", metavar="NAME", help="Log in as this user.")
+@click.option(
+    "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
+)
+@click.option(
+    "--remote-command",
+    default="mooncake-preflight",
+    show_default=True,
+    metavar="COMMAND",
+    help="This program on the nodes.",
+)
+@click.option(
+    "--carry",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Take this program along: where a node has none, always, never.",
+)
+@click.option(
+    "--remote-python",
+    default="python3",
+    show_default=True,
+    metavar="COMMAND",
+    help="What runs the program that is taken along; 3.10 or newer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@COLOR
+def pairs(**options: Any) -> int:
+    """Write over RDMA between all pairs of nodes, and say which pairs are broken.
+
+    Over ssh, in rounds: in each, every node has one partner; one of the two listens on TCP, at the
+    address that ssh reached it at, and the other writes to it (fleet pair-listen, pair-connect).
+    A node that does not answer is unknown for each of its pairs. Nothing is left running.
+
+    Exit codes, of the worst pair: 0 pass; 1 warn: TCP connects, and there is no RDMA; 2 some pair
+    is broken; 3 some pair is not known; 64 usage error; 70 a defect of this program; 130
+    interrupted: what was tried is printed.
+    """
+    from preflight.fleet.fleet_check import Where
+    from preflight.fleet.pairs_command import PairsRequest, run_pairs
+    from preflight.fleet.pairs_rounds import Asked
+
+    if options["timeout_seconds"] - options["connect_seconds"] < LEAST_SECONDS:
+        raise click.UsageError(
+            f"--connect-timeout {options['connect_seconds']} leaves less than {LEAST_SECONDS:g} s "
+            f"of --timeout {options['timeout_seconds']:g}: give it less, or --timeout more"
+        )
+    where = Where(
+        options["nodes"],
+        options["nodes_files"],
+        options["exclude"],
+        options["timeout_seconds"],
+        options["connect_seconds"],
+        options["fanout"],
+        options["user"],
+        options["ssh_options"],
+    )
+    request = PairsRequest(
+        where,
+        Asked(
+            options["pairs"],
+            options["tcp_ports"],
+            options["port"],
+            int(options["mtu_limit_bytes"]),
+        ),
+        options["rounds"],
+        options["remote_command"],
+        options["remote_python"],
+        options["carry"],
+        options["as_json"],
+        options["color"],
+    )
+    return int(refusing_usage(run_pairs, request))
