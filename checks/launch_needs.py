@@ -17,11 +17,13 @@ class Region(NamedTuple):
     """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use.
 
     bytes: the registered length. page_bytes: the pages behind it (4096, 2 MiB, 1 GiB).
+    offset_bytes: where in such a page it begins; where nobody knows, where it takes the most pages.
     """
 
     what: str
     bytes: int
     page_bytes: int
+    offset_bytes: int = 0
 
 
 class RdmaUse(NamedTuple):
@@ -62,7 +64,8 @@ class ProcessNeeds(NamedTuple):
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
     gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
     regular_bytes: memory on regular pages that it takes and keeps. shm_bytes: what of it lies in
-    /dev/shm. hugetlb_bytes: on huge pages.
+    /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's buffer, which io_uring
+    pins besides all that is registered, once at start and once more for each later I/O thread.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ProcessNeeds(NamedTuple):
     shm_bytes: int = 0
     hugetlb_bytes: int | Unknown = 0
     uses_uring: bool = False
+    ring_bytes: int = 0
     container: ContainerLimits | None = None
 
     @property

@@ -1,8 +1,11 @@
 """How much memory a process pins by registering it, and how much it may: pure arithmetic.
 
 Source: kernel drivers/infiniband/core/umem.c (``__ib_umem_get``): pages are counted for every
-registration on every device, in base pages whatever backs them, against RLIMIT_MEMLOCK of the
-process; ``capable(CAP_IPC_LOCK)``, asked of the initial user namespace, passes any sum.
+registration on every device, in base pages whatever backs them, into the process's ``pinned_vm``,
+and that sum against RLIMIT_MEMLOCK; ``capable(CAP_IPC_LOCK)``, asked of the initial user namespace,
+passes any sum. io_uring/rsrc.c (``io_account_mem``): a buffer that is registered with a ring is
+counted into the same ``pinned_vm``, but held against the limit in another sum, that of the user's
+rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 """
 
 from __future__ import annotations
@@ -24,6 +27,9 @@ from checks.version_text import Release
 # memory (kernel hw/mlx5/qp.c, hw/irdma/verbs.c): about 160 KiB per peer NIC with Mooncake's two
 # queue pairs of 256 requests each, so this is what some 400 peers take of one NIC.
 QUEUES_PER_NIC_BYTES = 64 * MIB
+# io_uring counts a transparent huge page whole where its buffer has a part of it, as either end may
+# (io_uring/rsrc.c, io_buffer_account_pin; seen). It is within what is left for queues.
+RING_EDGES_BYTES = 2 * (2 * MIB - 4096)
 # bool_parser.h of Mooncake; anything else leaves the default, which is nvidia-peermem.
 _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 _ROOT_USERS = ("0", "root")
@@ -38,13 +44,15 @@ UNLIMITED = -1  # as ContainerLimits writes it
 class Demand(NamedTuple):
     """What one process pins: ``bytes`` over ``nics`` devices, and how that comes about.
 
-    more: what comes on top and is not known, None where ``bytes`` is all.
+    more: what comes on top and is not known, None where ``bytes`` is all. ring_bytes: of ``bytes``,
+    what io_uring pins, however many devices there are.
     """
 
     nics: int
     bytes: int
     formula: str
     more: Unknown | None = None
+    ring_bytes: int = 0
 
 
 class Grant(NamedTuple):
@@ -95,7 +103,8 @@ def demand(
     sizes: dict[str, int] = {}
     for region in process.regions:
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
-        pinned = pinned_bytes(plan_region(region, largest, release), page_bytes)
+        plan = plan_region(region, largest, release)
+        pinned = pinned_bytes(plan, page_bytes, region.offset_bytes)
         sizes[region.what] = sizes.get(region.what, 0) + pinned
     if through_peermem(process.environment):
         if isinstance(process.gpu_registered_bytes, Unknown):
@@ -107,7 +116,13 @@ def demand(
     noun = "NIC" if nics == 1 else "NICs"
     total = sum(sizes.values())
     inside = f"({terms})" if len(sizes) > 1 else terms or "0 B"
-    return Demand(nics, nics * total, f"{nics} {noun} x {inside}", more)
+    formula = f"{nics} {noun} x {inside}"
+    # The first ring's, made at start, before the host pools are registered; later rings find them
+    # registered.
+    rings = round_up(process.ring_bytes, page_bytes)
+    if rings:
+        formula += f" + {format_bytes(rings)} SSD offload buffer once more, for io_uring"
+    return Demand(nics, nics * total + rings, formula, more, rings)
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:

@@ -41,8 +41,9 @@ _LIMIT = "memlock.limit"
         why=(
             "Registering memory with a NIC pins it, and the kernel adds up what a process has "
             "pinned: every region once for every NIC, in base pages whatever backs them, huge "
-            "pages too, and GPU memory that is registered through nvidia_peermem. The sum is held "
-            "against the process's soft RLIMIT_MEMLOCK at each registration. The one that crosses "
+            "pages too, GPU memory that is registered through nvidia_peermem, and once more the "
+            "buffer of SSD offload where io_uring has it. The sum is held against the process's "
+            "soft RLIMIT_MEMLOCK at each registration with a NIC. The one that crosses "
             'it fails: Mooncake logs "Failed to register memory 0x...: Cannot allocate memory '
             '[12]" ("Operation not permitted [1]" where the limit is 0), setup of the store '
             "returns an error, and the server ends after it has already allocated and zeroed all "
@@ -164,13 +165,13 @@ def _within(soft: int, wanted: Demand) -> str:
     """What would fit into the limit as it is: fewer bytes, or fewer NICs."""
     if wanted.more is not None or not soft:
         return ""
-    each = wanted.bytes // wanted.nics
+    each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
     less = format_bytes(-(-(wanted.bytes - soft) // wanted.nics))
     text = f"As it is, {less} less on each of {wanted.nics} NICs would fit"
     if wanted.nics == 1:
         text = f"As it is, {less} less would fit"
-    nics = soft // each
-    if nics:
+    nics = (soft - wanted.ring_bytes) // each if each else 0
+    if nics > 0:
         text += f", or {nics} NIC{'s' if nics > 1 else ''} instead of {wanted.nics}"
     return f"{text}; huge pages change nothing."
 
@@ -198,8 +199,6 @@ def page_bytes(facts: Facts) -> int:
     return 65536 if isinstance(size, Unknown) else size
 
 
-# What a ring pins is the offload's own buffer; preflight.mooncake.replay names its region so.
-_RING_BUFFER = "SSD offload buffer"
 _RINGS = "memlock.io-uring-buffers"
 
 
@@ -210,10 +209,12 @@ _RINGS = "memlock.io-uring-buffers"
         consequence=Consequence.DEGRADED,
         why=(
             "With MOONCAKE_OFFLOAD_USE_URING each I/O thread has a ring of its own and registers "
-            "the whole offload buffer (1.25 GiB unless set) with it at its first read. The kernel "
-            "counts these pages twice: against RLIMIT_MEMLOCK for all processes of the user "
-            "together, and to what the process has pinned, so that they also eat what RDMA may "
-            'register later. Where it does not fit, Mooncake logs "io_uring_register_buffers '
+            "the whole offload buffer (1.25 GiB unless set) with it: one thread at start, the "
+            "others at their first read. The kernel counts these pages in two sums: in that of "
+            "all rings of the user, which it holds against RLIMIT_MEMLOCK here, and in what the "
+            "process has pinned, which it holds against the limit when RDMA registers something: "
+            "the ring of the start is part of what memlock.limit asks for. Where it does not fit, "
+            'Mooncake logs "io_uring_register_buffers '
             'failed errno=12 (Cannot allocate memory) ... falling back to non-fixed-buffer I/O" '
             "and reads on, slower."
         ),
@@ -241,11 +242,8 @@ def ring_buffers(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 
 def _judge_rings(facts: Facts, process: ProcessNeeds) -> Finding:
     granted = grant(facts, process.container)
-    regions = () if isinstance(process.regions, Unknown) else process.regions
-    buffers = [region.bytes for region in regions if region.what == _RING_BUFFER]
-    need = (
-        f"{format_bytes(sum(buffers))} per I/O thread" if buffers else "the buffer per I/O thread"
-    )
+    size = process.ring_bytes
+    need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
     found = Finding(_RINGS, Status.PASS, process.name, granted.have, need)
     found = found._replace(evidence=granted.evidence)
     limit = granted.limit

@@ -88,19 +88,29 @@ def plan_region(region: Region, largest_bytes: int, release: Release | None) -> 
     return Plan(Split.CUT_OFF, 1, largest_bytes, largest_bytes)
 
 
-def pinned_bytes(plan: Plan, page_bytes: int) -> int:
+def pinned_bytes(plan: Plan, page_bytes: int, offset_bytes: int = 0) -> int:
     """What the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
 
-    A piece that ends inside a page counts that page, and the next piece counts it again.
+    A piece that ends inside a page counts that page, and the next piece counts it again; so does a
+    region that begins inside one (``offset_bytes``, as ``Region`` has it).
     Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
     """
-    if not plan.keys:
+    if not plan.keys or not plan.bytes:
         return 0
-    whole = round_up(plan.bytes, page_bytes)
-    # Of the ends between pieces, every ``period``-th lies on a page's own end.
-    period = page_bytes // gcd(plan.piece_bytes, page_bytes)
+    offset = offset_bytes % page_bytes
+    whole = round_up(offset + plan.bytes, page_bytes)
     ends = plan.keys - 1
-    return whole + (ends - ends // period) * page_bytes
+    return whole + (ends - _on_page_ends(ends, plan.piece_bytes, page_bytes, offset)) * page_bytes
+
+
+def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
+    """Of the first ``ends`` ends of pieces, how many lie on a page's own end: every period-th."""
+    common = gcd(piece_bytes, page_bytes)
+    if offset_bytes % common:
+        return 0
+    period = page_bytes // common
+    first = -offset_bytes // common * pow(piece_bytes // common, -1, period) % period or period
+    return max(0, (ends - first) // period + 1)
 
 
 def entries(region_bytes: int, page_bytes: int) -> int:
@@ -147,10 +157,11 @@ def load_of(
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
         plan = plan_region(region, largest, release)
         registrations += plan.keys
-        pinned += pinned_bytes(plan, page_bytes)
+        pinned += pinned_bytes(plan, page_bytes, region.offset_bytes)
         page = region.page_bytes or BASE_PAGE_BYTES
         # An entry is a whole page: regions share none.
-        by_page[page] = by_page.get(page, 0) + round_up(plan.bytes, page)
+        touched = round_up(region.offset_bytes % page + plan.bytes, page) if plan.bytes else 0
+        by_page[page] = by_page.get(page, 0) + touched
     gpu = process.gpu_registered_bytes
     if isinstance(gpu, Unknown):
         return Load(registrations, pinned, by_page, gpu)

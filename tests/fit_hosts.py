@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from checks.facts import READERS, Facts
 from checks.finding import Check, Finding, Judge, Status
 from checks.judging import every_check, judge
 from checks.reading import read_facts
@@ -61,12 +62,21 @@ class Checked(NamedTuple):
         }
 
 
-def checked(tree: Tree, words: LaunchWords) -> Checked:
-    """Every check of the host and of the launch, as ``check`` makes them."""
-    return _checked(tree, words, list(every_check()), None)
+# Topics that a plan changes; ``test_a_plan_changes_no_other_topic`` holds it.
+PLANNED = ("memory", "hugetlb", "numa")
 
 
-def check_after_plan(tree: Tree, words: LaunchWords) -> Checked:
+def checked(tree: Tree, words: LaunchWords, others: dict[str, Any] | None = None) -> Checked:
+    """Every check of the host and of the launch, as ``check`` makes them.
+
+    others: topics of this host that no plan changes, read at the first call and taken from there.
+    """
+    return _checked(tree, words, list(every_check()), tuple(READERS), others)
+
+
+def check_after_plan(
+    tree: Tree, words: LaunchWords, others: dict[str, Any] | None = None
+) -> Checked:
     """Set the pools that are short, and check; what cannot be reserved stays said."""
     reservation = [pair for pair in every_check() if pair[0].id == "hugetlb.reservation"]
     before = _checked(tree, words, reservation, ("hugetlb",))
@@ -77,19 +87,27 @@ def check_after_plan(tree: Tree, words: LaunchWords) -> Checked:
     ]
     if cannot:
         return before._replace(findings=tuple(cannot))
-    return checked(applied(tree, before.pools), words)
+    return checked(applied(tree, before.pools), words, others)
 
 
 def _checked(
     tree: Tree,
     words: LaunchWords,
     checks: Sequence[tuple[Check, Judge]],
-    topics: Sequence[str] | None,
+    topics: Sequence[str],
+    others: dict[str, Any] | None = None,
 ) -> Checked:
     host = host_of(tree)
     sized = size_and_needs(words, host)
     assert sized is not None
-    facts = read_facts(host.root, sized.needs, PATIENCE_SECONDS, topics)
+    known = others or {}
+    wanted = [topic for topic in topics if topic not in known]
+    read = read_facts(host.root, sized.needs, PATIENCE_SECONDS, wanted)
+    facts = Facts(
+        {topic: known[topic] if topic in known else read.topic(topic) for topic in topics}
+    )
+    if others is not None:
+        others.update({topic: facts.topic(topic) for topic in topics if topic not in PLANNED})
     findings = [*judge(facts, sized.needs, checks), *launch_findings(sized.sizing)]
     return Checked(tuple(findings), pools(sized.needs, facts.topic("hugetlb"))[0])
 

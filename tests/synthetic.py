@@ -79,7 +79,7 @@ class SyntheticHost:
     packages: Mapping[str, str] = field(
         default_factory=lambda: {
             "sglang": "0.5.23",
-            "mooncake_transfer_engine": "0.3.14",
+            "mooncake_transfer_engine": "0.3.13.post1",
             "torch": "2.9.1",
         }
     )

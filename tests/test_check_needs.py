@@ -29,10 +29,14 @@ def root(tmp_path: Path) -> Root:
 
 
 def _needs(
-    path: Path, root: Root, environment: Mapping[str, str] | None = None, sglang: str = "0.5.23"
+    path: Path,
+    root: Root,
+    environment: Mapping[str, str] | None = None,
+    sglang: str = "0.5.23",
+    mooncake: str = "0.3.13.post1",
 ) -> LaunchNeeds:
     reading = read_source(str(path), environment or {})
-    options = SourceOptions(mooncake_version="0.3.13.post1", sglang_version=sglang)
+    options = SourceOptions(mooncake_version=mooncake, sglang_version=sglang)
     folder = Root(str(path.parent))
     return launch_needs(
         size_source(reading, path.name, options, root, lambda name: folder.text("/" + name))
@@ -127,7 +131,7 @@ def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> Non
         assert process.regions == (
             Region("K half of the L2 host pool", 15_002_501_120, 4096),
             Region("V half of the L2 host pool", 15_002_501_120, 4096),
-            Region("local buffer", 16 * MIB, 4096),
+            Region("local buffer", 16 * MIB, 4096, 4032),  # aligned to 64 bytes, wherever it is
             Region("global segment", 2 * GIB, 4096),
         )
     older = _needs(_script(tmp_path, text), root, sglang="0.5.20")
@@ -142,8 +146,74 @@ def test_a_latent_row_is_registered_whole(tmp_path: Path, root: Root) -> None:
     regions = needs.processes[0].regions
     assert not isinstance(regions, Unknown)
     assert regions[0].what == "L2 host pool"
-    # In whole 4 KiB pages, as the kernel counts what is pinned.
-    assert regions[0].bytes == 100_004_364_288 + -100_004_364_288 % 4096
+    assert regions[0] == Region("L2 host pool", 100_004_364_288, 4096)
+
+
+def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -> None:
+    """DeepSeek-R1, 1 GB: Mooncake 0.3.13 registers the bytes, 0.3.14 all 2 MiB pages of the pool.
+
+    Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000.
+    """
+    text = (
+        f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+        "--hicache-size 1\n"
+    )
+    sizes = {}
+    for version in ("0.3.13.post1", "0.3.14"):
+        needs = _needs(_script(tmp_path, text), root, mooncake=version)
+        regions = needs.processes[0].regions
+        assert not isinstance(regions, Unknown)
+        assert regions[0].page_bytes == PAGE
+        sizes[version] = regions[0].bytes
+    assert sizes["0.3.13.post1"] % PAGE
+    assert sizes["0.3.14"] == sizes["0.3.13.post1"] + -sizes["0.3.13.post1"] % PAGE
+
+
+def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, root: Root) -> None:
+    """Measured: of 20 000 000 and 50 000 000 bytes the client pins 20 and 48 MiB with each NIC."""
+    text = (
+        "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
+        f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+        "--hicache-size 1\n"
+    )
+    regions = _needs(_script(tmp_path, text), root).processes[0].regions
+    assert not isinstance(regions, Unknown)
+    assert [region.what for region in regions] == ["L2 host pool", "local buffer"]
+    assert [region.bytes % PAGE for region in regions] == [0, 0]
+    plain = _needs(_script(tmp_path, text.replace("MC_STORE_USE_HUGEPAGE=1", "")), root)
+    regular = plain.processes[0].regions
+    assert not isinstance(regular, Unknown)
+    assert [region.offset_bytes for region in regular] == [0, 0]  # shared memory, not malloc's
+    assert 0 < regions[0].bytes - regular[0].bytes < PAGE
+
+
+@pytest.mark.parametrize(
+    ("shared", "offset"),
+    [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)],
+)
+def test_a_hot_cache_of_malloc_begins_inside_a_page(
+    tmp_path: Path, root: Root, shared: str, offset: int
+) -> None:
+    text = (
+        f"{shared}MC_STORE_LOCAL_HOT_CACHE_SIZE=67108864 {STORE} --model-path Qwen/Qwen3-14B "
+        "--hicache-size 1\n"
+    )
+    regions = _needs(_script(tmp_path, text), root).processes[0].regions
+    assert not isinstance(regions, Unknown)
+    cache = next(region for region in regions if region.what == "hot cache")
+    assert cache == Region("hot cache", 64 * MIB, 4096, offset)
+
+
+def test_io_uring_pins_the_offload_buffer_besides(tmp_path: Path, root: Root) -> None:
+    """With the switch alone, whatever the protocol."""
+    for protocol, switch, ring in (("rdma", "1", GIB), ("tcp", "1", GIB), ("rdma", "0", 0)):
+        text = (
+            "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
+            f"export MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES={GIB} MOONCAKE_PROTOCOL={protocol}\n"
+            f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
+            "--hicache-size 1\n"
+        )
+        assert _needs(_script(tmp_path, text), root).processes[0].ring_bytes == ring
 
 
 def test_a_map_gives_each_rank_its_devices(tmp_path: Path, root: Root) -> None:

@@ -42,7 +42,7 @@ class Checking:
         words += ["--timeout", str(PATIENCE_SECONDS), *options]
         if text is not None:
             (folder / "launch.sh").write_text(text)
-            words += ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.23"]
+            words += ["--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"]
             words.append(str(folder / "launch.sh"))
         code = run(words)
         found = json.loads(self._capsys.readouterr().out)

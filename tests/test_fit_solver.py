@@ -11,10 +11,12 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from checks.facts import READERS
 from checks.finding import Status
 from checks.hugetlb_facts import read_hugetlb_facts
 from checks.memory_facts import read_memory
 from checks.numa_facts import read_numa
+from checks.reading import read_facts
 from checks.units import GIB, MIB
 from checks.unknown import Unknown
 from preflight.fit.fit_command import FitRequest, fitted
@@ -30,6 +32,7 @@ from preflight.host_source import LaunchWords
 from preflight.plans.plan_records import PoolTarget
 from preflight.usage_error import UsageError
 from tests.fit_hosts import (
+    PLANNED,
     Case,
     applied,
     cases,
@@ -75,10 +78,11 @@ class Judge:
         self._folder, self._case, self._sizes = folder, case, found.answer.sizes
         texts = launch_texts(written(folder, case).words[0], (), {})
         assert texts is not None
-        self._texts = texts
+        self._texts, self._tree = texts, tree_of(case.host)
+        self._others: dict[str, Any] = {}
 
     def problems(self, values: Values) -> set[Any]:
-        return check_after_plan(tree_of(self._case.host), self.script(values)).problems
+        return check_after_plan(self._tree, self.script(values), self._others).problems
 
     def script(self, values: Values) -> LaunchWords:
         changed = edited(self._texts, self._sizes, values)
@@ -142,8 +146,22 @@ def test_the_search_finds_the_end_of_what_passes(first: int, more: int, above: i
     assert largest_from(passes, first, end + above) == end
 
 
+@given(st.integers(2, 10**6), st.integers(0, 50), st.integers(0, 10**7))
+def test_a_narrow_stretch_is_found_where_what_is_too_small_is_told(
+    first: int, more: int, above: int
+) -> None:
+    """However narrow it is, and however far below the top."""
+    end = first + more
+
+    def passes(number: int) -> bool:
+        return first <= number <= end
+
+    assert largest(passes, 1, end + above, lambda number: number < first) == end
+
+
 def test_nothing_passes_where_nothing_does() -> None:
     assert largest(lambda number: False, 1, 1000) is None
+    assert largest(lambda number: False, 1, 1000, lambda number: number < 17) is None
     assert largest(lambda number: True, 5, 4) is None
 
 
@@ -167,6 +185,19 @@ def test_a_planned_host_is_the_host_with_the_plan_applied(
     memory, applied_memory = (read_memory(root, None) for root in (before, behind))
     assert memory.value("MemFree") == applied_memory.value("MemFree")
     assert read_numa(before, None).nodes == read_numa(behind, None).nodes
+
+
+@given(cases())
+@settings(max_examples=10, phases=[Phase.explicit, Phase.generate])
+def test_a_plan_changes_no_other_topic(case: Case) -> None:
+    """What fit reads once, and the examples above too: all but memory, HugeTLB and NUMA."""
+    tree = tree_of(case.host)
+    target = PoolTarget(2 * MIB, None, 4096, 0)
+    before, after = (
+        read_facts(root_of(one), None, PATIENCE_SECONDS) for one in (tree, applied(tree, [target]))
+    )
+    changed = {topic for topic in READERS if repr(before.topic(topic)) != repr(after.topic(topic))}
+    assert {"memory", "hugetlb"} <= changed <= set(PLANNED)
 
 
 def test_a_node_without_memory_leaves_its_pages_to_the_others() -> None:
@@ -375,6 +406,24 @@ def test_a_goal_that_the_launch_has_nothing_for_is_a_usage_error(tmp_path: Path)
     none = SCRIPT.replace("SIZE=4gb", "SIZE=0")
     with pytest.raises(UsageError, match="contributes no segment"):
         fit(tmp_path, case("pool", none))
+
+
+def test_a_segment_that_only_few_sizes_of_pass_is_found(tmp_path: Path) -> None:
+    """Mooncake refuses a segment on regular pages below 16 MiB; above 21 MiB check warns.
+
+    A device of mlx5 pins it, a local buffer of 16 MiB and up to 64 MiB of queue pairs: of 101.5 MiB
+    that may be locked 21.5 are left, and from 22 on they are too few.
+    """
+    script = SERVICE.replace(
+        "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL=tcp", "MOONCAKE_DEVICE=mlx5_0"
+    )
+    script = script.replace("=a\n", "=a MOONCAKE_LOCAL_BUFFER_SIZE=16mb MOONCAKE_PROTOCOL=rdma\n")
+    locked = (str(203 * MIB // 2), str(203 * MIB // 2))
+    host = replace(gpu_host(), services={("10.0.0.1", 50051): "master"})
+    host = replace(host, memlock=locked, capabilities=0)
+    found = fit(tmp_path, Case(host, script, "pool", 0)).answer
+    assert found.values.segment_bytes == 21 * MIB
+    assert [finding.check for finding in found.bounds[0].findings] == ["memlock.limit"]
 
 
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:

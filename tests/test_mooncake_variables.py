@@ -28,6 +28,7 @@ from preflight.mooncake.mooncake_variables import (
     SWITCHES,
     Reader,
 )
+from preflight.mooncake.store_config import KEYS
 from preflight.rules.rules_environment import known_variables
 
 EVERY_NUMBER = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}
@@ -159,6 +160,11 @@ def test_the_table_names_what_mooncake_reads() -> None:
     assert len(names) == len(set(names)) > 90
     others = {"WITH_NVIDIA_PEERMEM", "NCCL_IB_GID_INDEX", "RDMAV_HUGEPAGES_SAFE"}
     assert set(names) - known_variables() == others
+
+
+def test_the_variables_of_the_store_are_known_to_the_check_of_spelling() -> None:
+    """MOONCAKE_CLIENT and MOONCAKE_STANDALONE_STORAGE among them, which SGLang's environ.py has."""
+    assert {key.variable for key in KEYS.values()} - known_variables() == set()
 
 
 def test_defaults_are_values_that_are_taken() -> None:

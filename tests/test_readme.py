@@ -42,7 +42,7 @@ def test_the_example_of_check_is_printed(
     (tmp_path / "launch.sh").write_text(f"{LAUNCH}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    versions = ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.23"]
+    versions = ["--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"]
     patience = ["--timeout", str(PATIENCE_SECONDS)]
     assert run_preflight([*shlex.split(command)[2:], *versions, *patience]) == 2
     assert capsys.readouterr().out.splitlines()[: len(shown)] == shown

@@ -42,6 +42,16 @@ UNEQUAL = geometry_from_config(
 V32 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-V3.2 --hicache-size 100"
 R1 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-R1 --hicache-size 100"
 OFFLOAD = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data")
+MHA = "Qwen/Qwen3-8B"
+
+
+def _with_store(model: str, **more: str) -> Line:
+    line, environment = env(**more)
+    return f"{line} --model-path {model}", environment
+
+
+HALVES = _with_store(MHA, MC_STORE_USE_HUGEPAGE="1")
+ALONE = _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1")
 EXAMPLES = [
     MemoryExample("indexer-on-top", V32, "index keys of 61 layers on top", R1),
     MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
@@ -77,6 +87,68 @@ EXAMPLES = [
         GOOD,
         mooncake=("0.3.8", "0.3.8.post1"),
     ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B: K is registered with the whole pool, V is refused: RuntimeError: Failed to "
+        "register buffer to Mooncake Store, error code: -600",
+        HALVES,
+        mooncake=("0.3.14", "0.3.13.post1"),
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Transfer Engine does not support overlapped memory region",
+        HALVES,
+        sglang=("0.5.21", "0.5.20"),
+    ),
+    MemoryExample("l2-halves-overlap", HALVES, "Qwen3-8B", _with_store(MHA)),
+    MemoryExample(
+        "l2-halves-overlap",
+        _with_store(MHA, MC_STORE_USE_HUGEPAGE="0"),
+        "Qwen3-8B",
+        _with_store("deepseek-ai/DeepSeek-R1", MC_STORE_USE_HUGEPAGE="1"),
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B",
+        _with_store("unequal", MC_STORE_USE_HUGEPAGE="1"),  # a tensor each for K and V
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B",
+        _with_store(MHA, MC_STORE_USE_HUGEPAGE="1", MOONCAKE_STANDALONE_STORAGE="1"),
+    ),
+    MemoryExample(
+        "l2-halves-may-overlap",
+        _with_store("somebody/unheard-of", MC_STORE_USE_HUGEPAGE="1"),
+        "the model is not known",
+        HALVES,
+    ),
+    MemoryExample(
+        "standalone-breaks-mha",
+        ALONE,
+        "Qwen3-8B, standalone_storage is on (MOONCAKE_STANDALONE_STORAGE at launch.sh:1): K is "
+        "refused: RuntimeError: Failed to register buffer to Mooncake Store, error code: -1",
+        ALONE,
+        sglang=("0.5.21", "0.5.20"),
+    ),
+    MemoryExample(
+        "standalone-breaks-mha",
+        _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1", MC_STORE_USE_HUGEPAGE="1"),
+        "Invalid buffer address or size for registration",
+        _with_store("deepseek-ai/DeepSeek-R1", MOONCAKE_STANDALONE_STORAGE="1"),
+        mooncake=("0.3.8.post1", "0.3.8.post1"),
+    ),
+    MemoryExample("standalone-breaks-mha", ALONE, "Qwen3-8B", _with_store(MHA)),
+    MemoryExample(
+        "standalone-may-break-mha",
+        _with_store("somebody/unheard-of", MOONCAKE_STANDALONE_STORAGE="1"),
+        "the model is not known",
+        ALONE,
+    ),
 ]
 
 
@@ -99,3 +171,40 @@ def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
 
     assert example.says in found(example.wrong, 0).get(example.id, "")
     assert example.id not in found(example.right, 1)
+
+
+NAMED = ("", "", "")
+SOME_SGLANG = ("SGLang 0.5.23 is assumed", "", "")
+SOME_MOONCAKE = ("", "Mooncake 0.3.14 is assumed", "")
+NEWER = ("", "", "Mooncake 0.3.15 is newer than what is known here")
+
+
+@pytest.mark.parametrize(
+    ("line", "doubts", "expected"),
+    [
+        (HALVES, NAMED, "l2-halves-overlap"),
+        (HALVES, SOME_SGLANG, "l2-halves-may-overlap"),
+        (HALVES, SOME_MOONCAKE, "l2-halves-may-overlap"),
+        (HALVES, NEWER, "l2-halves-may-overlap"),
+        (ALONE, NAMED, "standalone-breaks-mha"),
+        (ALONE, SOME_SGLANG, "standalone-may-break-mha"),
+        # Every Mooncake that is known refuses it, so that which one runs is no doubt.
+        (ALONE, SOME_MOONCAKE, "standalone-breaks-mha"),
+        (ALONE, NEWER, "standalone-may-break-mha"),
+    ],
+)
+def test_what_is_assumed_may_fail_and_what_is_named_does(
+    line: Line, doubts: tuple[str, str, str], expected: str
+) -> None:
+    """Never both of a pair, and the doubt is named."""
+    processes = understood(line)
+    server = processes[0].server
+    assert server is not None
+    known = well_known_model(MHA)
+    assert not isinstance(known, Unknown)
+    versions = Versions(known.geometry, sglang_release("0.5.23"), release("0.3.14"), *doubts)
+    found = {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+    halves = [id_ for id_ in found if id_.startswith(("l2-halves-", "standalone-"))]
+    assert halves == [expected]
+    if "may" in expected:
+        assert found[expected].startswith("".join(doubts))

@@ -99,12 +99,6 @@ EXAMPLES = [
         ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_STANDALONE_STORAGE": "1"}),),
     ),
     Example(
-        "standalone-breaks-mha",
-        (env(MOONCAKE_STANDALONE_STORAGE="1"),),
-        "standalone_storage is on",
-        (GOOD,),
-    ),
-    Example(
         "segment-nowhere",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
         "global_segment_size is 0 in every server",

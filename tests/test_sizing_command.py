@@ -307,6 +307,47 @@ def test_replicas_repeat_the_segment(host: Path) -> None:
     assert got["exact"]["hugetlb"][0]["need_pages"] == 3 * (10 + 8 + 32)
 
 
+@pytest.mark.parametrize(
+    ("more", "status", "noted"),
+    [
+        ("", "fits", True),
+        ("--sglang-version 0.5.23", "fits", True),  # Mooncake 0.3.14 is assumed
+        ("--mooncake-version 0.3.14", "fits", True),  # no SGLang is installed here
+        ("--mooncake-version 0.3.14 --sglang-version 0.5.21", "unknown", False),
+        ("--mooncake-version 0.3.14 --sglang-version 0.5.20", "fits", False),
+        ("--mooncake-version 0.3.13.post1 --sglang-version 0.5.23", "fits", False),
+        ("--mooncake-version 0.3.13.post1", "fits", False),
+        # Not ranks of SGLang.
+        (
+            "--mooncake-version 0.3.14 --sglang-version 0.5.23 --segment-scope process",
+            "fits",
+            False,
+        ),
+    ],
+)
+def test_a_start_that_the_model_decides_is_no_fit(
+    more: str, status: str, noted: bool, tmp_path: Path
+) -> None:
+    """Mooncake 0.3.14 takes no K and V apart on huge pages; flags do not tell whether there are."""
+    Host({2 * MIB: HostPool(100)}).write(tmp_path)
+    ran = run(f"{SMALL} --protocol tcp {more} --json", root=tmp_path)
+    answer = json.loads(ran.out)
+    jsonschema.validate(answer, SCHEMA)
+    assert answer["status"] == status
+    assert ran.code == (3 if status == "unknown" else 0)
+    assert ("overlap" in ran.out) is noted
+    if status == "unknown":
+        assert "Mooncake 0.3.14 refuses V where L2 is on huge pages" in answer["exact"]["reason"]
+
+
+def test_the_same_without_huge_pages_or_with_too_few(tmp_path: Path) -> None:
+    """On regular pages there is nothing to refuse, and what fails for pages fails first."""
+    known = "--mooncake-version 0.3.14 --sglang-version 0.5.23 --protocol tcp"
+    Host({2 * MIB: HostPool(20)}).write(tmp_path)
+    assert run(f"{SMALL} {known}", root=tmp_path).out.startswith("WILL NOT START")
+    assert run(f"{SMALL} {known} --no-use-hugepage", root=tmp_path).out.startswith("FITS")
+
+
 # Errors --------------------------------------------------------------------------------------
 
 
@@ -334,6 +375,7 @@ def test_replicas_repeat_the_segment(host: Path) -> None:
         ("--nic-numa-nodes 0-99999999", "write 0,1 or none"),
         ("--rank-numa-nodes 0,1", "the number of nodes (2) is not that of the ranks (1)"),
         ("--mooncake-version latest", "'latest' is not a Mooncake version"),
+        ("--sglang-version latest", "--sglang-version 'latest' is not an SGLang version"),
         ("--protocol ib", "'ib' is not one of"),
         ("--rule other", "'other' is not one of"),
         ("--no-such-flag", "--no-such-flag"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from checks.hugetlb_fit import Usage
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, Region, Storage
-from checks.units import round_up
+from checks.launch_needs import LaunchNeeds, ProcessNeeds, Storage
 from checks.unknown import Unknown
 from preflight.launches.container_limits import container_limits
 from preflight.launches.launch_processes import Kind, LaunchProcess
@@ -14,11 +13,11 @@ from preflight.launches.launch_services import ports, services
 from preflight.launches.launch_storage import offload_of, storage
 from preflight.launches.rank_devices import store_devices
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.replay import HOST_POOL, REGULAR_PAGE_BYTES, ProcessReplay
+from preflight.mooncake.registrations import regions_of
+from preflight.mooncake.replay import OFFLOAD_BUFFER, ProcessReplay
 from preflight.sglang.server_launch import plain_environment
 from preflight.sglang.server_pools import ServerMemory
 from preflight.sglang.server_ranks import server_ranks
-from preflight.sizing.host_needs import registered_bytes
 from preflight.sizing.needs import ON_HUGE_PAGES, hugetlb_usages
 from preflight.sizing.source_sizing import SourceSizing
 
@@ -128,8 +127,10 @@ def _members(
         )
         if not isinstance(unknown, Unknown):
             mapped = (*replay.allocations, *replay.heap)
+            ring = sum(a.bytes for a in mapped if a.what == OFFLOAD_BUFFER)
             member = member._replace(
-                regions=tuple(_regions(mapped, memory)),
+                regions=tuple(region for a in mapped for region in regions_of(a)),
+                ring_bytes=ring if base.uses_uring else 0,
                 regular_bytes=sum(_mapped(a) for a in mapped if a.backing is Backing.REGULAR),
                 hugetlb_bytes=sum(_mapped(a) for a in mapped if a.backing in ON_HUGE_PAGES),
             )
@@ -157,21 +158,3 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return 0
     return Unknown("the KV cache on the GPU, whose size only a start tells")
-
-
-def _regions(mapped: Sequence[Allocation], memory: ServerMemory | None) -> Iterator[Region]:
-    """What is handed to the NIC, region by region."""
-    pools = memory.pools if memory is not None else ()
-    halves = iter([pool.halves for pool in pools for _ in pool.allocations_bytes])
-    for allocation in mapped:
-        split = allocation.what == HOST_POOL and next(halves, False)
-        if not allocation.registered:
-            continue
-        regular = allocation.backing in (Backing.REGULAR, Backing.NONE)
-        page = REGULAR_PAGE_BYTES if regular else allocation.page_size_bytes
-        if split:
-            half = round_up(allocation.bytes // 2, REGULAR_PAGE_BYTES)
-            yield Region("K half of the L2 host pool", half, page)
-            yield Region("V half of the L2 host pool", half, page)
-        else:
-            yield Region(allocation.what, registered_bytes(allocation), page)

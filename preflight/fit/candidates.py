@@ -159,11 +159,16 @@ class Solver:
         """
 
         without, exact = self._variants(make)
-        found = largest(without, least, most)
+
+        def too_small(number: int) -> bool:
+            """Whether nothing stops it that does not stop the least as well."""
+            return self._stops(make(number)) <= self._stops(make(least))
+
+        found = largest(without, least, most, too_small)
         if self._state.sizes.arena is None:
             return found
         if found is None:
-            return largest(exact, least, most)
+            return largest(exact, least, most, too_small)
         if found < most and exact(found + 1):
             return largest_from(exact, found + 1, most)
         return found
@@ -175,6 +180,10 @@ class Solver:
         if self._state.sizes.arena is not None and found < most and exact(found + 1):
             return largest_from(exact, found + 1, most)
         return found
+
+    def _stops(self, values: Values) -> set[tuple[str, Status, str]]:
+        stopping = self.stopping(self.judge(self.without_arena(values)))
+        return {(finding.check, finding.status, finding.subject) for finding in stopping}
 
     def _variants(
         self, make: Callable[[int], Values]

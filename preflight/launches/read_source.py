@@ -14,7 +14,7 @@ from preflight.launches.launch_source import Reading, SourceError, SourceNote, W
 from preflight.launches.shell_script import read_script
 from preflight.launches.variables import environment_words
 
-__all__ = ["SourceError", "read_source"]
+__all__ = ["SourceError", "read_source", "read_text"]
 
 _YAML = (".yaml", ".yml", ".json")
 
@@ -22,7 +22,7 @@ _YAML = (".yaml", ".yml", ".json")
 class _EnvFiles(NamedTuple):
     environment: dict[str, Word]
     notes: tuple[SourceNote, ...]
-    texts: dict[str, str]
+    texts: Mapping[str, str]
 
 
 def read_source(
@@ -35,7 +35,20 @@ def read_source(
     of these.
     """
     text = _text(path)
-    given = _env_files(env_files, environment)
+    return read_text(text, path, environment, [(name, _text(name)) for name in env_files])
+
+
+def read_text(
+    text: str,
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_texts: Sequence[tuple[str, str]] = (),
+) -> Reading:
+    """The same of texts that are at hand: ``text`` as what ``path`` says, and no file is opened.
+
+    env_texts: of env files, each its path and its text. Raises SourceError.
+    """
+    given = _env_files(env_texts, environment)
     if path.lower().endswith(_YAML) or _looks_like_manifest(text):
         reading = _manifest(text, path, given)
     else:
@@ -57,16 +70,16 @@ def _text(path: str) -> str:
     raise SourceError(f"{path!r} is not read: {why}")
 
 
-def _env_files(paths: Sequence[str], environment: Mapping[str, str | Word]) -> _EnvFiles:
+def _env_files(
+    texts: Sequence[tuple[str, str]], environment: Mapping[str, str | Word]
+) -> _EnvFiles:
     variables = environment_words(environment)
     notes: list[SourceNote] = []
-    texts: dict[str, str] = {}
-    for path in paths:
-        texts[path] = _text(path)
-        read, said = read_env_file(texts[path], path, environment)
+    for path, text in texts:
+        read, said = read_env_file(text, path, environment)
         variables.update(read)
         notes.extend(said)
-    return _EnvFiles(variables, tuple(notes), texts)
+    return _EnvFiles(variables, tuple(notes), dict(texts))
 
 
 def _looks_like_manifest(text: str) -> bool:

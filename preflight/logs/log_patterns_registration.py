@@ -240,9 +240,11 @@ PATTERNS = (
         Stage.WARNING,
         ("does not support overlapped memory region",),
         r"does not support overlapped memory region",
-        ("two-transfer-engines",),
-        "memory that is registered already was to be registered again with one transfer engine",
-        "harmless where the same pool is meant; else see that each pool is registered once",
+        ("l2-halves-overlap", "two-transfer-engines"),
+        "memory that is registered already was to be registered again with one transfer engine: "
+        "harmless for the same pool, the end where it is V of an L2 pool on huge pages",
+        "where 'Failed to register buffer to Mooncake Store, error code: -600' follows, take "
+        "Mooncake 0.3.13.post1 in place of 0.3.14; else see that each pool is registered once",
     ),
     Pattern(
         "mooncake.dmabuf-unsupported",
@@ -326,7 +328,7 @@ PATTERNS = (
         ),
         r"Failed to register (?:GPU KV )?buffer[^\n]{0,40}?,? error code: (?P<code>-?\d+)|"
         r"Register Buffer Error|Mooncake memory registration failed|Failed to register buffer",
-        ("memlock.limit", "rdma.fork-safe", "gpu.peer-memory"),
+        ("memlock.limit", "l2-halves-overlap", "standalone-breaks-mha", "rdma.fork-safe"),
         "SGLang passes on that Mooncake did not register its pool",
         "see Mooncake's own line with the errno before it",
     ),

@@ -31,13 +31,22 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
+class Handed(Enum):
+    """What of an allocation is registered, where it is."""
+
+    AS_ASKED = "the bytes that were asked for"
+    WHOLE_PAGES = "all that is mapped"
+    HALVES = "K and V, each half by itself"
+
+
 class Allocation(NamedTuple):
     """One mapping, or one node's share of it.
 
     bytes: as the caller asks, before rounding. pages: taken, of ``page_size_bytes`` each (0 inside
     the arena, whose own pages are counted with the arena, and 0 for what was not mapped).
     node: the NUMA node that the pages are bound to, None if to none. error: what the process says
-    when the pages are not there.
+    when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
+    begins; of plain memory, whose address nobody knows, where it would take the most pages.
     """
 
     what: str
@@ -50,6 +59,8 @@ class Allocation(NamedTuple):
     on_shortage: OnShortage
     outcome: Outcome = Outcome.TAKEN
     error: str = ""
+    handed: Handed = Handed.AS_ASKED
+    offset_bytes: int = 0
 
 
 class Pools(Protocol):

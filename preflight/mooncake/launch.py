@@ -76,6 +76,8 @@ class Process(NamedTuple):
     ``numactl --membind`` with its GPU's node), or None where nothing binds it.
     ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
     ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
+    ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
+    are not named are handed over whole.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Process(NamedTuple):
     own_allocator: OwnAllocator | None = None
     metadata_bytes: int = 0
     metadata_registered: bool = False
+    split_pools: tuple[bool, ...] = ()
 
 
 class Launch(NamedTuple):

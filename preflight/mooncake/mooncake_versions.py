@@ -34,6 +34,8 @@ class Release(NamedTuple):
     page_sizes_bytes: tuple[int, ...]
     no_local_buffer: str  # what setup does when the local buffer finds no pages
     no_host_pool: str  # what the allocator says when an L2 host pool finds none
+    # True: of an L2 host pool on huge pages all is registered, whatever part of it is handed over.
+    registers_whole_pool: bool = False
 
 
 _RAISES, _MINUS_1 = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
@@ -54,7 +56,8 @@ RELEASES = (
     Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),
-    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _MINUS_1, _LONG),
+    Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _MINUS_1, _LONG,
+            registers_whole_pool=True),
 )
 # fmt: on
 

@@ -21,17 +21,20 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from checks.units import GIB, KIB, MIB, format_page_size, round_up
-from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, Pools
+from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
 from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
 from preflight.mooncake.mooncake_versions import NumaSegments
 
 # What an allocation of L2 is called.
 HOST_POOL = "L2 host pool"
+OFFLOAD_BUFFER = "SSD offload buffer"
 REGULAR_PAGE_BYTES = 4 * KIB
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
 SLAB_BYTES = 16 * MIB
 # MmapArena::kMinAlignment, which is also the local buffer's alignment.
 ARENA_ALIGNMENT_BYTES = 64
+# What glibc's malloc aligns memory to: a mapping of its own begins with a header of as much.
+MALLOC_ALIGNMENT_BYTES = 16
 # The arena rounds its pool to 2 MiB whatever the page size, up to 0.3.13 (mmap_arena.cpp).
 ARENA_ROUNDING_BYTES = 2 * MIB
 # SGLang's words where its own allocator finds no huge pages (mmap_allocator.py, alloc_mmap).
@@ -134,8 +137,17 @@ class _Run:
 
     def steps(self) -> Iterator[Allocation]:
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
-        for size in self.process.host_pools_bytes:
-            yield from self._host_pool(size, registered)
+        # A rank without a segment hands whole shared memories to the process that has it.
+        whole = any(client.dummy for client in self.process.clients)
+        whole = whole or self._launch.release.registers_whole_pool
+        split = self.process.split_pools
+        for number, size in enumerate(self.process.host_pools_bytes):
+            for mapped in self._host_pool(size, registered):
+                if number < len(split) and split[number]:
+                    mapped = mapped._replace(handed=Handed.HALVES)
+                elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
+                    mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
+                yield mapped
         for client in self.process.clients:
             yield from self._dummy_client(client) if client.dummy else self._client(client)
 
@@ -160,7 +172,8 @@ class _Run:
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered = client.protocol is Protocol.RDMA
-            yield self._shared_memory("local buffer", client.local_buffer_bytes, registered)
+            mapped = self._shared_memory("local buffer", client.local_buffer_bytes, registered)
+            yield mapped._replace(handed=Handed.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
         registered = client.protocol is Protocol.RDMA
@@ -168,7 +181,7 @@ class _Run:
         yield from self._local_buffer(client.local_buffer_bytes, registered)
         yield from self._segment(client)
         if client.offload_buffer_bytes:
-            yield _regular("SSD offload buffer", client.offload_buffer_bytes, registered)
+            yield _regular(OFFLOAD_BUFFER, client.offload_buffer_bytes, registered)
 
     def _shared_memory(self, what: str, size: int, registered: bool) -> Allocation:
         if not self._hugepages:
@@ -188,7 +201,8 @@ class _Run:
         if cache is None or not size:
             return
         if not (cache.shared_memory and self._hugepages):
-            yield _regular("hot cache", size, registered)
+            alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES
+            yield _on_heap("hot cache", size, registered, alignment)
             return
         error = "Local hot cache creation failed: no blocks allocated"
         yield self._map(
@@ -199,12 +213,17 @@ class _Run:
         if not size:
             return
         if not self._hugepages:
-            yield _regular("local buffer", size, registered)
+            yield _on_heap("local buffer", size, registered, ARENA_ALIGNMENT_BYTES)
             return
         error = self._launch.release.no_local_buffer
         yield from self._direct("local buffer", size, ARENA_ALIGNMENT_BYTES, registered, error)
 
     def _segment(self, client: StoreClient) -> Iterator[Allocation]:
+        for mapped in self._mapped_segment(client):
+            on_huge_pages = mapped.backing is not Backing.REGULAR
+            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
+
+    def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
         what, size = "global segment", client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
@@ -325,18 +344,14 @@ def _regular(what: str, size: int, registered: bool, node: int | None = None) ->
     return Allocation(what, size, Backing.REGULAR, page, pages, node, registered, fails)
 
 
+def _on_heap(what: str, size: int, registered: bool, alignment_bytes: int) -> Allocation:
+    """Memory of malloc or aligned_alloc, which begins at a multiple of that inside a page."""
+    offset = REGULAR_PAGE_BYTES - alignment_bytes
+    return _regular(what, size, registered)._replace(offset_bytes=offset)
+
+
 def _failed(asked: Allocation, error: str) -> Allocation:
     """``asked``, when its pages are not there."""
     fell_back = asked.on_shortage is OnShortage.FALLS_BACK
-    return Allocation(
-        asked.what,
-        asked.bytes,
-        Backing.NONE,
-        asked.page_size_bytes,
-        0,
-        asked.node,
-        asked.registered,
-        asked.on_shortage,
-        Outcome.FELL_BACK if fell_back else Outcome.FAILED,
-        error,
-    )
+    outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
+    return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)

@@ -9,9 +9,8 @@ from checks.hugetlb_fit import Spot
 from checks.units import format_page_size
 from checks.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, Outcome
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES
 from preflight.rehearsal.rehearsal_process import is_error
-from preflight.rehearsal.rehearsal_records import Done, Member, Pages, Plan, Run, Step
+from preflight.rehearsal.rehearsal_records import Done, Pages, Plan, Run, Step
 from preflight.sizing.needs import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
@@ -189,25 +188,19 @@ def _pins_differ(plan: Plan, run: Run) -> Iterator[str]:
     """Each process's own. A rank without a segment has its memory pinned by the one that has it."""
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [
-        (member.name, member.pinned_bytes, _slack_bytes(member), held.pinned_bytes)
+        (member.name, member.pinned_bytes, member.more_bytes, held.pinned_bytes)
         for member, held in zip(plan.members, run.held, strict=True)
     ]
-    known = [need for _, need, _, _ in rows if not isinstance(need, Unknown)]
+    known = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
     if dummies:
         if len(known) < len(rows):
             return
-        slack = sum(more for _, _, more, _ in rows)
-        rows = [("all processes", sum(known), slack, sum(have or 0 for *_, have in rows))]
+        more = sum(more for _, _, more, _ in rows)
+        rows = [("all processes", sum(known), more, sum(have or 0 for *_, have in rows))]
     for name, need, more, have in rows:
         if isinstance(need, Unknown) or have is None or need <= have <= need + more:
             continue
         yield f"{name}: {have} bytes are pinned, {need} were predicted"
-
-
-def _slack_bytes(member: Member) -> int:
-    """A buffer that begins inside a page ends inside one more than its size tells."""
-    nics = 0 if isinstance(member.nics, Unknown) else len(member.nics)
-    return nics * member.unaligned * REGULAR_PAGE_BYTES
 
 
 def total(pages: Mapping[Spot, int]) -> Pages:

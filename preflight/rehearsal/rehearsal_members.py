@@ -6,10 +6,10 @@ All of it comes from the launch's needs, as the checks have them.
 from __future__ import annotations
 
 from checks.facts import Facts
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, Region
+from checks.launch_needs import LaunchNeeds, ProcessNeeds
+from checks.memlock import RING_EDGES_BYTES, demand
 from checks.rdma_use import devices_in_use
-from checks.registration import largest_region_bytes, load_of
-from checks.units import round_up
+from checks.registration import largest_region_bytes
 from checks.unknown import Unknown
 from checks.version_text import release_of
 from preflight.launches.launch_processes import Kind
@@ -32,7 +32,6 @@ def members_of(
         for process in small.inputs.processes
         if process.kind is Kind.CLIENT
     ]
-    halves = _halves(small)
     found: list[Member] = []
     waiting = list(launch.processes)
     for need in needs.processes:
@@ -40,8 +39,7 @@ def members_of(
             continue
         process = waiting.pop(0)
         own = arguments.pop(0) if need.program == "mooncake_client" else ()
-        split = next((found for origin, found in halves.items() if _is_rank(need, origin)), ())
-        found.append(_member(need, process, own, split, facts, needs))
+        found.append(_member(need, process, own, facts, needs))
     assert not waiting, [process.name for process in waiting]
     if not any(member.program == "mooncake_client" for member in found):
         elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
@@ -57,15 +55,10 @@ def has_no_segment(process: Process) -> bool:
     return any(client.dummy for client in process.clients)
 
 
-def _is_rank(need: ProcessNeeds, origin: str) -> bool:
-    return need.program == "sglang" and need.name.startswith(f"{origin} rank ")
-
-
 def _member(
     need: ProcessNeeds,
     process: Process,
     arguments: tuple[str, ...],
-    halves: tuple[bool, ...],
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> Member:
@@ -79,9 +72,8 @@ def _member(
         "" if isinstance(named, Unknown) else ",".join(named),
         arguments,
         nics,
-        _pinned(need, process, nics, facts, needs),
-        _unaligned(need),
-        halves,
+        _pinned(need, nics, facts, needs),
+        RING_EDGES_BYTES if need.ring_bytes else 0,
     )
 
 
@@ -94,55 +86,20 @@ def _nics(need: ProcessNeeds, facts: Facts | None, needs: LaunchNeeds) -> tuple[
 
 def _pinned(
     need: ProcessNeeds,
-    process: Process,
     names: tuple[str, ...] | Unknown,
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> int | Unknown:
     """What is pinned for ``need``: by its NICs, and by io_uring once more where that is used."""
-    rings = 0
-    if need.uses_uring:
-        rings = sum(
-            round_up(client.offload_buffer_bytes or 0, REGULAR_PAGE_BYTES)
-            for client in process.clients
-        )
-    if isinstance(names, Unknown) or not names or facts is None:
-        return names if isinstance(names, Unknown) else rings
-    nics = [nic for nic in facts.rdma.present if nic.name in names]
-    # What the GPU holds, and what else prefill and decode register, is not rehearsed.
-    alone = need._replace(gpu_registered_bytes=0, regions=_store_regions(need, process))
-    largest = largest_region_bytes(nics, need.environment)
-    load = load_of(alone, largest, release_of(needs.mooncake_version))
-    return load if isinstance(load, Unknown) else len(names) * load.pinned_bytes + rings
-
-
-def _store_regions(need: ProcessNeeds, process: Process) -> tuple[Region, ...] | Unknown:
-    """What the store registers. A rank without a segment hands over whole shared memories."""
+    if isinstance(names, Unknown):
+        return names
     if isinstance(need.regions, Unknown):
         return need.regions
-    regions = [region for region in need.regions if region.what != PD_METADATA]
-    if has_no_segment(process):
-        return tuple(
-            region._replace(bytes=round_up(region.bytes, region.page_bytes)) for region in regions
-        )
-    return tuple(regions)
-
-
-def _unaligned(need: ProcessNeeds) -> int:
-    """Buffers of malloc and of aligned_alloc(64): none begins where a page does."""
-    regions = () if isinstance(need.regions, Unknown) else need.regions
-    return sum(
-        region.page_bytes == REGULAR_PAGE_BYTES and region.what in ("local buffer", "hot cache")
-        for region in regions
-    )
-
-
-def _halves(small: SourceSizing) -> dict[str, tuple[bool, ...]]:
-    """Of each host pool of a server's ranks, by its origin, whether K and V are registered apart.
-
-    SGLang registers them with TCP too, where it costs nothing and is no part of any need.
-    """
-    return {
-        origin: tuple(pool.halves for pool in memory.pools for _ in pool.allocations_bytes)
-        for origin, memory in small.inputs.memory
-    }
+    nics = [] if facts is None else [nic for nic in facts.rdma.present if nic.name in names]
+    # What the GPU holds, and what else prefill and decode register, is not rehearsed.
+    regions = tuple(region for region in need.regions if region.what != PD_METADATA)
+    alone = need._replace(gpu_registered_bytes=0, regions=regions)
+    largest = largest_region_bytes(nics, need.environment)
+    release = release_of(needs.mooncake_version)
+    found = demand(alone, len(nics), REGULAR_PAGE_BYTES, largest, release)
+    return found if isinstance(found, Unknown) else found.bytes

@@ -205,7 +205,8 @@ def _registrations(index: int, member: Member) -> Iterator[Step]:
     """As SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
-        split = number < len(member.halves) and member.halves[number]
+        halves = member.process.split_pools
+        split = number < len(halves) and halves[number]
         parts = ((0, half), (half, size - half)) if split else ((0, size),)
         for offset, length in parts:
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}

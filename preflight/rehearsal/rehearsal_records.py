@@ -21,8 +21,7 @@ class Member(NamedTuple):
 
     program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own.
     pinned_bytes: what is predicted to be pinned for it in all, over its NICs. nics: how many it
-    uses. unaligned: registered buffers that do not begin on a page, as malloc gives them: each may
-    count one page more per NIC. halves: of each host pool, whether it is registered as two.
+    uses. more_bytes: what may be pinned on top, as the memory happens to lie.
     """
 
     name: str
@@ -33,8 +32,7 @@ class Member(NamedTuple):
     arguments: tuple[str, ...] = ()
     nics: tuple[str, ...] | Unknown = ()
     pinned_bytes: int | Unknown = 0
-    unaligned: int = 0
-    halves: tuple[bool, ...] = ()
+    more_bytes: int = 0
 
 
 class Step(NamedTuple):

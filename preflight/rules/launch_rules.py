@@ -13,6 +13,7 @@ from preflight.rules import (
     rules_memory,
     rules_offload,
     rules_processes,
+    rules_registration,
     rules_sharing,
     rules_store,
     rules_variables,
@@ -30,6 +31,7 @@ RULE_SETS = (
     rules_offload.RULES,
     rules_processes.RULES,
     rules_memory.RULES,
+    rules_registration.RULES,
 )
 RULES: dict[str, Rule] = {rule.id: rule for rules in RULE_SETS for rule in rules.rules}
 RULES[rules_memory.POOLS_REFUSED.id] = rules_memory.POOLS_REFUSED
@@ -43,5 +45,6 @@ def findings(
     """Everything that the rules find, the worst first; ``servers`` with what they run on."""
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes)]
     for server, versions in servers:
-        found += rules_memory.RULES.memory_findings(server, versions)
+        for rules in RULE_SETS:
+            found += rules.memory_findings(server, versions)
     return tuple(sorted(found, key=lambda finding: _WORST_FIRST.index(finding.rule.severity)))

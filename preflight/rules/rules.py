@@ -49,11 +49,18 @@ class Seen(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """What a server runs on: its model, where that is known, and the two releases."""
+    """What a server runs on: its model, where that is known, and the two releases.
+
+    sglang_unsure, mooncake_assumed, mooncake_newer: why a release may be another one, or behave as
+    none that is known; "" where not.
+    """
 
     geometry: ModelGeometry | Unknown
     sglang: SglangRelease
     mooncake: Release
+    sglang_unsure: str = ""
+    mooncake_assumed: str = ""
+    mooncake_newer: str = ""
 
 
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]

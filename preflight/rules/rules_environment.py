@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from preflight.data_file import data_file
 from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
@@ -76,6 +77,7 @@ def proxy_in_the_way(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}", process.command.origin)
 
 
+@lru_cache(maxsize=1)
 def known_variables() -> frozenset[str]:
     """Every name that Mooncake or SGLang reads from the environment."""
     path = data_file("known_environment.txt")

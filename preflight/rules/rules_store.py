@@ -233,22 +233,6 @@ def standalone_without_switch(server: SglangServer) -> Iterator[Seen]:
         yield Seen(text + _blamed(store))
 
 
-@RULES.server(
-    "standalone-breaks-mha",
-    Severity.WARN,
-    "standalone storage, which registers whole buffers only",
-    "with K and V in halves of one buffer (all but MLA models) registration fails with -1, in "
-    "0.5.21 to 0.5.23",
-    "use embedded clients, or an MLA model, or another SGLang",
-    f"{_STORE} register_mem_pool_host with Mooncake dummy_client.cpp; seen by running both",
-)
-def standalone_breaks_mha(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store and store.value("standalone_storage") is True:
-        where = store.settings["standalone_storage"].origin
-        yield Seen(f"standalone_storage is on ({where})")
-
-
 def _blamed(store: StoreConfig) -> str:
     """What SGLang takes the TypeError for: its text names every argument that setup has."""
     tenant = store.value("tenant_id")

@@ -129,10 +129,11 @@ def server_processes(
     nodes: tuple[int | None, ...],
     allocator: OwnAllocator | None,
     metadata: Metadata,
+    split_pools: tuple[bool, ...] = (),
 ) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
     """One process for each rank on this host, and what its environment misreads.
 
-    clients: each rank's own, None without the store.
+    clients: each rank's own, None without the store. split_pools: as ``Process`` has it.
     """
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
@@ -153,6 +154,7 @@ def server_processes(
                 allocator,
                 metadata.bytes,
                 metadata.registered,
+                split_pools,
             )
         )
     return tuple(processes), (*notes, *metadata.notes)

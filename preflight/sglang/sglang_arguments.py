@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.unknown import Unknown
@@ -55,6 +56,11 @@ def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) ->
     one is taken. A release without a table has that of the newest known one before it. Raises
     ValueError as ``parse_version`` does.
     """
+    return _parsed(tuple(words), version)
+
+
+@lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
+def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
     parser = _build(_eligible(table.rows, texts))

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.launch_needs import Port, Service
-from checks.units import format_bytes, format_page_size, round_up
+from checks.registration import pinned_bytes, plan_region
+from checks.units import format_bytes, format_page_size
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import LaunchProcess
 from preflight.launches.launch_services import ports, services
 from preflight.launches.launch_storage import LIMIT, offload_of, storage
 from preflight.launches.rank_devices import store_devices
 from preflight.mooncake.allocations import Allocation, Backing
+from preflight.mooncake.registrations import regions_of
 from preflight.mooncake.replay import REGULAR_PAGE_BYTES
 from preflight.sizing.needs import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
@@ -104,7 +106,7 @@ def _registered(sizing: Sizing) -> Iterator[Need]:
     for process in sizing.asked:
         found = [a for a in (*process.allocations, *process.heap) if a.registered]
         if found:
-            size = sum(registered_bytes(a) for a in found)
+            size = sum(locked_bytes(a) for a in found)
             yield Need(
                 "registered with each NIC, and locked once per NIC",
                 process.process.name,
@@ -115,15 +117,12 @@ def _registered(sizing: Sizing) -> Iterator[Need]:
             )
 
 
-def registered_bytes(allocation: Allocation) -> int:
-    """What is handed to the NIC: a segment as it is mapped, anything else as it is asked for.
-
-    RLIMIT_MEMLOCK counts it in regular pages, whatever backs it.
-    """
-    size = allocation.bytes
-    if allocation.what == "global segment" and allocation.backing is not Backing.REGULAR:
-        size = round_up(size, allocation.page_size_bytes)
-    return round_up(size, REGULAR_PAGE_BYTES)
+def locked_bytes(allocation: Allocation) -> int:
+    """What one NIC locks of it: regular pages, whatever backs it, of a device without a limit."""
+    return sum(
+        pinned_bytes(plan_region(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
+        for region in regions_of(allocation)
+    )
 
 
 def _shared(sizing: Sizing) -> Iterator[Need]:

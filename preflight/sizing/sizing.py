@@ -197,6 +197,8 @@ def _status(
     if inputs.nic_nodes_unknown and verdict.fit is not Fit.FAILS:
         why = f"which NUMA nodes the NICs sit on is unknown ({inputs.nic_nodes_unknown.reason})"
         return "unknown", why
+    if inputs.start_unknown is not None and verdict.fit in (Fit.FITS, Fit.FALLS_BACK):
+        return "unknown", inputs.start_unknown.reason
     if verdict.fit is Fit.UNKNOWN:
         pool = stock.get(Spot(inputs.settings.hugepage_bytes, None))
         if isinstance(pool, Unknown):

@@ -121,6 +121,7 @@ def command(
         rank_nodes=rank_numa_nodes,
         use_hugepage=use_hugepage,
         mooncake_version=mooncake_version,
+        sglang_version=sglang_version,
     )
     try:
         sizing = size_launch(flags, os.environ, host)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.installed import installed_mooncake
+from checks.installed import installed_mooncake, installed_sglang
 from checks.root import Root
 from checks.units import MIB, format_bytes, format_page_size
 from checks.unknown import Unknown
@@ -29,10 +29,13 @@ from preflight.mooncake.placement import (
     unbound,
 )
 from preflight.mooncake.store_environment import Note, read_store_settings
+from preflight.sglang.sglang_versions import SglangRelease, sglang_release
 from preflight.usage_error import UsageError as UsageError
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024
+# How the origin of a version begins that nothing names.
+ASSUMED = "assumed"
 
 
 class Input(NamedTuple):
@@ -60,12 +63,14 @@ class Flags(NamedTuple):
     rank_nodes: tuple[int, ...] | None = None  # empty: the ranks are bound to no node
     use_hugepage: bool | None = None
     mooncake_version: str | None = None
+    sglang_version: str | None = None
 
 
 class SizingInputs(NamedTuple):
     """Everything that a verdict depends on, but the pools themselves.
 
     flags: as given, or as they would have to be given for the launch that ``source`` names.
+    start_unknown: why it may not start although all is mapped, None for no such reason.
     """
 
     flags: Flags
@@ -74,6 +79,7 @@ class SizingInputs(NamedTuple):
     shown: Mapping[str, Input]
     notes: tuple[Note, ...]
     source: str | None = None
+    start_unknown: Unknown | None = None
 
     @property
     def ranks(self) -> int:
@@ -136,7 +142,50 @@ def gather_inputs(
         default_page_bytes = 2 * MIB
     launch = Launch(processes, mooncake, known_nics, default_page_bytes)
     unknown = nics if isinstance(nics, Unknown) else None
-    return SizingInputs(flags, launch, unknown, reading.shown, tuple(reading.notes))
+    doubt = _halves_may_overlap(reading, launch)
+    notes = tuple(reading.notes)
+    return SizingInputs(flags, launch, unknown, reading.shown, notes, start_unknown=doubt)
+
+
+def _halves_may_overlap(reading: _Reading, launch: Launch) -> Unknown | None:
+    """What flags do not tell: whether the model's L2 is registered as K and V, which may end it.
+
+    ``preflight.rules.rules_registration`` judges it where the launch itself is given.
+    """
+    flags = reading.flags
+    huge = any(process.settings.hugepages for process in launch.processes)
+    if flags.segment_scope == "process" or not flags.hicache_bytes or not huge:
+        return None
+    sglang = _known_sglang(reading)
+    known = sglang is not None and not sglang.registers_halves
+    if known or not launch.release.registers_whole_pool:
+        return None
+    mooncake = reading.shown["mooncake_version"]
+    why = (
+        f"SGLang 0.5.21 and newer register K and V of L2 apart (all but MLA models), and Mooncake "
+        f"{mooncake.value} refuses V where L2 is on huge pages: such a server ends when its model "
+        "is loaded. Take Mooncake 0.3.13.post1, or size the launch itself"
+    )
+    if sglang is None or mooncake.origin.startswith(ASSUMED):
+        reading.note("l2-halves-may-overlap", why)
+        return None
+    return Unknown(why)
+
+
+def _known_sglang(reading: _Reading) -> SglangRelease | None:
+    """The SGLang that is named or installed; None where it would have to be assumed."""
+    text, origin = reading.flags.sglang_version, "--sglang-version"
+    if text is None:
+        text, origin = installed_sglang(), "installed here"
+    try:
+        known = None if text is None else sglang_release(text)
+    except ValueError as error:
+        if reading.flags.sglang_version is None:
+            return None
+        raise UsageError(f"--sglang-version {error}") from None
+    if known is not None:
+        reading.shown["sglang_version"] = Input(text, origin)
+    return known
 
 
 def _ranks(reading: _Reading) -> int:
@@ -199,7 +248,7 @@ def choose_mooncake(given: str | None) -> tuple[Release, Input, tuple[Note, ...]
             notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
-        text, origin = NEWEST_KNOWN, "assumed: no Mooncake is installed beside this program"
+        text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is installed beside this program"
     try:
         behaviour = release(text)
     except ValueError as error:

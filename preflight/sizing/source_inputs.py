@@ -18,6 +18,7 @@ from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServe
 from preflight.mooncake.client_nics import ClientNics
 from preflight.mooncake.launch import Launch, Process, StoreClient
 from preflight.mooncake.mooncake_versions import Release
+from preflight.mooncake.mooncake_versions import newer_than_known as newer_mooncake
 from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
 from preflight.mooncake.store_environment import Note, read_store_settings
 from preflight.rules.launch_rules import findings
@@ -36,8 +37,10 @@ from preflight.sglang.server_model import Models
 from preflight.sglang.server_pools import Hardware, ServerMemory, server_memory
 from preflight.sglang.server_ranks import Ranks, server_ranks
 from preflight.sglang.sglang_versions import SglangRelease, sglang_release
+from preflight.sglang.sglang_versions import newer_than_known as newer_sglang
 from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
 from preflight.sizing.sizing_inputs import (
+    ASSUMED,
     MOST_RANKS,
     Flags,
     Input,
@@ -131,8 +134,9 @@ def gather_source(
         for index, process in enumerate(processes)
         if process.server
     }
+    doubts = _doubts(sglang_version, version)
     versions = [
-        (server, Versions(hardware.geometry, host.sglang, mooncake))
+        (server, Versions(hardware.geometry, host.sglang, mooncake, *doubts))
         for server, hardware in given.values()
     ]
     found = findings(processes, versions)
@@ -227,9 +231,19 @@ def _server_part(
     allocator = own_allocator(server, host.sglang, host.mooncake)
     metadata = pd_metadata(server, ranks, hardware.drafts)
 
+    split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
+
     def members(bound: tuple[int, ...]) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
         return server_processes(
-            server, ranks, bound, clients, host.mooncake, placed.nodes, allocator, metadata
+            server,
+            ranks,
+            bound,
+            clients,
+            host.mooncake,
+            placed.nodes,
+            allocator,
+            metadata,
+            split,
         )
 
     least, notes = members(pools.least_pools_bytes)
@@ -305,14 +319,29 @@ def _sglang(options: SourceOptions) -> tuple[SglangRelease, Input]:
             if text is not None:
                 return sglang_release(text), Input(text, origin)
         except ValueError:
-            origin = f"assumed: the installed {text} is not known here"
+            origin = f"{ASSUMED}: the installed {text} is not known here"
         else:
-            origin = "assumed: no SGLang is installed beside this program"
+            origin = f"{ASSUMED}: no SGLang is installed beside this program"
         return sglang_release(SGLANG_VERSION), Input(SGLANG_VERSION, origin)
     try:
         return sglang_release(text), Input(text, origin)
     except ValueError as error:
         raise UsageError(f"--sglang-version {error}") from None
+
+
+def _doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
+    """Why the launch's SGLang and Mooncake may be others than these, as ``Versions`` has it."""
+    ours, theirs = str(sglang.value), str(mooncake.value)
+    unsure = newer = assumed = ""
+    if sglang.origin.startswith(ASSUMED):
+        unsure = f"SGLang {ours} is assumed"
+    elif newer_sglang(ours):
+        unsure = f"SGLang {ours} is newer than what is known here"
+    if mooncake.origin.startswith(ASSUMED):
+        assumed = f"Mooncake {theirs} is assumed"
+    elif newer_mooncake(theirs):
+        newer = f"Mooncake {theirs} is newer than what is known here"
+    return unsure, assumed, newer
 
 
 def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:

@@ -49,7 +49,9 @@ def size_source(
     default_page = host.hugetlb.default_page_size_bytes
     inputs = gather_source(processes, source, options, root, default_page)
     least = None if isinstance(inputs.least, Unknown) else judge_inputs(inputs.least, host, root)
-    most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
+    most: Sizing | None = least
+    if inputs.most != inputs.least:
+        most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
     admissions = _admissions(inputs, most, options, root)
     status, reason = _status(inputs, least, most, admissions)
     return SourceSizing(reading, inputs, least, most, admissions, status, reason)

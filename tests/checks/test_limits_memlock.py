@@ -123,6 +123,36 @@ def test_the_formula_names_every_term() -> None:
     assert wanted.formula == "2 NICs x (29.00 GiB L2 host pool + 2.00 GiB global segment)"
 
 
+def test_a_buffer_of_malloc_takes_one_page_more_of_each_nic() -> None:
+    """16 MiB that begin 64 bytes before a page's end touch 4097 pages: so VmPin, with 2 devices."""
+    buffer = Region("local buffer", 16 * MIB, 4096, 4032)
+    wanted = demand(rank(regions=(buffer,)), 2, 4096)
+    assert not isinstance(wanted, Unknown)
+    assert wanted.bytes == 2 * (16 * MIB + 4096)
+
+
+def test_a_limit_that_leaves_the_ring_out_fails() -> None:
+    """io_uring pins its buffer once, whatever NICs there are, and RDMA has that much less."""
+    process = rank(uses_uring=True, ring_bytes=1280 * MIB)
+    alone = demand(rank(), 2, 4096)
+    both = demand(process, 2, 4096)
+    assert not isinstance(alone, Unknown)
+    assert not isinstance(both, Unknown)
+    assert both.bytes == alone.bytes + 1280 * MIB
+    assert both.formula.endswith(" + 1.25 GiB SSD offload buffer once more, for io_uring")
+    finding = one("memlock.limit", launch(process), limits(both.bytes - 1))
+    assert finding.status is Status.FAIL
+    assert "or 1 NIC instead of 2" in finding.advice
+    assert one("memlock.limit", launch(process), limits(both.bytes)).status is Status.WARN
+
+
+def test_a_ring_without_room_leaves_no_nic() -> None:
+    """Where the ring alone is over the limit, fewer NICs are no advice."""
+    process = rank(uses_uring=True, ring_bytes=8 * GIB)
+    finding = one("memlock.limit", launch(process), limits(6 * GIB))
+    assert (finding.status, "instead of" in finding.advice) == (Status.FAIL, False)
+
+
 # -- the verdict -----------------------------------------------------------------------------------
 
 ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
@@ -418,8 +448,7 @@ def test_more_memory_or_nics_never_improve(size: int, more: int, limit: int, nic
 )
 def test_rings_pin_the_offload_buffer(memlock: Any, other: dict[str, Any], status: Status) -> None:
     """How many I/O threads there will be is not known, so a finite limit is a risk."""
-    regions = (Region("SSD offload buffer", 1280 * MIB, 4096),)
-    process = rank(uses_uring=True, regions=regions, rdma=None)
+    process = rank(uses_uring=True, ring_bytes=1280 * MIB, regions=(), rdma=None)
     finding = one("memlock.io-uring-buffers", launch(process), limits(memlock, **other))
     assert (finding.status, finding.need) == (status, "1.25 GiB per I/O thread")
 

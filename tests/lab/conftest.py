@@ -11,10 +11,17 @@ import pytest
 from tests.lab.experiments import Experiment
 from tests.lab.fault_guest import Seen, healthy_of, run_faults
 from tests.lab.faults import Fault
+from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
 from tests.lab.rehearsals import Rehearsal
-from tests.lab.rehearse_guest import SECONDS_EACH, Rehearsed, rehearsals_script, rehearsed_in
+from tests.lab.rehearse_guest import (
+    SECONDS_EACH,
+    SECONDS_EACH_FITTING,
+    Rehearsed,
+    rehearsals_script,
+    rehearsed_in,
+)
 from tests.real.conftest import Wheel, wheel_0_3_13, wheel_0_3_14, wheel_of
 
 __all__ = ["wheel_0_3_13", "wheel_0_3_14", "wheel_of"]  # fixtures
@@ -67,17 +74,18 @@ def guests(
     experiments: list[Experiment] = _wanted(request, "experiment")
     faults: list[Fault] = _wanted(request, "fault")
     rehearsals: list[Rehearsal] = _wanted(request, "rehearsal")
+    fittings: list[Fitting] = _wanted(request, "fitting")
     healthy = dict.fromkeys(healthy_of(fault) for fault in faults if fault.expect)
     in_order = dict.fromkeys((*healthy, *faults))
     wheels = {release: _wheel(request, wheel_of, release) for release in _releases(experiments)}
-    newest = request.getfixturevalue("wheel_0_3_13") if faults or rehearsals else None
+    newest = request.getfixturevalue("wheel_0_3_13") if faults or rehearsals or fittings else None
 
     def pages() -> tuple[dict[str, Measured], Rehearsed]:
-        if not experiments and not rehearsals:
+        if not experiments and not rehearsals and not fittings:
             return {}, {}
         folder = tmp_path_factory.mktemp("guest")
-        then = rehearsals_script(rehearsals, newest, folder) if newest else ""
-        limit = SECONDS_EACH * len(rehearsals)
+        then = rehearsals_script(rehearsals, fittings, newest, folder) if newest else ""
+        limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
         return measure(experiments, wheels, folder, then, limit), rehearsed_in(folder)
 
     def broken() -> dict[str, Seen]:
@@ -110,7 +118,7 @@ def measured(guests: Guests) -> dict[str, Measured]:
 
 @pytest.fixture(scope="session")
 def rehearsed(guests: Guests) -> Rehearsed:
-    """What each rehearsal of the tests that will run came to, by its id."""
+    """What each rehearsal and fitting of the tests that will run came to, by its id."""
     return guests.pages.result()[1]
 
 

@@ -179,4 +179,28 @@ MEMLOCK = tuple(
     )
     for kib in (90000, 196607, 196608)
 )
-ALL = RECORDED + BOUND + UNBOUND + MEMLOCK
+# A local buffer on regular pages begins inside a page: two NICs count two pages more.
+HEAP = tuple(
+    Rehearsal(
+        f"memlock {kib} KiB, no huge pages",
+        store(huge=""),
+        status=status,
+        memlock_kib=kib,
+        error=REFUSED if status == "fails" else "",
+    )
+    for kib, status in ((196615, "fails"), (196616, "starts"))
+)
+# 2 x (16 + 32 + 32) MiB for the NICs, and 32 MiB for io_uring; up to 4 MiB more where its buffer
+# has a part of a transparent huge page.
+RING = tuple(
+    Rehearsal(
+        f"memlock {kib} KiB, io_uring",
+        store(MIB32, MOONCAKE_OFFLOAD_ENABLED="1", MOONCAKE_OFFLOAD_USE_URING="1",
+            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=MIB32),
+        status=status,
+        memlock_kib=kib,
+        error="setup returns" if status == "fails" else "",
+    )
+    for kib, status in ((196607, "fails"), (204800, "starts"))
+)  # fmt: skip
+ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING

@@ -1,4 +1,4 @@
-"""Rehearses launches inside the guest, and counts the pages that it leaves taken.
+"""Rehearses launches inside the guest, and counts the pages that it leaves taken; and sizes some.
 
 Started with the path of a file of orders; writes one line of JSON per answer. Emulated, a Python
 that starts takes seconds, so the command is a fork of this process, which has loaded it already.
@@ -20,13 +20,30 @@ from typing import Any
 from tests.lab.supervisor import environment, set_pools, used_pages
 
 PLACE = Path("/run/rehearse")
+SCRIPT = PLACE / "launch.sh"
+CGROUPS = Path("/sys/fs/cgroup")
 UID = 1000
 # What a rehearsal may bring with it; the guest's own is not the launch's.
 OURS = ("MC_", "MOONCAKE_", "NIC_NODES")
 
 
-def command(order: dict[str, Any], output: Path) -> int:
-    """The command's exit code; what it prints is in ``output``."""
+def command(order: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """The exit code of the program with ``words``, and what it said."""
+    output = PLACE / "output"
+    code = _run(order, words, output)
+    text = output.read_text(errors="replace")
+    answer = None
+    with contextlib.suppress(ValueError):
+        answer = json.loads(text)
+    return {
+        "code": code,
+        "answer": answer,
+        "said": "" if answer else text[-1500:],
+        "errors": Path(f"{output}.err").read_text(errors="replace")[-1500:],
+    }
+
+
+def _run(order: dict[str, Any], words: list[str], output: Path) -> int:
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -38,6 +55,8 @@ def command(order: dict[str, Any], output: Path) -> int:
         for name in [name for name in os.environ if name.startswith(OURS)]:
             del os.environ[name]
         os.environ.update(environment({**order, "environment": {}}))
+        if order.get("hugetlb_mib") is not None:
+            enter_cgroup(order["hugetlb_mib"])
         if order["memlock_kib"] is not None:
             limit = 1024 * order["memlock_kib"]
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
@@ -46,8 +65,7 @@ def command(order: dict[str, Any], output: Path) -> int:
             os.setuid(UID)
         from preflight.preflight_command import run
 
-        script = PLACE / "launch.sh"
-        code = run(["rehearse", "--json", *order["words"], str(script)])
+        code = run(words)
         sys.stdout.flush()
     finally:
         os._exit(code)
@@ -55,28 +73,72 @@ def command(order: dict[str, Any], output: Path) -> int:
 
 def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     refused = set_pools(order["pools"], 0)
-    (PLACE / "launch.sh").write_text(order["script"])
-    output = PLACE / "output"
+    SCRIPT.write_text(order["script"])
     began = time.monotonic()
-    code = command(order, output)
-    text = output.read_text(errors="replace")
-    answer = None
-    with contextlib.suppress(ValueError):
-        answer = json.loads(text)
+    found = command(order, ["rehearse", "--json", *order["words"], str(SCRIPT)])
     return {
         "rehearsal": order["id"],
-        "code": code,
-        "answer": answer,
-        "said": refused or ("" if answer else text[-1500:]),
-        "errors": Path(f"{output}.err").read_text(errors="replace")[-1500:],
+        **found,
+        "said": refused or found["said"],
         "left": used_pages(),
         "seconds": round(time.monotonic() - began, 2),
     }
 
 
+def fit(order: dict[str, Any]) -> dict[str, Any]:
+    """Sized and written, the pools set as fit says, then rehearsed; and with one step more."""
+    refused = set_pools([0, 0], 0)
+    SCRIPT.write_text(order["script"])
+    os.chown(SCRIPT, UID, UID)
+    began = time.monotonic()
+    asked = ["fit", "--json", "--goal", "pool", "--keep", "0", "--write", *order["words"]]
+    found = command(order, [*asked, str(SCRIPT)])
+    rehearsed = []
+    answer = found["answer"] or {}
+    if answer.get("written"):
+        pools, value = planned(answer["pools"]), answer["sizes"]["segment"]["value"]
+        more = str(answer["bounds"][0]["value_bytes"])
+        # So many pages that it is not for them that one step more fails.
+        for text, pages in ((value, pools), (more, [count + 8 * any(pools) for count in pools])):
+            script = SCRIPT.read_text().replace(value, text)
+            again = {**order, "script": script, "pools": pages}
+            rehearsed.append({"segment": text, **rehearse(again)})
+    return {
+        "fitting": order["id"],
+        **found,
+        "said": refused or found["said"],
+        "rehearsed": rehearsed,
+        "seconds": round(time.monotonic() - began, 2),
+    }
+
+
+def planned(pools: list[dict[str, Any]]) -> list[int]:
+    """Pages on each node; of those on any node each has half."""
+    pages = [0, 0]
+    for pool in pools:
+        for node in (0, 1):
+            if pool["node"] is None:
+                pages[node] += (pool["pages"] + 1 - node) // 2
+            elif pool["node"] == node:
+                pages[node] += pool["pages"]
+    return pages
+
+
+def enter_cgroup(hugetlb_mib: int) -> None:
+    """This process into a cgroup that may reserve so many huge pages, and no more."""
+    if not (CGROUPS / "cgroup.controllers").exists():
+        subprocess.run(["mount", "-t", "cgroup2", "cgroup2", str(CGROUPS)], check=True)
+        (CGROUPS / "cgroup.subtree_control").write_text("+hugetlb +memory")
+    own = CGROUPS / "limited"
+    own.mkdir(exist_ok=True)
+    (own / "hugetlb.2MB.rsvd.max").write_text(str(hugetlb_mib << 20))
+    (own / "cgroup.procs").write_text(str(os.getpid()))
+
+
 def prepare(readable: list[str]) -> None:
     """Both devices in one subnet, so that values get from either to the other."""
     PLACE.mkdir()
+    os.chown(PLACE, UID, UID)
     for path in readable:
         for folder in (Path(path), *Path(path).parents):
             if folder.stat().st_mode & 0o005 != 0o005:
@@ -96,6 +158,11 @@ def main() -> None:
         import_module(f"preflight.launches.{name}")
     for order in orders["rehearsals"]:
         print(json.dumps(rehearse(order)), flush=True)
+    if orders["fittings"]:
+        for name in ("fit_command", "fit_json"):
+            import_module(f"preflight.fit.{name}")
+    for order in orders["fittings"]:
+        print(json.dumps(fit(order)), flush=True)
 
 
 if __name__ == "__main__":

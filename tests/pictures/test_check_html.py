@@ -37,7 +37,7 @@ def checked(
         tree.mkdir()
         build_host(tree, host)
     words = ["check", "--root", str(tree), "--timeout", str(PATIENCE_SECONDS), *options]
-    versions = ["--mooncake-version", "0.3.14", "--sglang-version", "0.5.23"]
+    versions = ["--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"]
     return run([*words, *versions, str(script)])
 
 
