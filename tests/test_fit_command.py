@@ -294,6 +294,9 @@ def test_a_described_host_without_devices_assumes_none(
     code, found = answer(capsys, script, "--memory", "1tb")
     assert code == 1
     assert "rdma.no-device" in {finding["check"] for finding in found["beside"]}
+    assert found["status"] == "fits-but-fails"
+    assert run_preflight(["fit", "--memory", "1tb", script]) == 1
+    assert capsys.readouterr().out.startswith("THE SIZES FIT, AND IT FAILS ALL THE SAME")
 
 
 def test_describing_needs_memory_first() -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from preflight.fit.launch_values import Knob
 
 SCHEMA = "mooncake-preflight/fit/v1"
-_STATUS = {0: "fits", 1: "fits", 2: "nothing-fits", 3: "unknown"}
+_STATUS = {0: "fits", 1: "fits-but-fails", 2: "nothing-fits", 3: "unknown"}
 
 Json = dict[str, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator
 
-from checks.finding import Finding
+from checks.finding import Finding, Status
 from checks.units import format_bytes, format_page_size
-from preflight.fit.fit_records import Bound, Fitted, Goal, Share
+from preflight.fit.fit_records import Answer, Bound, Fitted, Goal, Share
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.sglang.host_pool_records import GIGABYTE
@@ -33,8 +33,7 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
     else:
-        verdict = paint("UNKNOWN", "yellow") if answer.unknown else paint("FITS", "green")
-        lines.append(f"{verdict}: {what}")
+        lines.append(f"{_verdict(answer, paint)}: {what}")
         lines += ["", *_table(found)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
@@ -55,6 +54,13 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     lines += _host(found)
     lines += _launch(found, width)
     return "\n".join(lines)
+
+
+def _verdict(answer: Answer, paint: Paint) -> str:
+    """That the sizes fit is no good news of a launch that fails for something else."""
+    if any(finding.status is Status.FAIL for finding in answer.beside):
+        return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
+    return paint("UNKNOWN", "yellow") if answer.unknown else paint("FITS", "green")
 
 
 def _values(found: Fitted) -> str:
