@@ -123,10 +123,10 @@ def _has_both(versions: Versions) -> bool | Unknown:
 
 
 def _doubt(versions: Versions, mooncake: str) -> str:
-    """What is not certain, "" where all is."""
+    """What is not certain, "" where all is; the first of it, which a capture keeps too."""
     both = _has_both(versions)
     model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
-    return ", ".join(part for part in (versions.sglang_unsure, mooncake, model) if part)
+    return versions.sglang_unsure or mooncake or model
 
 
 def _overlap_doubt(versions: Versions) -> str:

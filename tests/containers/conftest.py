@@ -54,7 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(scope="session")
+# Not for the session: while its hugetlb hierarchy is there, every process of this machine is in it.
+@pytest.fixture(scope="package")
 def containers() -> Iterator[Machine]:
     with machine({"mooncake_master": MASTER}) as made:
         try:

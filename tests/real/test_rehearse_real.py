@@ -69,7 +69,7 @@ def command(script: str, folder: Path, words: Iterable[str]) -> list[str]:
 
 
 def assert_as_predicted(answer: Answer) -> None:
-    assert answer["as_predicted"] is True, answer["differences"]
+    assert answer["as_predicted"] is True, (answer["differences"], answer["reason"])
     for step in answer["steps"]:
         measured = measured_pages(step)
         assert measured is None or measured.total == predicted_pages(step).total, step
