@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from preflight.fleet.fleet_commands import CONTEXT
+from preflight.fleet.node_options import JSON, with_remote, with_reports, with_ssh
 from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
 
 
@@ -40,39 +41,10 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--fanout", type=click.IntRange(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
 )
-@click.option("--user", metavar="NAME", help="Log in as this user.")
-@click.option(
-    "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
-)
-@click.option(
-    "--remote-command",
-    default="mooncake-preflight",
-    show_default=True,
-    metavar="COMMAND",
-    help="This program on the nodes.",
-)
-@click.option(
-    "--carry",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Take this program along: where a node has none, always, never.",
-)
-@click.option(
-    "--remote-python",
-    default="python3",
-    show_default=True,
-    metavar="COMMAND",
-    help="What runs the program that is taken along; 3.10 or newer.",
-)
-@click.option("--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json.")
-@click.option(
-    "--ignore",
-    multiple=True,
-    metavar="ID=REASON",
-    help="Show what this check finds, and do not count it.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@with_ssh
+@with_remote
+@with_reports
+@JSON
 @COLOR
 @click.option("-q", "--quiet", count=True, help="The verdict alone.")
 @click.option("-v", "--verbose", count=True, help="What passed, too.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from preflight.fleet.node_options import JSON, with_remote, with_ssh
 from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU
 from preflight.launch_options import COLOR, refusing_usage
 
@@ -74,32 +75,9 @@ LEAST_SECONDS = 10.0
     type=click.IntRange(2, 4096),
     help="Nodes at a time, two to a pair. Default: 64.",
 )
-@click.option("--user", metavar="NAME", help="Log in as this user.")
-@click.option(
-    "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
-)
-@click.option(
-    "--remote-command",
-    default="mooncake-preflight",
-    show_default=True,
-    metavar="COMMAND",
-    help="This program on the nodes.",
-)
-@click.option(
-    "--carry",
-    type=click.Choice(["auto", "always", "never"]),
-    default="auto",
-    show_default=True,
-    help="Take this program along: where a node has none, always, never.",
-)
-@click.option(
-    "--remote-python",
-    default="python3",
-    show_default=True,
-    metavar="COMMAND",
-    help="What runs the program that is taken along; 3.10 or newer.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@with_ssh
+@with_remote
+@JSON
 @COLOR
 def pairs(**options: Any) -> int:
     """Write over RDMA between all pairs of nodes, and say which pairs are broken.
