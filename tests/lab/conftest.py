@@ -31,10 +31,20 @@ FAULT_SECONDS = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Guests are started before all other tests, and what they measured is looked at last."""
     reason = why_not()
     for item in items:
         if item.get_closest_marker("lab") and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+    items.sort(key=_turn)  # stable: within a turn they keep their order
+
+
+def _turn(item: pytest.Item) -> int:
+    if not item.get_closest_marker("lab"):
+        return 1
+    if "guests" not in getattr(item, "fixturenames", ()):
+        return 2
+    return 0 if item.get_closest_marker("starts_guests") else 3
 
 
 def _wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:

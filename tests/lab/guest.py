@@ -220,6 +220,7 @@ def _machine(
     built: Kernel, program: Path, console: Path, answers: Path, node_mib: int
 ) -> list[str]:
     command = ["setpriv", "--pdeathsig", "KILL"]  # it never outlives the tests
+    command += ["nice", "-n", "5"]  # and the tests beside it are those that have time limits
     command += ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU]
     command += ["-smp", "2", "-m", f"{2 * node_mib}", "-no-reboot", "-display", "none"]
     command += ["-monitor", "none", "-nodefaults"]

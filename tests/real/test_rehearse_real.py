@@ -289,6 +289,10 @@ def test_what_is_broken_off_gives_everything_back(
         assert json.loads(said)["exit_code"] == 130
 
 
+def own_children() -> set[int]:
+    return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+
 def _runs(process: str) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -359,13 +363,13 @@ def test_it_is_broken_off_before_the_host_comes_to_its_limit(
     """In the middle of a pool: the process is ended at once, and says where it was."""
     limit_bytes = 300 * MIB
     largest: dict[int, int] = {}
+    others = own_children()  # what other tests left running in the background
 
     class Short(MemoryWatch):
         """A host whose memory ends when the rehearsal's process has taken so much."""
 
         def room(self) -> Room:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            for child in map(int, children):
+            for child in own_children() - others:
                 largest[child] = max(largest.get(child, 0), status_bytes(child).get("VmRSS", 0))
             return Room(limit_bytes - max(largest.values(), default=0), "of a test")
 
