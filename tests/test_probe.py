@@ -28,7 +28,7 @@ from checks.unknown import Unknown
 from preflight.command_frame import run_command
 from preflight.error_object import error_object
 from preflight.host_source import LaunchWords
-from preflight.probes import probe_state
+from preflight.probes import probe_command, probe_state
 from preflight.probes.probe_answer import Answer
 from preflight.probes.probe_child import KernelLog, Order, _plain, refusal_of
 from preflight.probes.probe_command import ProbeRequest, _chosen, _order, _Progress, judge
@@ -360,8 +360,11 @@ def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], 
         _order(request(**changes), facts, facts.rdma.present, None)
 
 
-def test_the_allowance_that_is_asked_for_is_enough(tmp_path: Path) -> None:
+def test_the_allowance_that_is_asked_for_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where --spend is too little, the one that the error names is not."""
+    monkeypatch.setattr(probe_command, "memory_available_bytes", lambda: 64 * GIB)
     facts = host_facts(FakeHost(), tmp_path)
     for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
         asked = request(spend_bytes=8 * MIB, **changes)

@@ -89,20 +89,21 @@ def guests(
     in_order = dict.fromkeys((*healthy, *faults))
     wheels = {release: _wheel(request, wheel_of, release) for release in _releases(experiments)}
     newest = request.getfixturevalue("wheel_0_3_13") if faults or rehearsals or fittings else None
+    # Made here: two threads that make the first of a session are in each other's way.
+    pages_folder, faults_folder = (tmp_path_factory.mktemp(name) for name in ("guest", "faults"))
 
     def pages() -> tuple[dict[str, Measured], Rehearsed]:
         if not experiments and not rehearsals and not fittings:
             return {}, {}
-        folder = tmp_path_factory.mktemp("guest")
-        then = rehearsals_script(rehearsals, fittings, newest, folder) if newest else ""
+        then = rehearsals_script(rehearsals, fittings, newest, pages_folder) if newest else ""
         limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
-        return measure(experiments, wheels, folder, then, limit), rehearsed_in(folder)
+        found = measure(experiments, wheels, pages_folder, then, limit)
+        return found, rehearsed_in(pages_folder)
 
     def broken() -> dict[str, Seen]:
         if newest is None or not faults:
             return {}
-        folder = tmp_path_factory.mktemp("faults")
-        return run_faults(in_order, newest, folder, 120 + FAULT_SECONDS * len(in_order))
+        return run_faults(in_order, newest, faults_folder, 120 + FAULT_SECONDS * len(in_order))
 
     running = Guests(pages, broken)
     yield running
