@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -121,9 +122,18 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is either there whole or not at all. Raises OSError."""
+    """Write a file that is either there whole or not at all. Raises OSError.
+
+    A pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
+    stays one, and what it leads to is the file.
+    """
     import tempfile
 
+    if is_stream(path):
+        with open(path, "wb") as stream:
+            stream.write(content)
+        return
+    path = os.path.realpath(path)
     folder = os.path.dirname(path) or "."
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
     try:
@@ -136,3 +146,13 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def is_stream(path: str) -> bool:
+    """True for what is there and no regular file, and for the names of a process's own streams."""
+    if os.path.dirname(path) in ("/dev", "/dev/fd", "/proc/self/fd"):
+        return True
+    try:
+        return not stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return False

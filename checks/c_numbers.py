@@ -1,4 +1,4 @@
-"""Numbers as C reads them from environment variables."""
+"""Numbers as C programs read and write them: environment variables, files of the kernel."""
 
 from __future__ import annotations
 
@@ -12,3 +12,23 @@ def leading_integer(text: str) -> int | None:
     """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?\d{1,18})", text, re.ASCII)
     return int(match.group(1)) if match else None
+
+
+def kernel_number(text: str) -> int | None:
+    """A number as the kernel prints it: decimal, 64 bits at most, perhaps negative; else None.
+
+    ``int`` takes more, which is no number of a kernel's file: digits of other scripts, ``1_000``;
+    and it raises on very long ones. Blanks around it are cut off.
+    """
+    word = text.strip()
+    digits = word.removeprefix("-")
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 20:
+        return None
+    number = int(word)
+    return number if number < 1 << 64 else None
+
+
+def kernel_count(text: str) -> int | None:
+    """The same of what is counted: never negative."""
+    number = kernel_number(text)
+    return None if number is None or number < 0 else number

@@ -22,10 +22,12 @@ def identity() -> dict[str, Any]:
 
 
 def processes() -> dict[str, Any]:
-    """Processes with pinned memory, and the daemons above with their RLIMIT_MEMLOCK."""
+    """Processes with pinned memory, the daemons above with their limits, this user's threads."""
     pids = sorted((int(name) for name in os.listdir("/proc") if name.isdecimal()), reverse=True)
     pinned: list[dict[str, Any]] = []
     daemons: list[dict[str, Any]] = []
+    own = f"{os.getuid()}".encode()
+    user_threads = 0
     # Daemons start early: the oldest are looked at too.
     looked_at = (
         pids if len(pids) <= MOST_PROCESSES else pids[: MOST_PROCESSES - 1000] + pids[-1000:]
@@ -38,9 +40,23 @@ def processes() -> dict[str, Any]:
             words = content[start + 7 : start + 40].split()
             if words and words[0].isdigit() and words[0] != b"0":
                 pinned.append({"pid": pid, "name": name, "pinned_kib": int(words[0])})
+        if _row(content, b"\nUid:") == own:
+            user_threads += int(_row(content, b"\nThreads:") or b"0")
         if name in DAEMONS:
             daemons.append({"name": name, **_limits(pid)})
-    return {"pinned": pinned, "daemons": daemons, "complete": len(looked_at) == len(pids)}
+    return {
+        "pinned": pinned,
+        "daemons": daemons,
+        "user_threads": user_threads,
+        "complete": len(looked_at) == len(pids),
+    }
+
+
+def _row(content: bytes, name: bytes) -> bytes:
+    """The first word of a row of /proc/PID/status; of Uid, who the kernel counts it to."""
+    start = content.find(name)
+    words = content[start + len(name) : start + 60].split() if start >= 0 else []
+    return words[0] if words else b""
 
 
 def _content(path: str) -> bytes:

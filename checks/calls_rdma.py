@@ -49,11 +49,11 @@ def interfaces() -> dict[str, list[list[Any]]]:
     names = dict(socket.if_nameindex())
     found: dict[str, list[list[Any]]] = {name: [] for name in names.values()}
     request = struct.pack("=BBBBI", 0, 0, 0, 0, 0)
-    for kind, body in _dump(NETLINK_ROUTE, RTM_GETADDR, request):
+    for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETADDR, request):
         if kind != RTM_NEWADDR or len(body) < 8:
             continue
         family, prefix, _flags, _scope, index = struct.unpack_from("=BBBBI", body)
-        given = dict(_attributes(body[8:]))
+        given = dict(netlink_attributes(body[8:]))
         raw = given.get(IFA_LOCAL, given.get(IFA_ADDRESS))
         if raw and family in (socket.AF_INET, socket.AF_INET6) and index in names:
             found[names[index]].append([socket.inet_ntop(family, raw), prefix])
@@ -68,18 +68,18 @@ def kernel() -> dict[str, Any]:
     """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for _kind, body in _ask(CMD_SYS_GET, b"", dump=False):
-        given = dict(_attributes(body))
+        given = dict(netlink_attributes(body))
         if NETNS_MODE in given:
             answer["netns_mode"] = "shared" if given[NETNS_MODE][0] else "exclusive"
         answer["copy_on_fork"] = given.get(COPY_ON_FORK, b"\0") != b"\0"
     for _kind, body in _ask(CMD_RES_GET, b"", dump=True):
-        given = dict(_attributes(body))
+        given = dict(netlink_attributes(body))
         if DEV_NAME not in given or DEV_INDEX not in given:
             continue
         counts = {}
-        for number, entry in _attributes(given.get(RES_SUMMARY, b"")):
+        for number, entry in netlink_attributes(given.get(RES_SUMMARY, b"")):
             if number == RES_SUMMARY_ENTRY:
-                item = dict(_attributes(entry))
+                item = dict(netlink_attributes(entry))
                 counts[_text(item[RES_NAME])] = int.from_bytes(item[RES_COUNT], "little")
         device = {"resources": counts, "driver_id": _driver_id(given[DEV_INDEX])}
         answer["devices"][_text(given[DEV_NAME])] = device
@@ -106,7 +106,7 @@ def _driver_id(index: bytes) -> int | None:
     request = _attribute(DEV_INDEX, index) + _attribute(CHARDEV_TYPE, b"uverbs\0")
     try:
         for _kind, body in _ask(CMD_GET_CHARDEV, request, dump=False):
-            raw = dict(_attributes(body)).get(UVERBS_DRIVER_ID)
+            raw = dict(netlink_attributes(body)).get(UVERBS_DRIVER_ID)
             if raw is not None:
                 return int.from_bytes(raw, "little")
     except OSError:
@@ -115,10 +115,10 @@ def _driver_id(index: bytes) -> int | None:
 
 
 def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, bytes]]:
-    return _dump(NETLINK_RDMA, NLDEV + command, attributes, NLM_F_DUMP if dump else 0)
+    return netlink_dump(NETLINK_RDMA, NLDEV + command, attributes, NLM_F_DUMP if dump else 0)
 
 
-def _dump(
+def netlink_dump(
     protocol: int, kind: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
     """The messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
@@ -148,7 +148,7 @@ def _dump(
                 data = data[(max(length, 16) + 3) & ~3 :]
 
 
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Netlink attributes, ``(number, value)``; a nested one's value holds attributes again."""
     while len(data) >= 4:
         length = int.from_bytes(data[:2], "little")

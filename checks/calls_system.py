@@ -23,6 +23,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def cgroup_namespace() -> str:
+    """``cgroup:[4026531835]``: of which namespace the paths in /proc/self/cgroup are."""
+    return os.readlink("/proc/self/ns/cgroup")
+
+
 def io_uring() -> int:
     """The errno of making a ring with one entry, 0 if it works; tried in a child.
 

@@ -20,6 +20,8 @@ SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
+# Of the file that is read: checks.archive.MOST_BYTES unpacked, and as much again for tar's headers.
+LARGEST_ARCHIVE_BYTES = 128 * 2**20
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -48,6 +50,15 @@ def open_root(path: str) -> Root:
         return Root(path)
     if not os.path.exists(path):
         raise CaptureError(f"--root {path}: no such file or folder")
+    if not os.path.isfile(path):
+        raise CaptureError(
+            f"--root {path}: a device or a pipe: give a host's folder, or a capture as a file"
+        )
+    if os.path.getsize(path) > LARGEST_ARCHIVE_BYTES:
+        raise CaptureError(
+            f"--root {path}: more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host "
+            "has"
+        )
     from checks.archive import ArchiveError, read_archive
 
     try:

@@ -8,9 +8,19 @@ cgroup-v1/memory.rst.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.cgroup_mounts import MEMBERSHIPS, MOUNTS, mount_of, paths_of
+from checks.c_numbers import kernel_count
+from checks.cgroup_mounts import (
+    MOUNTS,
+    CgroupMount,
+    at_the_top,
+    mount_of,
+    paths_of,
+    read_memberships,
+    usual_mount,
+)
 from checks.root import Root
 from checks.unknown import Unknown
 
@@ -51,34 +61,57 @@ def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
     Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
     """
-    memberships = root.text(MEMBERSHIPS)
-    mounts = root.text(MOUNTS)
-    for content in (memberships, mounts):
-        if isinstance(content, Unknown):
-            return None if content.absent else content
-    assert isinstance(memberships, str)
-    assert isinstance(mounts, str)
+    memberships = read_memberships(root)
+    if isinstance(memberships, Unknown):
+        return None if memberships.absent else memberships
     paths = paths_of(memberships, "memory")
     tightest: MemoryHeadroom | None = None
-    resolved = False
-    for line in mounts.splitlines():
-        mount = mount_of(line, paths, "memory")
-        if mount is None:
-            continue
+    resolved: set[str] = set()
+    doubts: dict[str, Unknown] = {}
+    for filesystem, mount in _mounts(root, paths):
         if isinstance(mount, Unknown):
-            return mount
-        if isinstance(root.names(mount.folders[0]), Unknown):
+            doubts.setdefault(filesystem, mount)
             continue
-        resolved = True
+        entries = root.names(mount.folders[0])
+        if isinstance(entries, Unknown):
+            if not entries.absent:
+                return entries
+            continue
+        resolved.add(filesystem)
         for folder in mount.folders:
             found = _tightest_of(root, folder, _HIERARCHIES[mount.filesystem])
             if isinstance(found, Unknown):
                 return found
             if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
                 tightest = found
-    if paths and not resolved:
+    for filesystem, doubt in doubts.items():
+        if filesystem not in resolved:  # no other mount shows it
+            return doubt
+    if paths and not resolved and not (_untold(root, paths) or at_the_top(root, paths)):
         return Unknown(f"{MOUNTS}: shows no memory cgroup of this process")
     return tightest
+
+
+def _untold(root: Root, paths: Mapping[str, str]) -> bool:
+    """Whether this is a tree of files that tells no mounts, of a process that nothing limits."""
+    mounts = root.text(MOUNTS)
+    return isinstance(mounts, Unknown) and mounts.absent and set(paths.values()) == {"/"}
+
+
+def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMount | Unknown]]:
+    """Where the hierarchies of ``paths`` are mounted, each with its file system."""
+    content = root.text(MOUNTS)
+    if isinstance(content, Unknown):
+        if not content.absent:
+            yield "", content
+        elif paths:
+            mount = usual_mount(paths, "memory")
+            yield mount.filesystem, mount
+        return
+    for line in content.splitlines():
+        found = mount_of(line, paths, "memory")
+        if found is not None:
+            yield line.partition(" - ")[2].split()[0], found
 
 
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
@@ -93,7 +126,7 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
             return content
         if content.strip() == "max":
             continue
-        limit = root.integer(f"{folder}/{name}")
+        limit = root.count(f"{folder}/{name}")
         if isinstance(limit, Unknown):
             return limit
         if used is None:
@@ -109,7 +142,7 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     """The usage less the page cache that reclaim can take."""
-    usage = root.integer(f"{folder}/{files.usage}")
+    usage = root.count(f"{folder}/{files.usage}")
     if isinstance(usage, Unknown):
         return usage
     content = root.text(f"{folder}/memory.stat")
@@ -118,9 +151,10 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
     cached = 0
     for key in files.page_cache:
-        if not rows.get(key, "").isdigit():
+        count = kernel_count(rows.get(key, ""))
+        if count is None:
             return Unknown(f"{folder}/memory.stat: has no {key} count")
-        cached += int(rows[key])
+        cached += count
     if cached and files.protection and _protected_below(root, folder):
         cached = 0
     return max(0, usage - cached)

@@ -8,12 +8,20 @@ Source: Linux cgroups(7), cgroup_namespaces(7).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.root import Root
 from checks.unknown import Unknown
 
 MEMBERSHIPS = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
+CGROUP_MOUNT = "/sys/fs/cgroup"
+# PROC_CGROUP_INIT_INO, include/linux/proc_ns.h: the namespace that the kernel starts with.
+_FIRST_NAMESPACE = "cgroup:[4026531835]"
+
+# cgroups(7): hierarchy, controllers, path.
+_MEMBERSHIP = re.compile(r"[0-9]+:[^:]*:/.*")
 
 
 class CgroupMount(NamedTuple):
@@ -28,6 +36,59 @@ class CgroupMount(NamedTuple):
         """The process's cgroup, then each ancestor that the mount shows."""
         parts = self.parts
         return tuple("/".join((self.point, *parts[:n])) for n in range(len(parts), -1, -1))
+
+
+def read_memberships(root: Root) -> str | Unknown:
+    """/proc/self/cgroup, Unknown where a line of it names no cgroup.
+
+    It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
+    """
+    content = root.text(MEMBERSHIPS)
+    if isinstance(content, Unknown):
+        return content
+    lines = filter(str.strip, content.splitlines())
+    if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
+        return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")
+    return content
+
+
+def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
+    """Where the controller's limits on this process are; None where no cgroup can limit it."""
+    paths = paths_of(memberships, controller)
+    if "cgroup" in paths:  # one version at a time has a controller
+        paths.pop("cgroup2", None)
+    if not paths:
+        return None
+    mounts = root.text(MOUNTS)
+    if isinstance(mounts, Unknown):
+        return usual_mount(paths, controller) if mounts.absent else mounts
+    doubt: Unknown | None = None
+    for line in mounts.splitlines():
+        mount = mount_of(line, paths, controller)
+        if isinstance(mount, Unknown):
+            doubt = mount if doubt is None else doubt
+            continue
+        entries = None if mount is None else root.names(mount.folders[0])
+        if isinstance(entries, Unknown) and not entries.absent:
+            return entries
+        if mount is not None and not isinstance(entries, Unknown):
+            return mount
+    if doubt is not None:  # no other mount shows it
+        return doubt
+    # Version 2 is listed beside those of version 1 too, where a process that nobody moved is at
+    # its top, which has no limits.
+    beside = any(not line.startswith("0::") for line in memberships.splitlines())
+    if (beside and paths == {"cgroup2": "/"}) or at_the_top(root, paths):
+        return None
+    return Unknown(f"{MOUNTS}: shows no {controller} cgroup of this process")
+
+
+def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
+    """Whether ``paths`` are known to be tops of hierarchies, which have no limits.
+
+    A namespace's top is called ``/`` too, and may be limited from outside.
+    """
+    return set(paths.values()) == {"/"} and root.call("system.cgroup_namespace") == _FIRST_NAMESPACE
 
 
 def paths_of(memberships: str, controller: str) -> dict[str, str]:
@@ -55,10 +116,21 @@ def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount |
     own = _parts(paths[kind[0]])
     # In a cgroup namespace the membership is relative to its root, while mountinfo may still name
     # the host's subtree.
-    below = own[len(top) :] if own[: len(top)] == top else own
+    shown = own[: len(top)] == top
+    below = own[len(top) :] if shown else own
+    if ".." in top and not shown:
+        # Mounted from above the namespace, whose root has a name there that nothing here tells.
+        return Unknown(f"{MOUNTS}: {point} begins above the cgroup namespace of this process")
     if ".." in below:
         return Unknown(f"{MEMBERSHIPS}: {paths[kind[0]]} is outside what is mounted here")
     return CgroupMount(kind[0], point, below)
+
+
+def usual_mount(paths: Mapping[str, str], controller: str) -> CgroupMount:
+    """Where a hierarchy is mounted on most hosts, for a tree that does not tell."""
+    filesystem, path = next(iter(paths.items()))
+    point = CGROUP_MOUNT if filesystem == "cgroup2" else f"{CGROUP_MOUNT}/{controller}"
+    return CgroupMount(filesystem, point, tuple(part for part in _parts(path) if part != ".."))
 
 
 def _parts(path: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ READERS: dict[str, tuple[str, str]] = {
     "limits": ("checks.limits", "read_limits"),
     "memory": ("checks.memory_facts", "read_memory"),
     "hugetlb": ("checks.hugetlb_facts", "read_hugetlb_facts"),
-    "numa": ("checks.numa_facts", "read_numa"),
+    "numa": ("checks.numa_facts", "numa_topic"),
     "pci": ("checks.pci", "read_pci"),
     "gpus": ("checks.gpu_facts", "read_gpus"),
     "rdma": ("checks.rdma_facts", "read_rdma"),

@@ -76,6 +76,7 @@ class Finding(NamedTuple):
     have, need: what was seen and what the launch takes, with units, as a person reads them.
     formula: how ``need`` comes about. text: what follows here, one sentence, when not a pass; for a
     skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
+    consequence: where it is not the one that the check declares first.
     """
 
     check: str
@@ -88,6 +89,7 @@ class Finding(NamedTuple):
     evidence: tuple[Evidence, ...] = ()
     advice: str = ""
     settings: tuple[Setting, ...] = ()
+    consequence: Consequence | None = None
 
 
 Judge = Callable[["Facts", "LaunchNeeds | None"], Iterable[Finding]]
@@ -99,7 +101,8 @@ class Check(NamedTuple):
     id: stable, ``topic.what``. asks: the question that it answers. consequence: of its failure.
     why: what happens to a launch, when, and how that looks. outcomes: (status, when it is given).
     remedy: in general. source: where the behaviour was read or seen. root: what root sees more.
-    topics: the facts that it reads (names of the fields of ``Facts``).
+    topics: the facts that it reads (names of the fields of ``Facts``). or_else: consequences that
+    some of its findings name in place of that one.
     """
 
     id: str
@@ -111,6 +114,7 @@ class Check(NamedTuple):
     source: str
     topics: tuple[str, ...]
     root: str = ""
+    or_else: tuple[Consequence, ...] = ()
 
 
 class CheckSet:

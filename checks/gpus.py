@@ -19,12 +19,14 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     nodes: list[int | None] = []
     for address in addresses:
         folder = f"{PCI_DEVICES}/{address}"
-        vendor = root.text(f"{folder}/vendor")
-        if isinstance(vendor, Unknown) or vendor.strip() != NVIDIA:
-            continue
-        kind = root.text(f"{folder}/class")
-        if isinstance(kind, Unknown) or kind.strip()[:6] not in DISPLAY_CLASSES:
+        vendor, kind = (root.word(f"{folder}/{name}") for name in ("vendor", "class"))
+        for fact in (vendor, kind):
+            if isinstance(fact, Unknown) and not fact.absent:
+                return fact  # it may be a GPU, and then the others' order is another
+        if vendor != NVIDIA or isinstance(kind, Unknown) or kind[:6] not in DISPLAY_CLASSES:
             continue
         node = root.integer(f"{folder}/numa_node")
+        if isinstance(node, Unknown) and not node.absent:
+            return node
         nodes.append(None if isinstance(node, Unknown) or node < 0 else node)
     return tuple(nodes)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from checks.facts import Facts
 
 NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a driver that is there
-SEGMENT = "global segment"  # how a Region of Mooncake's own memory is called
 
 
 def nics_of(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
@@ -49,9 +48,8 @@ def splits_segment(process: ProcessNeeds) -> bool | Unknown:
     """Whether Mooncake binds shares of its segment to the nodes of several NICs."""
     if process.rdma is None:
         return False
-    if isinstance(process.regions, Unknown):
-        return process.regions
-    return sum(region.what == SEGMENT for region in process.regions) > 1
+    nodes = process.segment_nodes
+    return nodes if isinstance(nodes, Unknown) else len(nodes) > 1
 
 
 def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:

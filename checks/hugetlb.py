@@ -100,18 +100,20 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 def _page_sizes(folders: tuple[str, ...]) -> list[int]:
     kib = (name[len("hugepages-") : -2] for name in folders if name.startswith("hugepages-"))
-    return sorted(int(size) * KIB for size in kib if size.isdigit())
+    return sorted(int(size) * KIB for size in kib if size.isdecimal())
 
 
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
     counts: list[int] = []
     for name in ("nr", "free", "resv", "surplus", "nr_overcommit"):
-        count = root.integer(f"{folder}/{name}_hugepages")
+        count = root.count(f"{folder}/{name}_hugepages")
         if isinstance(count, Unknown):
             return count
         counts.append(count)
     total, free, reserved, surplus, overcommit = counts
+    if free > total:
+        return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
     nodes = _node_pools(root, page_size_bytes)
     if isinstance(nodes, Unknown):
         return nodes
@@ -120,10 +122,13 @@ def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
 
 def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
     pools: dict[int, NodePool] = {}
+    names = root.names(NODES)
+    if isinstance(names, Unknown) and not names.absent:
+        return names
     for node in numa_nodes(root):
         folder = f"{NODES}/node{node}/hugepages/hugepages-{page_size_bytes // KIB}kB"
-        total = root.integer(f"{folder}/nr_hugepages")
-        free = root.integer(f"{folder}/free_hugepages")
+        total = root.count(f"{folder}/nr_hugepages")
+        free = root.count(f"{folder}/free_hugepages")
         if isinstance(total, Unknown):
             # A node without memory has no pools; one that cannot be read is another matter.
             if total.absent:
@@ -131,6 +136,8 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
             return total
         if isinstance(free, Unknown):
             return free
+        if free > total:
+            return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
         pools[node] = NodePool(total, free)
     return pools
 
@@ -143,7 +150,7 @@ def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | 
             return count
         counts.append(count)
     total, free, reserved, surplus = counts
-    overcommit = root.integer("/proc/sys/vm/nr_overcommit_hugepages")
+    overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
     if isinstance(overcommit, Unknown):
         if not overcommit.absent:
             return overcommit

@@ -75,6 +75,18 @@ def pages_after_boot(
     return last
 
 
+def unread_after_boot(
+    writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
+) -> str:
+    """The source of the last writer of a pool where its number is not read, else ""."""
+    last = ""
+    for writer in writers:
+        size = writer.page_size_bytes
+        if (default_page_bytes if size is None else size) == page_size_bytes:
+            last = writer.source if writer.pages is None else ""
+    return last
+
+
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
     """``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``."""
     found: list[PoolWriter] = []

@@ -122,7 +122,9 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
         peaks = [max(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
         everything = sum(peaks) + max(usage.headroom.get(spot, 0) for usage in usages)
         for usage, peak in zip(usages, peaks, strict=True):
-            must_have = _at(spot, usage.dropped) if usage.serves_all else peak
+            dropped = _at(spot, usage.dropped)
+            # Where nothing is without the arena, nothing but the arena is with it.
+            must_have = dropped if usage.serves_all or not dropped else peak
             if spot.node is not None and not _touches(spot, usage):
                 continue  # its pages can come from another node
             if must_have:

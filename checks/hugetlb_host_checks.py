@@ -17,13 +17,14 @@ from checks.finding import (
     unknown,
 )
 from checks.hugetlb import GIGANTIC_BYTES
-from checks.hugetlb_boot import pages_after_boot
+from checks.hugetlb_boot import pages_after_boot, unread_after_boot
 from checks.hugetlb_cgroup import HugeTlbLimit
 from checks.hugetlb_facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb_fit import Spot
-from checks.hugetlb_targets import Target, all_targets
+from checks.hugetlb_targets import Target, reserve_targets
 from checks.hugetlb_wanted import page_terms, wanted_pages
 from checks.launch_needs import LaunchNeeds
+from checks.numa import NODES
 from checks.units import GIB, KIB, MIB, format_bytes, format_page_size
 from checks.unknown import Unknown
 
@@ -134,7 +135,7 @@ _BASE_PAGE_BYTES = 4 * KIB
             (Status.PASS, "free blocks of the page size suffice on each node that is short"),
             (Status.WARN, "free memory suffices, but not in one piece: compaction has to help"),
             (Status.FAIL, "there is less free memory than the missing pages take"),
-            (Status.UNKNOWN, "free memory cannot be read"),
+            (Status.UNKNOWN, "the pool, or free memory, cannot be read"),
             (Status.SKIP, "no launch was given, or no page is missing"),
         ),
         "compact memory and reserve at once, or reserve at boot: hugepagesz=2M hugepages=N on the "
@@ -149,11 +150,7 @@ def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if isinstance(wanted, Finding):
         yield wanted
         return
-    short = {
-        spot: target
-        for spot, target in all_targets(facts.hugetlb.hugetlb, wanted.everything).items()
-        if target.now_pages is not None and target.pages > target.now_pages
-    }
+    short = reserve_targets(facts.hugetlb.hugetlb, wanted.everything)
     if not short:
         yield Finding(_RESERVE, Status.SKIP, "host", text="no page is missing")
     for spot, target in short.items():
@@ -162,9 +159,11 @@ def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     page = spot.page_size_bytes
-    missing = target.pages - (target.now_pages or 0)
     where = "" if spot.node is None else f" on node {spot.node}"
     subject = f"{format_page_size(page)} pages{where}"
+    if target.now_pages is None:
+        return unknown(_RESERVE, subject, _why_unread(facts, spot))
+    missing = target.pages - target.now_pages
     need = f"{missing} more pages ({format_bytes(missing * page)})"
     free_bytes = _free_bytes(facts, spot.node)
     if isinstance(free_bytes, Unknown):
@@ -195,12 +194,21 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     )
 
 
+def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
+    pool = facts.hugetlb.pool(spot.page_size_bytes)
+    if isinstance(pool, Unknown):
+        return pool.reason
+    return f"{pool.source}: the kernel shows no pool of node {spot.node}"
+
+
 def _free_bytes(facts: HugetlbFacts, node: int | None) -> int | Unknown:
     """Memory that a pool can grow out of: free, and page cache that gives way to it."""
     if node is None:
         return facts.memory_available_bytes
     free = facts.node_free_bytes.get(node)
-    return Unknown(f"node {node}: its free memory cannot be read") if free is None else free
+    if free is None:
+        return Unknown(f"{NODES}/node{node}/meminfo: its MemFree cannot be read")
+    return free
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
@@ -229,7 +237,11 @@ _BOOT = "hugetlb.after-reboot"
         "names, TuneD, a systemd unit. A launch that works today fails after the next maintenance.",
         (
             (Status.PASS, "what is set at boot is as much as the launch takes"),
-            (Status.WARN, "nothing sets the pool at boot, or something sets it too small"),
+            (
+                Status.WARN,
+                "nothing sets the pool at boot, something sets it too small, or a script that is "
+                "not read writes it last",
+            ),
             (Status.SKIP, "no launch was given, or it takes no huge pages"),
         ),
         "write /etc/sysctl.d/90-mooncake-hugepages.conf, or for 1 GiB pages and for single nodes "
@@ -254,8 +266,14 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         if later is not None:
             have = f"{later[0]} pages at boot"
             evidence = (Evidence(later[1], f"{later[0]} pages"),)
+        unread = unread_after_boot(facts.hugetlb.writers, page, default)
         if later is not None and later[0] >= pages:
-            yield Finding(_BOOT, Status.PASS, subject, have, need, evidence=evidence)
+            found = Finding(_BOOT, Status.PASS, subject, have, need, evidence=evidence)
+            if unread:
+                text = f"{unread} writes the pool after that, by a script that is not read"
+                advice = f"see that {unread} leaves at least that many"
+                found = found._replace(status=Status.WARN, text=text, advice=advice)
+            yield found
             continue
         yield Finding(
             _BOOT,

@@ -5,6 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+
+class Installed(NamedTuple):
+    """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version."""
+
+    mooncake: tuple[tuple[str, str], ...]
+    sglang: str | None
 
 
 def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:

@@ -16,6 +16,7 @@ CHECK_MODULES = (
     "checks.memory_checks",
     "checks.mapping_checks",
     "checks.limits_checks",
+    "checks.thread_checks",
     "checks.rdma_checks",
     "checks.rdma_kind_checks",
     "checks.rdma_port_checks",

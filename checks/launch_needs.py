@@ -18,12 +18,14 @@ class Region(NamedTuple):
 
     bytes: the registered length. page_bytes: the pages behind it (4096, 2 MiB, 1 GiB).
     offset_bytes: where in such a page it begins; where nobody knows, where it takes the most pages.
+    dontfork: its mapping has MADV_DONTFORK already, so that libibverbs changes nothing of it.
     """
 
     what: str
     bytes: int
     page_bytes: int
     offset_bytes: int = 0
+    dontfork: bool = False
 
 
 class RdmaUse(NamedTuple):
@@ -63,9 +65,11 @@ class ProcessNeeds(NamedTuple):
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
     gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
-    regular_bytes: memory on regular pages that it takes and keeps. shm_bytes: what of it lies in
-    /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's buffer, which io_uring
-    pins besides all that is registered, once at start and once more for each later I/O thread.
+    segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
+    regular_bytes: memory on regular pages that it takes and keeps. shm_bytes: what it certainly
+    puts into /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's buffer, which
+    io_uring pins besides all that is registered, once at start and once more for each later I/O
+    thread.
     """
 
     name: str
@@ -82,6 +86,7 @@ class ProcessNeeds(NamedTuple):
     uses_uring: bool = False
     ring_bytes: int = 0
     container: ContainerLimits | None = None
+    segment_nodes: tuple[int, ...] | Unknown = ()
 
     @property
     def registered_bytes(self) -> int | Unknown:
@@ -138,7 +143,10 @@ class Storage(NamedTuple):
 
 
 class LaunchNeeds(NamedTuple):
-    """Everything that checks ask of a launch. hosts: over how many it runs (``--nnodes``)."""
+    """Everything that checks ask of a launch. hosts: over how many it runs (``--nnodes``).
+
+    nic_nodes: the NUMA nodes of the NICs, where the command line states them in place of the host.
+    """
 
     source: str
     processes: tuple[ProcessNeeds, ...]
@@ -150,6 +158,7 @@ class LaunchNeeds(NamedTuple):
     default_page_bytes: int = 0
     mooncake_version: str = ""
     sglang_version: str = ""
+    nic_nodes: tuple[int, ...] | None = None
 
     @property
     def rdma_processes(self) -> tuple[ProcessNeeds, ...]:

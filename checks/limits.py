@@ -18,6 +18,7 @@ from checks.runtime_limits import (
     limit_of_words,
     read_runtime_limits,
 )
+from checks.thread_limits import ThreadFacts, read_threads
 from checks.unknown import Unknown
 
 STATUS = "/proc/self/status"
@@ -25,7 +26,9 @@ LIMITS = "/proc/self/limits"
 UID_MAP = "/proc/self/uid_map"
 # include/uapi/linux/capability.h
 IPC_LOCK_BIT = 14
+SYS_ADMIN_BIT = 21
 SYS_NICE_BIT = 23
+SYS_RESOURCE_BIT = 24
 # include/linux/proc_ns.h, PROC_USER_INIT_INO: a namespace can have the initial map and yet not be
 # the initial one, so the number beats the map.
 INITIAL_USER_NAMESPACE = "user:[4026531837]"
@@ -62,6 +65,7 @@ class LimitFacts(NamedTuple):
     sudo_uid: int | Unknown | None
     slurm_job: bool | Unknown
     runtimes: RuntimeLimits
+    threads: ThreadFacts
 
     def effective(self, bit: int) -> bool | Unknown:
         """Whether a capability is in effect here and the kernel's ``capable()`` would honour it."""
@@ -96,6 +100,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         sudo_uid=_sudo_uid(identity),
         slurm_job=_flag(identity, "slurm_job"),
         runtimes=read_runtime_limits(root, _daemons(processes)),
+        threads=read_threads(root, status, processes),
     )
 
 

@@ -39,9 +39,14 @@ _SHM = "shm.space"
         "Is /dev/shm large enough?",
         Consequence.DIES_LATER,
         "A container's /dev/shm is 64 MiB unless somebody says otherwise, and a tmpfs gives its "
-        "pages out only when they are touched: NCCL, torch's shared tensors and HiCache's shm "
-        "allocator write beyond the end and die of a bus error (scheduler died, exit code -7). "
-        "Mooncake's own pools are memfd memory, which /dev/shm does not limit.",
+        "pages out only when they are touched: NCCL and torch's shared tensors write beyond the "
+        "end and die of a bus error (scheduler died, exit code -7). Servers that were killed leave "
+        "their files there, until the next one dies so at its start.\n\n"
+        "Mooncake's own pools, HiCache's host pools, its shm allocator's too, and a hot cache in "
+        "shared memory are memfd or anonymous memory, which /dev/shm does not limit. What is "
+        "certain from the launch is one page: the first rank of a tensor-parallel group zeroes the "
+        "flags of its message queue. How much NCCL writes follows from which GPUs reach each "
+        "other, and torch's share from the model, so 64 MiB is a warning and no fail.",
         (
             (
                 Status.PASS,
@@ -49,13 +54,15 @@ _SHM = "shm.space"
                 "MiB where several ranks share it",
             ),
             (Status.WARN, "several ranks share a /dev/shm of 64 MiB or less"),
-            (Status.FAIL, "the launch puts more there than is left"),
+            (Status.FAIL, "less is left than the launch certainly writes: it is full"),
             (Status.UNKNOWN, "/dev/shm cannot be looked at"),
             (Status.SKIP, "no launch was given"),
         ),
         "docker run --shm-size=32g or --ipc=host (not both: with --ipc=host the size has no "
         "effect); in Kubernetes an emptyDir with medium: Memory mounted at /dev/shm",
-        "vLLM #48879, #50358, #789; docker run reference",
+        "vLLM #48879, #50358, #789; docker run reference; SGLang shm_broadcast.py 0.5.2 to 0.5.23, "
+        "mmap_allocator.py, stale_shm_cleanup.py; Mooncake shm_helper.cpp; the bus error by "
+        "running it",
         ("memory",),
     )
 )
@@ -110,8 +117,13 @@ def _shm(
     settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),)
     advice = f"give it {format_bytes(wanted)} or more"
     if available_bytes < need_bytes:
-        text = "who writes beyond the end dies of a bus error (exit code -7, 135)"
-        return Finding(_SHM, Status.FAIL, subject, have, need, "", text, evidence, advice, settings)
+        text = "who writes beyond the end dies of a bus error (exit code -7, 135), at the start"
+        if size_bytes >= need_bytes:
+            advice += ", or remove what killed servers left there (ls -l /dev/shm)"
+        formula = "one page for the message queue of each tensor-parallel server, the least"
+        return Finding(
+            _SHM, Status.FAIL, subject, have, need, formula, text, evidence, advice, settings
+        )
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         return Finding(_SHM, Status.WARN, subject, have, need, "", text, evidence, advice, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.c_numbers import kernel_count
 from checks.numa import numa_nodes
 from checks.root import Root
 from checks.units import KIB
@@ -44,11 +45,12 @@ def _read(root: Root, name: str) -> Meminfo | Unknown:
     for line in content.splitlines():
         label, colon, amount = line.partition(":")
         words = amount.split()
-        if not colon or not words or not words[0].isdigit():
+        count = kernel_count(words[0]) if colon and words else None
+        if count is None:
             continue
         # A node's table starts each label with "Node N ".
         key = label.split()[-1]
-        values[key] = int(words[0]) * (KIB if words[1:] == ["kB"] else 1)
+        values[key] = count * (KIB if words[1:] == ["kB"] else 1)
     if not values:
         return Unknown(f"{name}: no line reads as a memory count")
     return Meminfo(name, values)

@@ -139,7 +139,7 @@ def cgroup_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         yield unknown(_CGROUP, "cgroup", why.reason if isinstance(why, Unknown) else "")
         return
     total = facts.memory.value("MemTotal")
-    if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total):
+    if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
         need = format_bytes(need_bytes)
         yield Finding(
             _CGROUP, Status.PASS, "cgroup", "no limit below the host's", need, _formula(needs)

@@ -46,13 +46,20 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     return MemoryFacts(
         read_meminfo(root),
         memory_headroom(root),
-        root.integer(OVERCOMMIT),
-        root.integer(MAX_MAP_COUNT),
-        root.integer("/proc/sys/vm/swappiness"),
+        _overcommit(root),
+        root.count(MAX_MAP_COUNT),
+        root.count("/proc/sys/vm/swappiness"),
         size,
         available,
         _hugetlb_charged(root),
     )
+
+
+def _overcommit(root: Root) -> int | Unknown:
+    policy = root.integer(OVERCOMMIT)
+    if isinstance(policy, Unknown) or policy in (0, 1, 2):
+        return policy
+    return Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
 
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown]:

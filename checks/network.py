@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from checks.launch_needs import LaunchNeeds
 from checks.root import Root
+from checks.routing import Routing, read_routing
 from checks.unknown import Unknown
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -34,7 +35,8 @@ class NetworkFacts(NamedTuple):
     """ephemeral: the first and last port that the kernel gives out for outgoing connections.
 
     reserved: ports that it leaves alone in that range. ports: by number, those of the launch.
-    time_wait: closed connections whose ports are not yet given out again.
+    time_wait: closed connections whose ports are not yet given out again. routing: ip rule, and
+    the routes of every table.
     """
 
     addresses: tuple[Address, ...] | Unknown
@@ -42,6 +44,7 @@ class NetworkFacts(NamedTuple):
     reserved: tuple[tuple[int, int], ...] | Unknown
     ports: Mapping[int, PortState | Unknown]
     time_wait: int | Unknown = Unknown("not read", absent=True)
+    routing: Routing | Unknown = Unknown("not read", absent=True)
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
@@ -53,6 +56,7 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
         _reserved(root),
         {number: _port(root, number) for number in sorted(numbers) if 0 < number <= LARGEST_PORT},
         _time_wait(root),
+        read_routing(root),
     )
 
 
@@ -90,7 +94,10 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
     words = content.split()
     if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
         return Unknown(f"{PORT_RANGE}: not two ports: {content.strip()[:40]!r}")
-    return int(words[0]), int(words[1])
+    first, last = int(words[0]), int(words[1])
+    if not 1 <= first <= last <= LARGEST_PORT:
+        return Unknown(f"{PORT_RANGE}: not a range of ports: {content.strip()[:40]!r}")
+    return first, last
 
 
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
@@ -103,7 +110,8 @@ def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
         first, dash, last = part.strip().partition("-")
         if not first:
             continue
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        numbers = (first, last) if dash else (first,)
+        if not all(word.isdecimal() and len(word) < 6 for word in numbers):
             return Unknown(f"{RESERVED}: not a list of ports: {content.strip()[:40]!r}")
         spans.append((int(first), int(last or first)))
     return tuple(spans)

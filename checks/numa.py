@@ -18,7 +18,7 @@ def numa_nodes(root: Root) -> tuple[int, ...]:
     if isinstance(names, Unknown):
         return ()
     return tuple(
-        sorted(int(name[4:]) for name in names if name[:4] == "node" and name[4:].isdigit())
+        sorted(int(name[4:]) for name in names if name[:4] == "node" and name[4:].isdecimal())
     )
 
 

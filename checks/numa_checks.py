@@ -218,6 +218,11 @@ def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNe
         return Finding(check, Status.PASS, process.name, have="binds to no node")
     need = f"{node_list(binds | split)} allowed"
     finding = Finding(check, Status.PASS, process.name, need=need)
+    if split and needs.nic_nodes is not None:
+        said = _numbers(needs.nic_nodes)
+        finding = finding._replace(
+            formula=f"a segment over the NICs' nodes: --nic-numa-nodes {said}"
+        )
     allowed = numa.mems_allowed
     if isinstance(allowed, Unknown):
         return finding._replace(status=Status.UNKNOWN, text=allowed.reason)
@@ -249,7 +254,10 @@ def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNe
 
 
 def _nic_nodes(process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> set[int] | Unknown:
-    """The nodes of the process's NICs, over which it splits its segment."""
+    """The nodes of the process's NICs, over which it splits its segment; one alone is no split."""
+    if needs.nic_nodes is not None:
+        stated = process.segment_nodes
+        return stated if isinstance(stated, Unknown) else set(stated)
     names = nics_of(facts, needs, process)
     if isinstance(names, Unknown):
         return names
@@ -257,7 +265,8 @@ def _nic_nodes(process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> set[i
     for node in nodes:
         if isinstance(node, Unknown):
             return node
-    return {node for node in nodes if isinstance(node, int)}
+    found = {node for node in nodes if isinstance(node, int)}
+    return found if len(found) > 1 else set()
 
 
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:

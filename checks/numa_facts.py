@@ -9,6 +9,7 @@ from checks.launch_needs import LaunchNeeds
 from checks.meminfo import Meminfo, read_node_meminfo
 from checks.numa import NODES, memory_nodes, numa_nodes, parse_cpu_list, parse_node_list
 from checks.root import Root
+from checks.system import MOST_ERRNO
 from checks.unknown import Unknown
 
 STATUS = "/proc/self/status"
@@ -70,6 +71,14 @@ class NumaFacts(NamedTuple):
     def node(self, number: int) -> NumaNode | None:
         """The node of that number, None where the host has none."""
         return next((node for node in self.nodes if node.node == number), None)
+
+
+def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
+    """The whole topic is unknown where the nodes may not be listed: no node would be one node."""
+    names = root.names(NODES)
+    if isinstance(names, Unknown) and not names.absent:
+        return names
+    return read_numa(root, needs)
 
 
 def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
@@ -184,6 +193,8 @@ def _policy(root: Root) -> MemoryPolicy | Unknown:
     if not isinstance(answer, dict):
         return Unknown("numa.memory_policy: not a record of errnos")
     numbers = [answer[name] for name in MemoryPolicy._fields if type(answer.get(name)) is int]
-    if len(numbers) != len(MemoryPolicy._fields):
+    if len(numbers) != len(MemoryPolicy._fields) or not all(
+        0 <= number < MOST_ERRNO for number in numbers
+    ):
         return Unknown("numa.memory_policy: not a record of errnos")
     return MemoryPolicy(*numbers)

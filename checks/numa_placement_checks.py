@@ -89,16 +89,17 @@ def _memory_of(check: str, number: int, processes: list[ProcessNeeds], facts: Fa
         return finding._replace(status=Status.PASS)
     if isinstance(cache, Unknown):
         return finding._replace(text=f"more than is free, and {cache.reason}")
+    fewer = f"bind fewer processes to node {number}, or " if len(processes) > 1 else ""
     finding = finding._replace(
         have=f"{format_bytes(free)} free + {format_bytes(cache)} page cache",
         evidence=(*finding.evidence, Evidence(f"{source} cache and slab", str(cache))),
-        advice=f"bind fewer processes to node {number}, or shrink what they take by "
-        f"{format_bytes(need - free)}",
     )
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
-        return finding._replace(status=Status.WARN, text=text)
+        advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
+        return finding._replace(status=Status.WARN, text=text, advice=advice)
     short = format_bytes(need - free - cache)
+    finding = finding._replace(advice=f"{fewer}shrink what is taken there by {short}")
     swap = facts.memory.value("SwapFree")
     if isinstance(swap, Unknown):
         return finding._replace(text=f"{short} short, and whether swap helps is not known")

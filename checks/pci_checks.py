@@ -40,10 +40,25 @@ def _used(facts: Facts, needs: LaunchNeeds | None) -> dict[str, Function] | Unkn
             # gpu.count says what is wrong with the GPUs themselves.
             if isinstance(gpu, Function):
                 used[f"GPU {gpu.address}"] = gpu
+            elif isinstance(gpu, Unknown) and not _silent(facts):
+                return gpu
     names = nics_in_use(facts, needs)
     if isinstance(names, Unknown):
         return names
-    return used | {f"NIC {name}": pci.nics[name] for name in names if name in pci.nics}
+    for name in names:
+        if name in pci.nics:
+            used[f"NIC {name}"] = pci.nics[name]
+            continue
+        nic = next((nic for nic in facts.rdma.present if nic.name == name), None)
+        if nic is not None and isinstance(nic.pci_address, Unknown):
+            return nic.pci_address
+    return used
+
+
+def _silent(facts: Facts) -> bool:
+    """Whether the driver's library tells of no GPU at all, which the checks of GPUs judge."""
+    nvml = facts.gpus.nvml
+    return isinstance(nvml, Unknown) or bool(nvml.error)
 
 
 def _each(check: str, facts: Facts, needs: LaunchNeeds | None) -> Mapping[str, Function] | Finding:

@@ -20,7 +20,7 @@ from checks.rdma import DEVICES
 from checks.rdma_facts import RdmaFacts
 from checks.rdma_judging import nothing_asked
 from checks.rdma_problems import Cause, reach_problem
-from checks.rdma_use import Transport, Use, uses
+from checks.rdma_use import FORCED_TCP, Transport, Use, uses
 from checks.unknown import Unknown
 
 CHECKS = CheckSet()
@@ -164,7 +164,7 @@ def _judge_left(check: str, rdma: RdmaFacts, use: Use) -> Finding:
         if devices.transport is Transport.TCP
         else "setup returns an error"
     )
-    if devices.how == "MC_FORCE_TCP":
+    if devices.how == FORCED_TCP:
         return finding._replace(
             status=Status.WARN,
             text="MC_FORCE_TCP is set, whatever its value: everything goes over TCP",

@@ -19,8 +19,8 @@ from checks.launch_needs import LaunchNeeds
 from checks.rdma_facts import Nic
 from checks.rdma_judging import NO_DEVICE, nics_of, nothing_asked, users
 from checks.rdma_limits import Budget, RdmaCgroup
-from checks.rdma_objects import Objects, objects_of
-from checks.rdma_use import uses
+from checks.rdma_objects import Objects, objects_of, takers
+from checks.rdma_use import Transport, Use, uses
 from checks.registration_measured import MEMORY_KEYS
 from checks.unknown import Unknown
 
@@ -37,19 +37,33 @@ CROWDED_PERCENT = 80
         why="rdma.max bounds, per device, how often it may be opened (hca_handle) and how many "
         "objects may be made on it (hca_object: protection domains, completion queues, memory "
         "regions, queue pairs). Over it the kernel answers EAGAIN. An open that is refused makes "
-        "Mooncake skip the device ('Failed to open device'), which ends in TCP without a word; a "
-        "region gives 'Failed to register memory ...: Resource temporarily unavailable [11]' and "
-        "setup returns -600; a queue pair fails when the peer is first spoken to.",
+        "Mooncake skip the device ('Failed to open device ...: Resource temporarily unavailable "
+        "[11]', then 'Skipping unavailable device'). A process that has no device left starts all "
+        "the same: 'Found 0 HCAs', TCP is installed, setup returns 0, and nobody is told; only one "
+        "whose devices are named, or with MC_FORCE_HCA, ends. A region that is refused gives "
+        "'Failed to register memory ...: Resource temporarily unavailable [11]' and setup returns "
+        "-600; a queue pair fails when the peer is first spoken to.",
         outcomes=(
-            (Status.FAIL, "the handles, or the objects made at start, do not fit"),
-            (Status.WARN, "they fit, but the queue pairs to all peers may not"),
+            (
+                Status.FAIL,
+                "the objects made at start do not fit, or the handles leave a process whose "
+                "devices are named none of them: it will not start; or they leave none to a "
+                "process that looks for devices by itself: it goes over TCP without a word",
+            ),
+            (
+                Status.WARN,
+                "a process gets no handle of one device and others are left to it, or the queue "
+                "pairs to all peers may not fit",
+            ),
             (Status.PASS, "no limit, or it is large enough"),
             (Status.UNKNOWN, "a limit or the launch's memory could not be read"),
             (Status.SKIP, "no launch, no RDMA, or no device"),
         ),
         remedy="Raise the device's line in rdma.max, in this cgroup and its ancestors.",
-        source="kernel/cgroup/rdma.c; Documentation/admin-guide/cgroup-v2.rst; seen on rxe",
+        source="kernel/cgroup/rdma.c; Documentation/admin-guide/cgroup-v2.rst; Mooncake "
+        "topology.cpp isIbDeviceAvailable, transfer_engine_impl.cpp; seen on rxe",
         topics=("rdma",),
+        or_else=(Consequence.DEGRADED,),
     )
 )
 def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
@@ -63,19 +77,63 @@ def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     if not facts.rdma.present:
         return [Finding(check, Status.SKIP, "host", text=NO_DEVICE)]
     found = uses(facts.rdma, needs)
-    findings = []
+    limited: list[tuple[Nic, Objects, RdmaCgroup, Budget]] = []
     for nic in facts.rdma.present:
         need = objects_of(nic, facts.rdma, needs, found)
         for cgroup in cgroups:
             limit = cgroup.limits.get(nic.name)
             if limit and need.contexts and limit != Budget(None, None):
-                findings.append(_judge_cgroup(check, nic, need, cgroup, limit))
+                limited.append((nic, need, cgroup, limit))
+    short = {nic.name for nic, need, cgroup, limit in limited if _is_short(nic, need, cgroup)}
+    findings = [
+        _judge_cgroup(check, nic, need, cgroup, limit, _refused(nic, found, short))
+        for nic, need, cgroup, limit in limited
+    ]
     return findings or [Finding(check, Status.PASS, "cgroup", have="no limit on any device used")]
 
 
+def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
+    """Whether not all processes that would open ``nic`` can."""
+    if isinstance(cgroup.used, Unknown):
+        return False
+    used = cgroup.used.get(nic.name, Budget(0, 0))
+    left = _left(cgroup.limits[nic.name].handles, used.handles)
+    return left is not None and left < need.contexts
+
+
+def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
+    """What becomes of the processes that get no handle of ``nic``, the worst of it.
+
+    short: the devices of which some process gets none.
+    """
+    finding = Finding(
+        "",
+        Status.WARN,
+        nic.name,
+        text="opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
+        "and goes on with those that are left",
+    )
+    for use in found:
+        lost = short.union(one.name for one in use.devices.lost)
+        if not takers(use, nic) or not lost.issuperset(use.devices.candidates):
+            continue
+        finding = finding._replace(status=Status.FAIL)
+        if use.devices.without is not Transport.TCP:
+            text = "opening the device fails with EAGAIN, none other is left: setup fails"
+            return finding._replace(text=text, consequence=None)
+        finding = finding._replace(
+            text="opening the device fails with EAGAIN, none other is left: a process that gets no "
+            "handle starts all the same, setup returns 0 and everything goes over TCP, without a "
+            "word",
+            consequence=Consequence.DEGRADED,
+        )
+    return finding
+
+
 def _judge_cgroup(
-    check: str, nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget
+    check: str, nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget, refused: Finding
 ) -> Finding:
+    """``refused``: what it comes to where the handles do not suffice."""
     # At start: what is certain. The providers of some devices make a few objects of their own.
     regions = need.regions or 0
     start = regions + need.others
@@ -107,12 +165,16 @@ def _judge_cgroup(
         advice=f"write '{wanted}' to {cgroup.file} (on the host, as root)",
         settings=(Setting(Kind.CGROUP, cgroup.file, wanted, line),),
     )
-    if handles is not None and handles < need.contexts:
-        text = "opening the device fails with EAGAIN: Mooncake skips it, and takes TCP if none is"
-        return remedy._replace(status=Status.FAIL, text=f"{text} left")
-    if objects is not None and objects < start:
+    opens = handles is None or handles >= need.contexts
+    # A process whose handle is refused makes no objects: what is left for those that open it.
+    opened = need.contexts if handles is None else min(handles, need.contexts)
+    if objects is not None and objects * need.contexts < start * opened:
         text = "registering memory fails: 'Resource temporarily unavailable [11]', setup gives -600"
         return remedy._replace(status=Status.FAIL, text=text)
+    if not opens:
+        return remedy._replace(
+            status=refused.status, text=refused.text, consequence=refused.consequence
+        )
     if objects is not None and objects < start + need.queue_pairs:
         text = "queue pairs to later peers may fail with 'Resource temporarily unavailable [11]'"
         return remedy._replace(status=Status.WARN, text=text)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.cgroup_mounts import mount_showing, read_memberships
 from checks.root import Root
 from checks.unknown import Unknown
-
-CGROUP_MOUNT = "/sys/fs/cgroup"
 
 
 class RdmaKernel(NamedTuple):
@@ -70,26 +69,19 @@ def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
 
     Source: Documentation/admin-guide/cgroup-v2.rst (RDMA), kernel/cgroup/rdma.c.
     """
-    memberships = root.text("/proc/self/cgroup")
+    memberships = read_memberships(root)
     if isinstance(memberships, Unknown):
         return () if memberships.absent else memberships
+    mount = mount_showing(root, memberships, "rdma")
+    if mount is None or isinstance(mount, Unknown):
+        return () if mount is None else mount
     found: list[RdmaCgroup] = []
-    for line in memberships.splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            mount = CGROUP_MOUNT
-        elif "rdma" in controllers.split(","):
-            mount = f"{CGROUP_MOUNT}/rdma"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part and part not in (".", "..")]
-        for depth in range(len(parts), -1, -1):
-            read = _read_cgroup(root, "/".join((mount, *parts[:depth])))
-            if isinstance(read, Unknown):
-                return read
-            if read is not None:
-                found.append(read)
+    for folder in mount.folders:
+        read = _read_cgroup(root, folder)
+        if isinstance(read, Unknown):
+            return read
+        if read is not None:
+            found.append(read)
     return tuple(found)
 
 

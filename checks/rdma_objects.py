@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.c_numbers import leading_integer
 from checks.launch_needs import LaunchNeeds, ProcessNeeds
 from checks.rdma_facts import Nic, RdmaFacts
-from checks.rdma_use import Use
+from checks.rdma_use import FORCED_TCP, Use
 from checks.registration import largest_region_bytes, load_of
 from checks.unknown import Unknown
 from checks.version_text import release_of
@@ -32,7 +32,7 @@ class Objects(NamedTuple):
 
 def objects_of(nic: Nic, rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
     """What the launch's processes make of objects on ``nic``, those that would take it."""
-    mine = [(use, process) for use in found for process in _takers(use, nic)]
+    mine = [(use, process) for use in found for process in takers(use, nic)]
     release = release_of(needs.mooncake_version)
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | None = 0
@@ -58,8 +58,11 @@ def objects_of(nic: Nic, rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Us
     return Objects(len(mine), regions, others, queue_pairs)
 
 
-def _takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
-    return use.processes if nic.name in use.devices.candidates else ()
+def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
+    """Processes that open ``nic``, if it lets itself be opened."""
+    if nic.name not in use.devices.candidates or use.devices.how == FORCED_TCP:
+        return ()
+    return use.processes
 
 
 def _nics(rdma: RdmaFacts, use: Use) -> list[Nic]:

@@ -171,7 +171,7 @@ def _judge_table(facts: Facts, load: NicLoad, nics: int) -> Finding:
     if row is not None and row.table.bound is Bound.HOST_MEMORY:
         return finding._replace(
             have=f"no bound of its own ({row.name})",
-            need="unknown" if load.unknown else format_bytes(load.bytes),
+            need=format_bytes(load.bytes) if load.unknown is None else "unknown",
             evidence=_evidence(row),
         )
     judged = _judge_bound(facts, finding, load, row, nics)

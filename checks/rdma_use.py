@@ -20,6 +20,8 @@ from checks.version_text import Release, release_of
 
 # The first release that reads MC_TE_FILTERS.
 FIRST_WITH_TE_FILTERS: Release = (0, 3, 12, 0)
+# It is read before any device is looked for.
+FORCED_TCP = "MC_FORCE_TCP"
 
 
 class Transport(Enum):
@@ -35,7 +37,7 @@ class DevicesInUse(NamedTuple):
     """names: the devices that memory is registered with, or why that cannot be told.
 
     candidates: those that it would take if all were well. lost: which of them are not used, and
-    why. how: who chose them.
+    why. how: who chose them. without: what becomes of a process that can open none of them.
     """
 
     names: tuple[str, ...] | Unknown
@@ -43,6 +45,7 @@ class DevicesInUse(NamedTuple):
     lost: tuple[Lost, ...]
     transport: Transport | Unknown
     how: str
+    without: Transport = Transport.NONE
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -144,13 +147,15 @@ def devices_in_use(
         else:
             names.append(nic.name)
     if automatic and "MC_FORCE_TCP" in environment:
-        return DevicesInUse((), candidates, (), Transport.TCP, "MC_FORCE_TCP")
+        return DevicesInUse((), candidates, (), Transport.TCP, FORCED_TCP)
+    silent = automatic and "MC_FORCE_HCA" not in environment
+    without = Transport.TCP if silent else Transport.NONE
     if doubts:
-        return DevicesInUse(doubts[0], candidates, tuple(lost), doubts[0], how)
+        return DevicesInUse(doubts[0], candidates, tuple(lost), doubts[0], how, without)
     transport = Transport.RDMA if names else Transport.NONE
-    if not reached and automatic and "MC_FORCE_HCA" not in environment:
-        transport = Transport.TCP
-    return DevicesInUse(tuple(names), candidates, tuple(lost), transport, how)
+    if not reached:
+        transport = without
+    return DevicesInUse(tuple(names), candidates, tuple(lost), transport, how, without)
 
 
 def _unknown(reason: Unknown) -> DevicesInUse:

@@ -123,6 +123,8 @@ def uverbs_of(root: Root) -> dict[str, str] | Unknown:
             device = root.word(f"{CLASS}/{name}/ibdev")
             if isinstance(device, str):
                 found[device] = name
+            elif not device.absent:
+                return device  # whose it is decides whether that device can be reached
     return found
 
 

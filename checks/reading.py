@@ -38,7 +38,10 @@ def read_facts(
             target=_read, args=(topic, root, needs, results), name=topic, daemon=True
         )
         threads[topic] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): then in turn
+            _read(topic, root, needs, results)
     start = time.monotonic()
     _wait(threads, start + min(slow_seconds, limit_seconds))
     waiting = [topic for topic, thread in threads.items() if thread.is_alive()]
@@ -51,6 +54,8 @@ def read_facts(
 
 def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
     for thread in threads.values():
+        if thread.ident is None:
+            continue  # never started
         thread.join(max(0.0, until - time.monotonic()))
 
 

@@ -9,8 +9,10 @@ recorded machines; whoever reads facts cannot tell the difference.
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
+from checks.c_numbers import kernel_count, kernel_number
 from checks.unknown import Unknown
 
 CALLS_FILE = "calls.json"
@@ -36,6 +38,8 @@ class Root:
         """A file's whole content."""
         try:
             with open(self.locate(name), encoding="utf-8", errors="replace") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
+                    return Unknown(f"{name}: a device or a pipe, and no file")
                 return file.read()
         except (OSError, ValueError) as error:
             return unreadable(name, error)
@@ -45,10 +49,16 @@ class Root:
         content = self.text(name)
         if isinstance(content, Unknown):
             return content
-        try:
-            return int(content)
-        except ValueError:
-            return Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
+        number = kernel_number(content)
+        return not_a_number(name, content) if number is None else number
+
+    def count(self, name: str) -> int | Unknown:
+        """The same of what is counted: a negative number is none."""
+        content = self.text(name)
+        if isinstance(content, Unknown):
+            return content
+        number = kernel_count(content)
+        return not_a_number(name, content) if number is None else number
 
     def word(self, name: str) -> str | Unknown:
         """A file's content without the white space around it."""
@@ -130,6 +140,11 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
         return unreadable(call_key(name, *arguments), error)
     except Exception as error:  # a foreign library's own errors: none may end the program
         return Unknown(f"{call_key(name, *arguments)}: {type(error).__name__}: {error}")
+
+
+def not_a_number(name: str, content: str) -> Unknown:
+    """Why the content of ``name`` counts nothing."""
+    return Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
 
 
 def unreadable(name: str, error: Exception) -> Unknown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 from checks.launch_needs import LaunchNeeds, Service
@@ -60,9 +61,14 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
         answers[key_of(service)] = _ask(root, service)
 
     threads = [threading.Thread(target=ask, args=(service,), daemon=True) for service in asked]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
+    started = 0
+    with suppress(RuntimeError):  # no thread is to be had: pids.max, ulimit -u or -v
+        for thread in threads:
+            thread.start()
+            started += 1
+    for service in asked[started:]:
+        ask(service)
+    for thread in threads[:started]:
         thread.join()
     return ServiceFacts(answers)
 

@@ -104,13 +104,20 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
     if not isinstance(search, dict) or not isinstance(folders, list):
         return Unknown("software.search: has no folders")
     own = [folder for folder in folders if isinstance(folder, str)]
-    found = [_environment(root, str(search.get("interpreter", "")), own)]
+    first = _environment(root, str(search.get("interpreter", "")), own)
+    if isinstance(first, Unknown):
+        return first
+    found = [first]
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
     if python is not None:
         others = [folder for folder in _folders_of(root, python) if folder not in own]
         if others:
-            found.append(_environment(root, python, others))
+            other = _environment(root, python, others)
+            if not isinstance(other, Unknown):
+                found.append(other)
+            elif engine_of((first,)) is None:
+                return other
     return tuple(found)
 
 
@@ -137,7 +144,9 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
                         yield f"{library}/{name}/{kind}"
 
 
-def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment:
+def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
+    """Unknown where a folder may not be listed and no other of them has SGLang or Mooncake."""
+    hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}
     package = None
@@ -147,6 +156,8 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
             continue  # the standard library
         names = root.names(folder)
         if isinstance(names, Unknown):
+            if hidden is None and not names.absent:
+                hidden = names
             continue
         for name in names:
             found = distribution_of(name)
@@ -160,6 +171,8 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
             cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
     torch, sglang = others.get("torch"), others.get("sglang")
     found_here = tuple(mooncake.values())
+    if hidden is not None and not (found_here or package or sglang):
+        return hidden
     return Environment(interpreter, tuple(folders), found_here, package, sglang, torch, cuda)
 
 

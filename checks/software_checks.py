@@ -403,7 +403,7 @@ def _judge_skew(name: str, wanted: str, have: str) -> Finding:
     return found._replace(
         status=Status.WARN,
         text="what the launch needs was worked out for another release than runs here",
-        advice=f"Install {name} {wanted}, or give {have} as the version.",
+        advice=f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
     )
 
 

@@ -13,6 +13,8 @@ KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 URING_DISABLED = "/proc/sys/kernel/io_uring_disabled"
 MOUNTS = "/proc/self/mountinfo"
 STATUS = "/proc/self/status"
+# include/linux/err.h, MAX_ERRNO
+MOST_ERRNO = 4096
 # include/linux/proc_ns.h, PROC_PID_INIT_INO
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 # os-release(5): the first that exists.
@@ -79,7 +81,7 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
         cgroup_version=_cgroup_version(mounts),
         seccomp=_seccomp(root),
         own_pid_namespace=_own_pid_namespace(machine),
-        uring_errno=_number(root.call("system.io_uring")) if wanted else None,
+        uring_errno=_errno(root.call("system.io_uring")) if wanted else None,
         uring_disabled=None if isinstance(disabled, Unknown) and disabled.absent else disabled,
         hypervisor=_hypervisor(root),
     )
@@ -117,6 +119,12 @@ def _number(answer: object) -> int | Unknown:
     if isinstance(answer, int) and not isinstance(answer, bool):
         return answer
     return Unknown(f"not a number: {str(answer)[:40]!r}")
+
+
+def _errno(answer: object) -> int | Unknown:
+    code = _number(answer)
+    known = isinstance(code, Unknown) or 0 <= code < MOST_ERRNO
+    return code if known else Unknown(f"not an errno: {code}")
 
 
 def _own_pid_namespace(machine: object) -> bool | Unknown:

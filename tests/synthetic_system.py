@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ipaddress import ip_interface
+from typing import TYPE_CHECKING, Any
 
 from tests.synthetic_devices import Tree
 
@@ -17,6 +18,31 @@ SITE = "/usr/local/lib/python3.11/dist-packages"
 METADATA_BODY = "metadata not found"
 
 
+# Tables and actions of linux/rtnetlink.h and linux/fib_rules.h, as every kernel begins.
+LOCAL, MAIN, DEFAULT = 255, 254, 253
+TO_TABLE, UNICAST, LOCAL_ROUTE = 1, 1, 2
+
+
+def _routing(host: SyntheticHost) -> dict[str, Any]:
+    """The rules that every kernel has, the gateway of eth0, and the subnets of the NICs."""
+    unset = {"invert": False, "from": "", "to": "", "iif": "", "oif": "", "mark": None}
+    unset |= {"goto": None, "suppress_prefix": None, "other": []}
+    rules = [
+        {"family": 4, "priority": priority, "action": TO_TABLE, "table": table, **unset}
+        for priority, table in ((0, LOCAL), (32766, MAIN), (32767, DEFAULT))
+    ]
+    routes = [
+        [4, LOCAL, LOCAL_ROUTE, "127.0.0.0/8", "", "lo"],
+        [4, MAIN, UNICAST, "0.0.0.0/0", "192.168.0.1", "eth0"],
+        [4, MAIN, UNICAST, "192.168.0.0/24", "", "eth0"],
+    ]
+    for nic in host.nics:
+        subnet = str(ip_interface(f"{nic.ipv4}/24").network)
+        routes.append([4, LOCAL, LOCAL_ROUTE, f"{nic.ipv4}/32", "", nic.interface])
+        routes.append([4, MAIN, UNICAST, subnet, "", nic.interface])
+    return {"routing.rules": rules, "routing.routes": routes}
+
+
 def add_system(tree: Tree, host: SyntheticHost) -> None:
     cpus = host.nodes * host.cpus_per_node
     modules = "".join(f"{name} 16384 0 - Live 0x0000000000000000\n" for name in host.modules)
@@ -26,6 +52,9 @@ def add_system(tree: Tree, host: SyntheticHost) -> None:
         "/proc/version": f"Linux version {host.kernel} (builder@host) (gcc 12.3.0) #1 SMP",
         "/proc/sys/kernel/osrelease": host.kernel,
         "/proc/sys/kernel/numa_balancing": "0",
+        "/proc/sys/kernel/threads-max": "4000000",
+        "/proc/sys/kernel/pid_max": "4194304",
+        "/proc/loadavg": "0.50 0.40 0.30 2/1800 4242",
         "/proc/sys/kernel/io_uring_disabled": "0",
         "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999",
         "/proc/net/sockstat": "sockets: used 290\nTCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1\n",
@@ -65,6 +94,7 @@ def add_system(tree: Tree, host: SyntheticHost) -> None:
             )
         ],
         **{f"network.bind {port}": {"free": True} for port in host.ports},
+        **_routing(host),
     }
     _software(tree, host)
     _services(tree, host)
@@ -210,8 +240,8 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
             f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{mems}\n"
         ),
         "/proc/self/uid_map": "         0          0 4294967295",
-        "/proc/self/limits": _limits(host.memlock, host.nofile),
-        "/proc/1/limits": _limits(host.memlock, host.nofile),
+        "/proc/self/limits": limits_file(host.memlock, host.nofile),
+        "/proc/1/limits": limits_file(host.memlock, host.nofile),
         "/proc/1/cgroup": "0::/",
     }
     if host.container == "docker":
@@ -222,11 +252,16 @@ def add_process(tree: Tree, host: SyntheticHost) -> None:
             "sudo_uid": None,
             "slurm_job": False,
         },
-        "limits.processes": {"pinned": [], "daemons": [], "complete": True},
+        "limits.processes": {
+            "pinned": [],
+            "daemons": [],
+            "user_threads": 20,
+            "complete": True,
+        },
     }
 
 
-def _limits(memlock: tuple[str, str], nofile: tuple[str, str]) -> str:
+def limits_file(memlock: tuple[str, str], nofile: tuple[str, str]) -> str:
     rows = [f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} {'Units':<10}"]
     for name, (soft, hard), unit in (
         ("Max processes", ("unlimited", "unlimited"), "processes"),
@@ -265,6 +300,7 @@ def add_cgroup(tree: Tree, host: SyntheticHost) -> None:
         "cpuset.mems.effective": mems,
         "rdma.max": "",
         "pids.max": "max",
+        "pids.current": "20",
     }
     for size in host.pools:
         name = f"{size // GIB}GB" if size >= GIB else f"{size // MIB}MB"

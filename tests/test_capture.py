@@ -126,6 +126,96 @@ def test_replaced_names_change_no_status(
     assert short(findings(open_host(str(path)), LaunchWords(), monkeypatch)) == live
 
 
+OVERLAP = {"l2-halves-overlap", "l2-halves-may-overlap"}
+
+
+def _install(folder: Path, *distributions: str) -> str:
+    """An import path on which nothing else is installed."""
+    for name in distributions:
+        (folder / f"{name}.dist-info").mkdir(parents=True)
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("there", "status"),
+    [
+        ((), "warn"),
+        (("sglang-0.5.23",), "warn"),
+        (("sglang-0.5.23", "mooncake_transfer_engine-0.3.14"), "fail"),
+        (("sglang-0.5.23", "mooncake_transfer_engine-0.3.13.post1"), None),
+        (("sglang-0.5.23", "mooncake_transfer_engine-abc"), "warn"),
+    ],
+)
+def test_what_was_only_assumed_is_so_from_a_capture_too(
+    there: tuple[str, ...],
+    status: str | None,
+    script: LaunchWords,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is installed where the capture is read decides nothing, twice removed neither."""
+    root = str(build_host(tmp_path / "host", gpu_host()))
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "there", *there)])
+    live_host = open_host(root)
+    path = saved(tmp_path / "a.tar.gz", *record(script, live_host, 10.0)[:2])
+    live = findings(live_host, script, monkeypatch)
+    found = {f["status"] for f in live["findings"] if f["id"] in OVERLAP}
+    assert found == ({status} if status else set())
+    elsewhere = ("sglang-0.5.16", "mooncake_transfer_engine-0.3.9")
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "elsewhere", *elsewhere)])
+    again = saved(tmp_path / "b.tar.gz", *record(LaunchWords(), open_host(str(path)), 10.0)[:2])
+    for capture in (path, again):
+        for words in (LaunchWords(), script):
+            assert findings(open_host(str(capture)), words, monkeypatch) == live
+
+
+def test_a_version_that_was_named_stays_named(
+    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the launch of the capture and for another; what the reader names comes first."""
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
+    named = script._replace(mooncake_version="0.3.14", sglang_version="0.5.23")
+    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
+    path = str(saved(tmp_path / "a.tar.gz", *record(named, host, 10.0)[:2]))
+
+    def version(words: LaunchWords) -> tuple[str, set[str]]:
+        found = findings(open_host(path), words, monkeypatch)
+        overlap = {f["status"] for f in found["findings"] if f["id"] in OVERLAP}
+        return found["launch"]["mooncake_version"], overlap
+
+    assert version(LaunchWords()) == ("0.3.14", {"fail"})
+    assert version(OTHER)[0] == "0.3.14"
+    assert version(LaunchWords(mooncake_version="0.3.12")) == ("0.3.12", set())
+
+
+def test_a_capture_of_before_keeps_its_version(
+    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has one version, and not whether that was assumed: it is read as it was."""
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
+    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
+    answers, extras, _ = record(script, host, 10.0)
+    del extras["installed"]
+    old = saved(tmp_path / "old.tar.gz", answers, {**extras, "mooncake_version": "0.3.12"})
+    found = findings(open_host(str(old)), LaunchWords(), monkeypatch)
+    assert found["launch"]["mooncake_version"] == "0.3.12"
+    again = record(LaunchWords(), open_host(str(old)), 10.0)[1]
+    assert (again["mooncake_version"], again["installed"]) == ("0.3.12", None)
+
+
+@pytest.mark.parametrize(
+    "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
+)
+def test_a_record_of_what_is_installed_that_is_none_is_no_traceback(
+    broken: object, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = open_host(str(build_host(tmp_path / "host", plain_host())))
+    answers, extras, _ = record(script, host, 10.0)
+    path = saved(tmp_path / "a.tar.gz", answers, {**extras, "installed": broken})
+    assert findings(open_host(str(path)), LaunchWords(), monkeypatch)["findings"]
+
+
 def test_a_capture_of_a_capture_is_the_same_capture(script: LaunchWords, tmp_path: Path) -> None:
     answers, extras, _ = record(script, open_host("/"), 10.0)
     first = saved(tmp_path / "a.tar.gz", answers, extras)
@@ -330,7 +420,7 @@ FOREIGN: dict[str, tuple[Callable[[Path], Path], str]] = {
         "more than a host's facts",
     ),
     "absent": (lambda p: p / "x", "no such file or folder"),
-    "socket": (lambda p: Path("/dev/null"), "no tar archive"),
+    "socket": (lambda p: Path("/dev/null"), "a device or a pipe"),
 }
 
 

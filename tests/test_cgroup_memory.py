@@ -91,6 +91,29 @@ def test_a_namespace_of_its_own(tmp_path: Path) -> None:
     assert found.left_bytes == 900
 
 
+def test_a_mount_from_above_the_namespace_shows_no_limit_of_it(tmp_path: Path) -> None:
+    """The host's /sys/fs/cgroup in a container: what it has at its top is not this cgroup's."""
+    mount = V2_MOUNT.replace(" / /sys", " /../.. /sys")
+    root = v2(tmp_path, "/", {"": {"cgroup.procs": ""}, "/pods/a": usage(1, max="5")}, mount)
+    found = memory_headroom(root)
+    assert isinstance(found, Unknown)
+    assert "above the cgroup namespace" in found.reason
+
+
+def test_a_tree_that_tells_no_mounts_is_read_where_most_have_them(tmp_path: Path) -> None:
+    root = v2(tmp_path, "/a", {"/a": usage(300, max="1000")})
+    (tmp_path / "proc/self/mountinfo").unlink()
+    assert memory_headroom(root) == MemoryHeadroom(700, "/sys/fs/cgroup/a/memory.max")
+
+
+@pytest.mark.parametrize(("path", "known"), [("/", True), ("/a", False)])
+def test_without_mounts_and_cgroups_the_top_alone_has_no_limit(
+    tmp_path: Path, path: str, known: bool
+) -> None:
+    root = write(tmp_path, {"/proc/self/cgroup": f"0::{path}\n"})
+    assert (memory_headroom(root) is None) is known
+
+
 def test_version_1(tmp_path: Path) -> None:
     root = write(
         tmp_path,

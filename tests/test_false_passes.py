@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from preflight.preflight_command import run
-from tests.synthetic import GIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
+from tests.synthetic import GIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host, tree_of
 from tests.test_sizing_command import run as run_sizing
 from tests.test_synthetic import FITTED, LAUNCH, NICS, script
 
@@ -182,3 +182,36 @@ def test_what_cannot_be_read_is_never_a_pass(checking: Checking) -> None:
         found = checking(replace(FITTED, files={**FITTED.files, path: "garbage\n"}), LAUNCH)
         assert found.statuses["hugetlb.shortage"] == {"unknown"}, name
         assert found.code == 3
+
+
+def test_a_script_that_writes_the_pool_last_is_no_promise(checking: Checking) -> None:
+    """A drop-in says enough, and a unit of this host's own then writes whatever its script says."""
+    unit = "/etc/systemd/system/pages.service"
+    line = "[Service]\nExecStart=/bin/sh -c '/opt/count > /proc/sys/vm/nr_hugepages'\n"
+    found = checking(replace(FITTED, files={**FITTED.files, unit: line}), LAUNCH)
+    assert found.statuses["hugetlb.after-reboot"] == {"warn"}
+    known = line.replace("/opt/count", "echo 999999")
+    found = checking(replace(FITTED, files={**FITTED.files, unit: known}), LAUNCH)
+    assert found.statuses["hugetlb.after-reboot"] == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("/0000:14:00.0/numa_node", "/sys/class/infiniband/mlx5_0/device/numa_node"),
+        ("/uverbs0/ibdev", "/sys/class/infiniband_verbs/uverbs0/ibdev"),
+        ("/proc/self/cgroup", "/proc/self/cgroup"),
+        ("/proc/self/mountinfo", "/proc/self/mountinfo"),
+        ("/proc/sys/vm/overcommit_memory", "/proc/sys/vm/overcommit_memory"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_an_unknown_that_names_it(
+    checking: Checking, ending: str, said: str
+) -> None:
+    """EISDIR, EIO and EACCES are alike: the first of these once ended the check with exit 70."""
+    path = next(name for name in tree_of(FITTED).files if name.endswith(ending))
+    host = replace(FITTED, files={**FITTED.files, path: None, f"{path}/x": ""})
+    found = checking(host, LAUNCH)
+    assert found.code == 3
+    unknown = [row for row in found.found["findings"] if row["status"] == "unknown"]
+    assert any(said in row["text"] for row in unknown)

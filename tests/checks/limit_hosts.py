@@ -15,6 +15,7 @@ from checks.rdma_ports import Gid, Port
 from checks.rdma_verbs import DeviceNode, Libraries, Verbs
 from checks.runtime_limits import Limit, RuntimeLimits
 from checks.system import Container, SystemFacts
+from checks.thread_limits import ThreadFacts
 from checks.units import GIB
 from checks.unknown import Unknown
 
@@ -60,6 +61,7 @@ def limits(
         "sudo_uid": None,
         "slurm_job": False,
         "runtimes": NO_RUNTIMES,
+        "threads": ThreadFacts((), (), 0, 8),
     }
     return LimitFacts(**{**fields, **other})
 

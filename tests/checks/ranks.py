@@ -9,7 +9,7 @@ from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
 MIB = 1 << 20
 GIB = 1 << 30
 POOL = Region("L2 host pool", 28 * GIB, 2 * MIB)
-SHARE = Region("global segment", 2 * GIB, 2 * MIB)  # two of them: a segment split over two nodes
+SHARED = Region("global segment", 4 * GIB, 2 * MIB)  # over two nodes
 
 
 def rank(number: int, **changes: Any) -> ProcessNeeds:
@@ -21,8 +21,9 @@ def rank(number: int, **changes: Any) -> ProcessNeeds:
         node=number // 4,
         gpu=number,
         rdma=RdmaUse((), "Mooncake's own discovery"),
-        regions=(POOL, SHARE, SHARE),
+        regions=(POOL, SHARED),
         regular_bytes=10 * GIB,
+        segment_nodes=(0, 1),
     )
     return process._replace(**changes)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from checks.cgroup_memory import memory_headroom
 from checks.hugetlb_cgroup import HugeTlbLimit, hugetlb_limit
 from checks.root import Root
 from checks.unknown import Unknown
@@ -58,6 +60,13 @@ def limit(
             LIMITED_V1,
             id="version 1 with two controllers in one mount",
         ),
+        pytest.param(
+            "0::/\n",
+            V2.format("/../..", "/host/sys/fs/cgroup") + V2.format("/", "/sys/fs/cgroup"),
+            "/sys/fs/cgroup",
+            LIMITED,
+            id="the host's cgroups are mounted beside the container's own",
+        ),
     ],
 )
 def test_the_limit_is_found_where_it_is_mounted(
@@ -80,6 +89,12 @@ def test_the_limit_is_found_where_it_is_mounted(
         pytest.param(
             "0::/../other\n", V2.format("/", "/sys/fs/cgroup"), id="outside of what is mounted"
         ),
+        pytest.param(
+            "0::/\n",
+            V2.format("/../..", "/sys/fs/cgroup"),
+            id="the host's cgroups in a container with a cgroup namespace of its own",
+        ),
+        pytest.param("garbage\n", V2.format("/", "/sys/fs/cgroup"), id="not a list of cgroups"),
     ],
 )
 def test_a_cgroup_that_is_not_shown_is_unknown(
@@ -96,6 +111,11 @@ def test_a_cgroup_that_is_not_shown_is_unknown(
         pytest.param("5:hugetlb:/\n", V1.format("/", "hugetlb", "hugetlb"), id="version 1's top"),
         pytest.param("0::/\n", V2.format("/", "/sys/fs/cgroup"), id="version 2's top"),
         pytest.param("", "", id="a kernel without cgroups"),
+        pytest.param(
+            "0::/../..\n",
+            V2.format("/../..", "/sys/fs/cgroup"),
+            id="moved to the top, out of its cgroup namespace",
+        ),
     ],
 )
 def test_where_nothing_can_limit_there_is_no_limit(
@@ -103,3 +123,32 @@ def test_where_nothing_can_limit_there_is_no_limit(
 ) -> None:
     folder = "/sys/fs/cgroup/hugetlb" if "hugetlb" in mounts else "/sys/fs/cgroup"
     assert limit(tmp_path, memberships, mounts, folder, {"cgroup.procs": "1"}) is None
+
+
+UNSEEN = "24 1 0:2 / /proc rw - proc proc rw\n"
+
+
+@pytest.mark.parametrize("memberships", ["5:hugetlb:/\n", "5:hugetlb:/\n0::/\n", "0::/\n"])
+@pytest.mark.parametrize(
+    ("namespace", "known"),
+    [("cgroup:[4026531835]", True), ("cgroup:[4026532641]", False), (None, False)],
+)
+def test_the_top_needs_no_mount_but_only_the_kernels_own(
+    tmp_path: Path, memberships: str, namespace: str | None, known: bool
+) -> None:
+    """The path of a container's top is ``/`` as well, and its host may limit it."""
+    if namespace is not None:
+        (tmp_path / "calls.json").write_text(json.dumps({"system.cgroup_namespace": namespace}))
+    found = limit(tmp_path, memberships, UNSEEN, "/sys", {})
+    assert found is None if known else isinstance(found, Unknown)
+    memory = memory_headroom(Root(str(tmp_path)))
+    alone = "hugetlb" in memberships and "0::" not in memberships  # no hierarchy can hold memory
+    assert memory is None if known or alone else isinstance(memory, Unknown)
+
+
+def test_a_cgroup_below_the_top_needs_its_mount_in_the_kernels_own_namespace_too(
+    tmp_path: Path,
+) -> None:
+    calls = {"system.cgroup_namespace": "cgroup:[4026531835]"}
+    (tmp_path / "calls.json").write_text(json.dumps(calls))
+    assert isinstance(limit(tmp_path, "5:hugetlb:/job\n", UNSEEN, "/sys", {}), Unknown)

@@ -110,6 +110,8 @@ def test_a_manifest_that_limits_memory_below_what_it_starts_fails() -> None:
         (64 * MIB, 64 * MIB, 0, 1, Status.PASS),
         (32 * GIB, 32 * GIB, 0, 8, Status.PASS),
         (32 * GIB, GIB, 2 * GIB, 1, Status.FAIL),
+        (64 * MIB, 0, 8192, 2, Status.FAIL),  # full of what killed servers left
+        (32 * GIB, 0, 0, 1, Status.PASS),  # one rank has no message queue
     ],
 )
 def test_shm(size: int, available: int, need: int, ranks: int, expected: Status) -> None:

@@ -76,7 +76,7 @@ def test_an_empty_host_neither_raises_nor_passes_a_bound_launch(tmp_path: Path, 
 @pytest.mark.parametrize("host", [erdma_host(), plain_host()], ids=["erdma", "plain"])
 def test_hosts_with_one_node_never_fail(tmp_path: Path, host: SyntheticHost) -> None:
     facts = read_host(tmp_path, host)
-    needs = launch(*ranks(2, node=None, regions=()))
+    needs = launch(*ranks(2, node=None, segment_nodes=()))
     for check in JUDGES:
         found = judge(check, facts, needs)
         assert Status.FAIL not in {finding.status for finding in found}
@@ -104,7 +104,7 @@ def test_policy_refused(
     facts: Facts, policy: MemoryPolicy, sglang: str, split: bool, expected: Status
 ) -> None:
     """Which call is refused, and whether this version lives without it."""
-    changes: dict[str, Any] = {} if split else {"regions": ()}
+    changes: dict[str, Any] = {} if split else {"segment_nodes": ()}
     (finding,) = judge(
         "numa.policy-refused", numa(facts, policy=policy), launch(*ranks(**changes), sglang=sglang)
     )
@@ -117,12 +117,12 @@ def test_policy_refused(
 
 def test_a_process_that_binds_nothing_needs_no_permission(facts: Facts) -> None:
     refused = numa(facts, policy=DOCKERS)
-    process = rank(0, node=None, regions=())
+    process = rank(0, node=None, segment_nodes=())
     assert judge("numa.policy-refused", refused, launch(process))[0].status is Status.PASS
 
 
 def test_unknown_regions_matter_only_where_mbind_is_refused(facts: Facts) -> None:
-    process = rank(0, node=None, regions=Unknown("$SIZE"))
+    process = rank(0, node=None, segment_nodes=Unknown("$SIZE"))
     (finding,) = judge("numa.policy-refused", facts, launch(process))
     assert finding.status is Status.PASS
     (finding,) = judge("numa.policy-refused", numa(facts, policy=DOCKERS), launch(process))
@@ -168,7 +168,7 @@ def test_cpuset_excludes(
     facts: Facts, allowed: Any, sglang: str, mooncake: str, split: bool, expected: Status
 ) -> None:
     """Rank 4 is bound to node 1, and its segment is split over nodes 0 and 1."""
-    process = rank(4) if split else rank(4, regions=())
+    process = rank(4) if split else rank(4, segment_nodes=())
     needs = launch(process, sglang=sglang, mooncake=mooncake)
     (finding,) = judge("numa.cpuset-excludes", numa(facts, mems_allowed=allowed), needs)
     assert finding.status is expected
@@ -181,6 +181,33 @@ def test_cpuset_excludes(
                 "0",
             ),
         )
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [(None, Status.PASS), ((0, 1), Status.FAIL), ((0,), Status.PASS), ((), Status.PASS)],
+)
+def test_nodes_of_nics_that_are_stated_count_in_place_of_the_hosts(
+    tmp_path: Path, stated: tuple[int, ...] | None, expected: Status
+) -> None:
+    """``--nic-numa-nodes`` sizes the segment, so it says too which nodes are bound."""
+    one_node = numa(read_host(tmp_path, erdma_host()), mems_allowed=(0,))
+    nodes = (0, 1) if stated is None else stated
+    split = nodes if len(nodes) > 1 else ()
+    needs = launch(rank(0, segment_nodes=split))._replace(nic_nodes=stated)
+    (finding,) = judge("numa.cpuset-excludes", one_node, needs)
+    assert finding.status is expected
+    if expected is Status.FAIL:
+        assert "a share to node 1" in finding.text
+        assert finding.formula == "a segment over the NICs' nodes: --nic-numa-nodes 0,1"
+
+
+def test_nics_of_one_node_split_nothing(facts: Facts) -> None:
+    """One usable NIC is left of those that the launch was sized for: no share is bound to it."""
+    device = next(nic.name for nic in facts.rdma.present if nic.node == 1)
+    process = rank(0, rdma=RdmaUse((device,), "--device_names"))
+    (finding,) = judge("numa.cpuset-excludes", numa(facts, mems_allowed=(0,)), launch(process))
+    assert finding.status is Status.PASS
 
 
 def test_applying_the_setting_makes_it_pass(facts: Facts) -> None:
@@ -204,7 +231,7 @@ def test_cpus_of_the_node_taken_away(facts: Facts) -> None:
 
 def test_ranks_on_allowed_nodes_are_not_blamed_for_others(facts: Facts) -> None:
     found = judge(
-        "numa.cpuset-excludes", numa(facts, mems_allowed=(0,)), launch(*ranks(regions=()))
+        "numa.cpuset-excludes", numa(facts, mems_allowed=(0,)), launch(*ranks(segment_nodes=()))
     )
     assert [(one.subject, one.status) for one in found] == [
         ("rank 0-3 (each of 4)", Status.PASS),

@@ -263,7 +263,7 @@ def test_a_device_that_libibverbs_does_not_have_is_not_listed() -> None:
 
 def test_netlink_attributes_that_end_early_are_no_crash() -> None:
     whole = calls_rdma._attribute(2, b"rxe0\0") + calls_rdma._attribute(1, b"\1\0\0\0")
-    assert dict(calls_rdma._attributes(whole)) == {2: b"rxe0\0", 1: b"\1\0\0\0"}
+    assert dict(calls_rdma.netlink_attributes(whole)) == {2: b"rxe0\0", 1: b"\1\0\0\0"}
     for length in range(len(whole)):
-        assert isinstance(dict(calls_rdma._attributes(whole[:length])), dict)
-    assert list(calls_rdma._attributes(b"\0\0\0\0")) == []
+        assert isinstance(dict(calls_rdma.netlink_attributes(whole[:length])), dict)
+    assert list(calls_rdma.netlink_attributes(b"\0\0\0\0")) == []

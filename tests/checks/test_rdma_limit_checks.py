@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks import rdma_fork_checks, rdma_limit_checks, rdma_region_checks
-from checks.finding import Finding, Kind, Status
+from checks.finding import Consequence, Finding, Kind, Status
 from checks.launch_needs import LaunchNeeds, Region
-from checks.rdma_fork_checks import touching_threads
+from checks.rdma_fork import touching_threads
 from checks.registration import pieces
 from checks.unknown import Unknown
+from preflight.check.check_report import Findings, report
+from preflight.check.verdict import verdict_reason
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,
@@ -78,6 +80,62 @@ def test_the_cgroup_counts_handles_and_objects(
         raised = limited(setting.wanted, used)
         (after,) = findings(checks, "rdma.cgroup-limit", raised, tmp_path / "after", needs)
         assert after.status is PASS
+
+
+NO_HANDLE = ("rxe0 hca_handle=0 hca_object=max", "rxe1 hca_handle=0 hca_object=max")
+ONE_HANDLE = "rxe0 hca_handle=1 hca_object=max"
+
+
+@pytest.mark.parametrize(
+    ("lines", "devices", "environment", "status", "consequence"),
+    [
+        # Seen with the real library on soft-RoCE: Found 0 HCAs, and setup returns 0.
+        (NO_HANDLE, (), {}, FAIL, Consequence.DEGRADED),
+        (NO_HANDLE, (), {"MC_FORCE_HCA": "1"}, FAIL, None),
+        (NO_HANDLE, ("rxe0", "rxe1"), {}, FAIL, None),
+        (NO_HANDLE, ("rxe1",), {}, FAIL, None),
+        (NO_HANDLE[:1], (), {}, WARN, None),
+        (NO_HANDLE[:1], ("rxe0", "rxe1"), {}, WARN, None),
+        (NO_HANDLE[:1], ("rxe0",), {}, FAIL, None),
+        (NO_HANDLE[1:], ("rxe0",), {}, PASS, None),
+        ((ONE_HANDLE,), (), {}, WARN, None),
+        ((ONE_HANDLE,), ("rxe0",), {}, FAIL, None),
+        ((ONE_HANDLE, NO_HANDLE[1]), (), {}, FAIL, Consequence.DEGRADED),
+        # The engine is told before it looks for any device.
+        (NO_HANDLE, (), {"MC_FORCE_TCP": "0"}, PASS, None),
+        # Registration fails too, in the process that does open the device.
+        (("rxe0 hca_handle=1 hca_object=1", NO_HANDLE[1]), (), {}, FAIL, None),
+    ],
+)
+def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
+    tmp_path: Path,
+    lines: tuple[str, ...],
+    devices: tuple[str, ...],
+    environment: Mapping[str, str],
+    status: Status,
+    consequence: Consequence | None,
+) -> None:
+    """Two processes: who chose the devices, and what is left of them, decides what comes of it."""
+    ranks = [process(*devices, environment=environment, name=f"rank {n}") for n in range(2)]
+    used = "rxe0 hca_handle=0 hca_object=0\nrxe1 hca_handle=0 hca_object=0\n"
+    cgroup = {"rdma.max": "\n".join(lines), "rdma.current": used}
+    host, checks = FakeHost((RXE0, RXE1), cgroup=cgroup), rdma_limit_checks.CHECKS
+    found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch(*ranks))
+    worst = min(found, key=lambda one: list(Status).index(one.status))
+    assert (worst.status, worst.consequence) == (status, consequence)
+    silent = "over TCP, without a word" in worst.text
+    assert silent is (consequence is Consequence.DEGRADED)
+
+
+def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Path) -> None:
+    """The verdict's sentence follows the finding, not the worst that its check can find."""
+    host = FakeHost(cgroup={"rdma.max": NO_HANDLE[0], "rdma.current": ""})
+    checks = rdma_limit_checks.CHECKS
+    found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch())
+    declared = {check.id: check.consequence for check, _ in checks.checks}
+    said = report(Findings(found, declared, lambda _: ()), {}, launch(), "/")
+    assert verdict_reason(said) == "launch.sh would be silently degraded on this host"
+    assert [row.consequence for row in said.rows] == [Consequence.DEGRADED]
 
 
 def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
@@ -205,6 +263,11 @@ def on_huge(what: str, size: int, page: int = HUGE) -> Region:
         (on_huge("L2 host pool", 64_000_000), "", "0-5", UNKNOWN),
         # SGLang registers some pools in halves; with 0.3.14 that was not run.
         (on_huge("K half of the L2 host pool", 32_000_000), "0.3.13.post1", "0-5", FAIL),
+        # In the arena, which has MADV_DONTFORK already.
+        (Region("local buffer", 16777217, HUGE, dontfork=True), "0.3.13.post1", "0-5", PASS),
+        (Region("global segment", 4 * GIB, HUGE, dontfork=True), "0.3.13.post1", "0-5", PASS),
+        # The one thing that Mooncake does without.
+        (on_huge("hot cache", 30_000_000), "0.3.13.post1", "0-5", WARN),
         (on_huge("K half of the L2 host pool", 32_000_000), "0.3.14", "0-5", UNKNOWN),
     ],
 )
@@ -266,6 +329,15 @@ def test_page_tables_of_some_devices(
     checks = rdma_region_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert one.status is status
+
+
+def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_path: Path) -> None:
+    """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
+    host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
+    needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
+    checks = rdma_region_checks.CHECKS
+    (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
+    assert (one.status, one.need) == (PASS, "unknown")
 
 
 def test_page_tables_are_filled_by_all_processes_together(tmp_path: Path) -> None:

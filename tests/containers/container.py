@@ -60,8 +60,10 @@ class Limits:
     capabilities: all sets but the ambient one, so that they come to take effect for user 0 alone.
     memlock: RLIMIT_MEMLOCK in bytes, -1 without limit, None for this process's own. users: inside
     0 is this id outside, in a user namespace of its own. hugetlb: page size in the kernel's
-    spelling -> bytes. refused: what the seccomp profile answers with EPERM. rdma: the host's
-    network, /sys and RDMA devices, as ``--network host --device /dev/infiniband`` gives them.
+    spelling -> bytes. pids: threads in all. refused: what the seccomp profile answers with EPERM.
+    host_cgroups: the host's /sys/fs/cgroup in place of the container's own, as ``-v`` mounts it.
+    rdma: the host's network, /sys and RDMA devices, as ``--network host --device
+    /dev/infiniband`` gives them.
     """
 
     user: int = 0
@@ -69,10 +71,12 @@ class Limits:
     memlock: int | None = None
     memory_bytes: int | None = None
     hugetlb: Mapping[str, int] = field(default_factory=dict)
+    pids: int | None = None
     shm_bytes: int = 64 * MIB
     users: int | None = None
     refused: tuple[str, ...] = ()
     cgroup_namespace: bool = True
+    host_cgroups: bool = False
     rdma: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -246,6 +250,8 @@ def _config(
             {"pageSize": size, "limit": limit} for size, limit in limits.hugetlb.items()
         ],
     }
+    if limits.pids is not None:
+        resources["pids"] = {"limit": limits.pids}
     if limits.memory_bytes is not None:
         resources["memory"] = {"limit": limits.memory_bytes, "swap": limits.memory_bytes}
     linux: dict[str, Any] = {
@@ -288,9 +294,17 @@ def _mounts(binds: list[str], limits: Limits) -> Iterator[dict[str, Any]]:
         ("/dev", "tmpfs", ["nosuid", "mode=755", "size=65536k"]),
         ("/dev/shm", "tmpfs", shm),
         *([] if limits.rdma else [("/sys", "sysfs", [*quiet, "ro"])]),
-        ("/sys/fs/cgroup", "cgroup", [*quiet, "relatime", "ro"]),
+        *([] if limits.host_cgroups else [("/sys/fs/cgroup", "cgroup", [*quiet, "ro"])]),
     ):
         yield {"destination": path, "type": kind, "source": kind, "options": options}
+    if limits.host_cgroups:
+        options = ["rbind", *quiet, "ro"]
+        yield {
+            "destination": "/sys/fs/cgroup",
+            "type": "bind",
+            "source": str(CGROUPS),
+            "options": options,
+        }
     if limits.rdma:
         devices = {"destination": "/dev/infiniband", "source": "/dev/infiniband"}
         yield {**devices, "type": "bind", "options": ["rbind", "nosuid", "noexec"]}

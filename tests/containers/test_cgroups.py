@@ -41,6 +41,20 @@ def client(size_mib: int) -> tuple[str, ...]:
     )
 
 
+def test_a_limit_that_the_hosts_cgroups_hide_is_not_passed(containers: Machine) -> None:
+    """Seen from its namespace, nothing says which of the host's cgroups is the container's own."""
+    if not version_2() and not (CGROUPS / "memory").is_dir():
+        pytest.skip("this machine has no memory cgroup")
+    limits = Limits(memory_bytes=100 * MIB, host_cgroups=True)
+    said, done = containers.run(
+        limits, check(*client(128), only="memory.cgroup"), probe("regular", 128 * MIB)
+    )
+    finding = said.finding("memory.cgroup")
+    assert (finding["status"], said.code) == ("unknown", 3)
+    assert "above the cgroup namespace" in finding["text"]
+    assert done.code == KILLED
+
+
 @NAMESPACES
 @pytest.mark.parametrize(
     ("limit_mib", "expected"), [(100, "fail"), (126, "fail"), (160, "pass"), (None, "pass")]

@@ -1,0 +1,293 @@
+"""Threads: what the kernel, the pids cgroup and RLIMIT_NPROC leave, held against a launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.finding import Consequence, Finding, Kind, Status
+from checks.launch_needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Region
+from checks.limits import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
+from checks.registration import SEGMENT
+from checks.root import Root
+from checks.runtime_limits import Limit
+from checks.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
+from checks.thread_limits import Ceiling, ThreadFacts
+from checks.units import GIB
+from checks.unknown import Unknown
+from tests.checks.judged import assert_declared, judged
+from tests.checks.limit_hosts import facts, launch, limits, system, tree
+from tests.synthetic import gpu_host, limited_container, read_host
+
+(DECLARED,) = CHECKS.checks
+CLIENT = ProcessNeeds("client", "mooncake_client", {})
+MASTER = ProcessNeeds("master", "mooncake_master", {})
+RANKS = tuple(
+    ProcessNeeds(f"rank {n}", "sglang", {}, regions=(Region(SEGMENT, GIB, 4096),)) for n in range(8)
+)
+FILE = "/sys/fs/cgroup/pids.max"
+UNREADABLE = Unknown("a file: Permission denied")
+
+
+def found(
+    needs: LaunchNeeds | None, threads: ThreadFacts | None = None, inside: str = "none", **more: Any
+) -> dict[str, Finding]:
+    """The findings by subject."""
+    given = threads or ThreadFacts((), (), 0, 2)
+    host = facts(limits(threads=given, **more), system_facts=system(inside))
+    return {one.subject: one for one in judged(DECLARED, host, needs)}
+
+
+def of_cgroup(limit: int, used: int = 0, needs: LaunchNeeds | None = None) -> Finding:
+    return found(needs or launch(CLIENT), ThreadFacts((), (Ceiling(FILE, limit, used),), 0, 2))[
+        "host"
+    ]
+
+
+def test_the_declaration_is_complete() -> None:
+    assert_declared({DECLARED[0].id: DECLARED})
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "status"),
+    [
+        (30, 0, Status.FAIL),
+        (31, 0, Status.WARN),
+        (49, 0, Status.WARN),
+        (50, 0, Status.PASS),
+        # What this check has itself is gone when the launch runs.
+        (31, 16, Status.WARN),
+        (31, 17, Status.FAIL),
+        (2048, 2048, Status.FAIL),
+        (2048, 2000, Status.PASS),
+        (0, 0, Status.FAIL),
+    ],
+)
+def test_a_client_beside_a_bound(limit: int, used: int, status: Status) -> None:
+    """31 is what a client of the thriftiest release has with one CPU, 50 what one has with two."""
+    finding = of_cgroup(limit, used)
+    assert finding.status is status
+    if status is Status.FAIL:
+        assert finding.consequence is None  # the one that is declared: will not start
+    if status is Status.WARN:
+        assert finding.consequence is Consequence.DIES_LATER
+    if status is not Status.PASS:
+        (setting,) = finding.settings
+        assert (setting.kind, setting.name, setting.wanted) == (Kind.CGROUP, FILE, "max")
+
+
+def test_all_processes_of_the_launch_share_the_bound() -> None:
+    """A client and a master: 31 + 16; and eight ranks with a store and one that has none."""
+    both = launch(CLIENT, MASTER)
+    assert of_cgroup(46, needs=both).status is Status.FAIL
+    assert of_cgroup(47, needs=both).status is Status.WARN
+    ranks = launch(*RANKS, RANKS[0]._replace(regions=UNREADABLE))
+    assert of_cgroup(8 * 27, needs=ranks).status is Status.FAIL
+    assert of_cgroup(8 * 27 + 1, needs=ranks).status is Status.WARN
+
+
+def test_podmans_default_holds_a_server_of_eight_ranks_and_a_kubelets_1024_may_not() -> None:
+    """On 96 CPUs; an estimate, so it warns."""
+    for limit, status in ((1024, Status.WARN), (2048, Status.PASS)):
+        threads = ThreadFacts((), (Ceiling(FILE, limit, 0),), 0, 96)
+        assert found(launch(*RANKS), threads)["host"].status is status
+
+
+def test_the_tightest_of_several_bounds_is_named() -> None:
+    """An ancestor's bound counts for the process too."""
+    ancestor = "/sys/fs/cgroup/pids/pod/pids.max"
+    bounds = (Ceiling(FILE, 4096, 10), Ceiling(ancestor, 64, 60))
+    finding = found(launch(CLIENT), ThreadFacts((), bounds, 0, 2))["host"]
+    assert finding.status is Status.FAIL
+    assert finding.evidence[0].source == ancestor
+
+
+def test_the_kernels_own_bounds() -> None:
+    """A machine with 32768 numbers of which all but 20 are taken."""
+    name = "/proc/sys/kernel/pid_max"
+    finding = found(launch(CLIENT), ThreadFacts((Ceiling(name, 32768, 32764),), (), 0, 2))["kernel"]
+    assert finding.status is Status.FAIL
+    (setting,) = finding.settings
+    assert (setting.kind, setting.name) == (Kind.SYSCTL, "kernel.pid_max")
+    wanted = ThreadFacts((Ceiling(name, int(setting.wanted), 32764),), (), 0, 2)
+    assert found(launch(CLIENT), wanted)["kernel"].status is Status.PASS
+
+
+ROOT_USER = {"euid": 0, "effective_capabilities": 0}
+
+
+@pytest.mark.parametrize(
+    ("who", "status"),
+    [
+        ({}, Status.FAIL),
+        (ROOT_USER, Status.PASS),
+        ({"effective_capabilities": 1 << SYS_RESOURCE_BIT}, Status.PASS),
+        ({"effective_capabilities": 1 << SYS_ADMIN_BIT}, Status.PASS),
+        # Another namespace's user 0 is an ordinary user of the host.
+        ({**ROOT_USER, "initial_user_namespace": False}, Status.FAIL),
+        (
+            {"effective_capabilities": (1 << 41) - 1, "initial_user_namespace": False},
+            Status.FAIL,
+        ),
+        ({"initial_user_namespace": UNREADABLE}, Status.UNKNOWN),
+        ({"effective_capabilities": UNREADABLE}, Status.UNKNOWN),
+    ],
+)
+def test_who_is_exempt_from_the_users_limit(who: dict[str, Any], status: Status) -> None:
+    """copy_process asks for INIT_USER, CAP_SYS_RESOURCE or CAP_SYS_ADMIN, in the initial one."""
+    least = LEAST_CLIENT_THREADS
+    finding = found(launch(CLIENT), nproc=Limit(least - 1, None), **who)["host, user"]
+    assert finding.status is status
+    if status is Status.FAIL:
+        (setting,) = finding.settings
+        assert (setting.kind, setting.name) == (Kind.ULIMIT, "nproc")
+
+
+def test_what_the_user_runs_already_counts() -> None:
+    """Where it cannot be counted a limit that would suffice alone is not known to."""
+    limit = Limit(100, 100)
+    used = 100 - LEAST_CLIENT_THREADS + OWN_THREADS
+    for seen, status in (
+        (0, Status.PASS),
+        (used, Status.WARN),
+        (used + 1, Status.FAIL),
+        (UNREADABLE, Status.UNKNOWN),
+    ):
+        threads = ThreadFacts((), (), seen, 2)
+        assert found(launch(CLIENT), threads, nproc=limit)["host, user"].status is status
+    threads = ThreadFacts((), (), UNREADABLE, 2)
+    failing = found(launch(CLIENT), threads, nproc=Limit(3, 3))["host, user"]
+    assert failing.status is Status.FAIL
+    unlimited = found(launch(CLIENT), threads)["host, user"]
+    assert unlimited.status is Status.PASS
+
+
+def test_a_bound_that_cannot_be_read_does_not_pass() -> None:
+    threads = ThreadFacts(UNREADABLE, UNREADABLE, 0, UNREADABLE)
+    subjects = found(launch(CLIENT), threads, nproc=UNREADABLE)
+    assert {one.status for one in subjects.values()} == {Status.UNKNOWN}
+
+
+def test_containers_of_the_launch_are_judged_where_they_run() -> None:
+    """On the host their runtime has still to set the bound; inside, each has its own."""
+    container = ContainerLimits("compose.yaml:3", "docker")
+    needs = launch(CLIENT._replace(container=container), MASTER)
+    threads = ThreadFacts((), (Ceiling(FILE, 20, 0),), 0, 2)
+    outside = found(needs, threads)
+    assert outside["container, compose.yaml:3"].status is Status.SKIP
+    assert outside["host"].status is Status.WARN  # the master alone
+    within = found(needs, threads, "docker")
+    assert within["this container"].status is Status.WARN
+    assert within["this container, compose.yaml:3"].status is Status.FAIL
+
+
+def test_without_a_launch_there_is_nothing_to_hold_it_against() -> None:
+    for needs in (None, launch()):
+        (finding,) = found(needs).values()
+        assert finding.status is Status.SKIP
+
+
+# -- what is read ----------------------------------------------------------------------------------
+
+KERNEL = {
+    "/proc/loadavg": "0.5 0.4 0.3 2/345 9\n",
+    "/proc/sys/kernel/threads-max": "1000\n",
+    "/proc/sys/kernel/pid_max": "32768\n",
+}
+
+
+def read(path: Path, files: dict[str, str], **calls: Any) -> ThreadFacts:
+    return read_limits(Root(str(tree(path, files, calls))), None).threads
+
+
+V2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+V1 = "31 23 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+HYBRID = V1 + "32 23 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+
+
+@pytest.mark.parametrize(
+    ("memberships", "mounts", "folder"),
+    [
+        ("0::/a/b\n", V2, "/sys/fs/cgroup"),
+        ("8:pids:/a/b\n", V1, "/sys/fs/cgroup/pids"),
+        ("8:pids:/a/b\n0::/\n", HYBRID, "/sys/fs/cgroup/pids"),
+    ],
+    ids=["version 2", "version 1", "hybrid"],
+)
+def test_the_cgroup_and_its_ancestors_in_every_layout(
+    tmp_path: Path, memberships: str, mounts: str, folder: str
+) -> None:
+    """The own one says max, its parent 100 of which 7 are in use."""
+    files = {
+        "/proc/self/cgroup": memberships,
+        "/proc/self/mountinfo": mounts,
+        f"{folder}/a/b/pids.max": "max\n",
+        f"{folder}/a/b/pids.current": "5\n",
+        f"{folder}/a/pids.max": "100\n",
+        f"{folder}/a/pids.current": "7\n",
+    }
+    threads = read(tmp_path, {**KERNEL, **files})
+    assert threads.cgroups == (Ceiling(f"{folder}/a/pids.max", 100, 7),)
+    assert threads.kernel == (
+        Ceiling("/proc/sys/kernel/threads-max", 1000, 345),
+        Ceiling("/proc/sys/kernel/pid_max", 32768, 345),
+    )
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"/proc/self/mountinfo": V2.replace(" / /sys", " /../../.. /sys")},
+        {"/proc/self/mountinfo": ""},
+        {"/sys/fs/cgroup/a/pids.max": "many\n"},
+        {"/sys/fs/cgroup/a/pids.max": "-1\n"},
+        {"/sys/fs/cgroup/a/pids.current": "\n"},
+        {"/proc/self/cgroup": "no list\n"},
+    ],
+)
+def test_a_cgroup_that_cannot_be_told_is_unknown(tmp_path: Path, broken: dict[str, str]) -> None:
+    files = {
+        "/proc/self/cgroup": "0::/a\n",
+        "/proc/self/mountinfo": V2,
+        "/sys/fs/cgroup/a/pids.max": "100\n",
+        "/sys/fs/cgroup/a/pids.current": "7\n",
+    }
+    assert isinstance(read(tmp_path, files | broken).cgroups, Unknown)
+
+
+@pytest.mark.parametrize("name", sorted(KERNEL))
+@pytest.mark.parametrize("content", ["", "x\n", "1 2 3\n"])
+def test_garbage_of_the_kernel_is_unknown(tmp_path: Path, name: str, content: str) -> None:
+    assert isinstance(read(tmp_path, {**KERNEL, name: content}).kernel, Unknown)
+
+
+def test_threads_of_this_user_on_this_machine() -> None:
+    """At least this process's own, and no more than there are."""
+    threads = read_limits(Root(), None).threads
+    assert isinstance(threads.user_threads, int)
+    assert not isinstance(threads.kernel, Unknown)
+    assert 1 <= threads.user_threads <= threads.kernel[0].limit
+    assert isinstance(threads.cpus, int)
+
+
+def test_a_synthetic_container_with_a_small_bound(tmp_path: Path) -> None:
+    """Read from files as a container has them: 2048 as Podman gives, of which 2040 are taken."""
+    host = limited_container()
+    host = replace(host, cgroup={**host.cgroup, "pids.max": "2048", "pids.current": "2040"})
+    needs = launch(CLIENT)
+    read_facts = read_host(tmp_path, host, needs, ["limits", "system"])
+    statuses = {one.subject: one.status for one in judged(DECLARED, read_facts, needs)}
+    assert statuses == {
+        "kernel": Status.PASS,
+        "this container": Status.FAIL,
+        "this container, user": Status.PASS,
+    }
+
+
+def test_a_large_host_passes(tmp_path: Path) -> None:
+    needs = launch(*RANKS)
+    read_facts = read_host(tmp_path, gpu_host(), needs, ["limits", "system"])
+    assert {one.status for one in judged(DECLARED, read_facts, needs)} == {Status.PASS}
