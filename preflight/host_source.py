@@ -13,6 +13,7 @@ from checks.unknown import Unknown
 from preflight.usage_error import UsageError
 
 if TYPE_CHECKING:
+    from checks.installed import Installed
     from checks.launch_needs import LaunchNeeds
     from preflight.launches.written_launch import WrittenLaunch
     from preflight.sizing.source_inputs import SourceOptions
@@ -80,6 +81,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOpti
         words.sglang_version,
         words.model_config,
         words.gpu_bytes,
+        captured_installed(host),
     )
     if words.words:
         from preflight.launches.written_launch import read_launch
@@ -99,10 +101,15 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOpti
 
 
 class Sized(NamedTuple):
-    """The launch held against the host, and what it needs."""
+    """The launch held against the host, and what it needs.
+
+    needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
+    None where it is the same.
+    """
 
     sizing: SourceSizing
     needs: LaunchNeeds
+    least_needs: LaunchNeeds | None = None
 
 
 def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
@@ -111,11 +118,12 @@ def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
     if found is None:
         return None
     from preflight.check.check_needs import launch_needs
+    from preflight.check.two_bounds import least_needs
     from preflight.launches.written_launch import size_written
 
     launch, options = found
     sizing = size_written(launch, options, host.root)
-    return Sized(sizing, launch_needs(sizing))
+    return Sized(sizing, launch_needs(sizing), least_needs(sizing))
 
 
 def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
@@ -132,8 +140,11 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
             failed.append(error)
 
     thread = threading.Thread(target=size, daemon=True)
-    thread.start()
-    thread.join(limit_seconds)
+    try:
+        thread.start()
+        thread.join(limit_seconds)
+    except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): without a limit
+        size()
     if failed:
         raise failed[0]
     if not done:
@@ -141,8 +152,30 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
     return done[0]
 
 
+def captured_installed(host: Host) -> Installed | None:
+    """What the capture's machine had installed: this machine's own says nothing of it.
+
+    None for a machine or a tree of files, and for a capture of before this was recorded.
+    """
+    recorded = host.extras.get("installed")
+    if not isinstance(recorded, dict):
+        return None
+    from checks.installed import Installed
+
+    sglang, mooncake = recorded.get("sglang"), recorded.get("mooncake")
+    pairs = mooncake if isinstance(mooncake, list) else []
+    return Installed(
+        tuple((str(pair[0]), str(pair[1])) for pair in pairs if _is_pair(pair)),
+        sglang if isinstance(sglang, str) else None,
+    )
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2
+
+
 def _captured_version(host: Host) -> str | None:
-    """The Mooncake that the capture's machine had: this machine's own says nothing of it."""
+    """The Mooncake that was named for the capture; in an older one also what it assumed."""
     version = host.extras.get("mooncake_version")
     return version if isinstance(version, str) else None
 

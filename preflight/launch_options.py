@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
@@ -16,8 +16,16 @@ if TYPE_CHECKING:
 else:
     AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
 
+# Characters of a config.json: those of published models have some thousands.
+_LARGEST_CONFIG = 4 << 20
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: lines to copy, which are not wrapped."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 class Size(AnyParamType):
@@ -155,9 +163,25 @@ def launch_words(options: dict[str, Any]) -> LaunchWords:
         options["rank_numa_nodes"],
         options["mooncake_version"],
         options["sglang_version"],
-        None if config is None else config.read(),
+        config_text(config),
         options["gpu_memory"],
     )
+
+
+def config_text(file: TextIO | None) -> str | None:
+    """What ``--model-config`` names, within bounds: a device has no end, and a model no text."""
+    if file is None:
+        return None
+    try:
+        text = file.read(_LARGEST_CONFIG + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise click.UsageError(f"--model-config {file.name}: {why}: give a config.json") from None
+    if len(text) > _LARGEST_CONFIG:
+        raise click.UsageError(
+            f"--model-config {file.name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json"
+        )
+    return text
 
 
 def refusing_usage(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -17,8 +17,31 @@ LEAST_COLUMNS = 40
 MOST_COLUMNS = 140
 
 
+class OutputError(Exception):
+    """Standard output takes no more: a full disk, a mount that went away."""
+
+
+def open_streams() -> None:
+    """Put the null device where the caller closed a standard stream, as ``>&-`` and init do.
+
+    Nothing that is opened later can then stand where output goes, and no stream is None. What is
+    executed in place of this process finds it closed again.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
+            null = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
+
+
 def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
-    """Print a line. A reader that is gone is no failure, and no reason for another exit code."""
+    """Print a line. A reader that is gone is no failure, and no reason for another exit code.
+
+    Raises OutputError where standard output cannot be written to.
+    """
     stream = sys.stderr if err else sys.stdout
     try:
         try:
@@ -27,8 +50,19 @@ def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
             encoding = stream.encoding or "ascii"
             plain = text.encode(encoding, "backslashreplace").decode(encoding)
             click.echo(plain, err=err, color=color)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except OSError as error:
+        _discard(stream)
+        if not err and not isinstance(error, BrokenPipeError):
+            raise OutputError(f"standard output: {error.strerror}") from None
+
+
+def discard_output() -> None:
+    """Standard output takes no more: what it still holds would fail again at the end."""
+    _discard(sys.stdout)
+
+
+def _discard(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say_json(answer: dict[str, Any]) -> None:

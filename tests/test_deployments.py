@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+from checks.finding import Status
 from checks.root import Root
 from checks.unknown import Unknown
+from preflight.check.check_launch import launch_findings
 from preflight.launches.launch_processes import Kind
 from preflight.launches.read_source import read_source
 from preflight.mooncake.launch import Process, Protocol, StoreClient
@@ -21,6 +23,12 @@ from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 
 LAUNCHES = Path(__file__).with_name("launches")
+
+
+def misread(got: Deployed) -> list[tuple[str, Status]]:
+    """What ``check`` says of a launch that a shell takes for another: (notice, status)."""
+    found = [one for one in launch_findings(got.sizing) if one.check == "launch.misread"]
+    return [(one.subject.partition(",")[0], one.status) for one in found]
 
 
 class Deployed(NamedTuple):
@@ -126,6 +134,7 @@ def test_h800_mooncake(deploy: Deploy) -> None:
     assert 0 <= least < most <= 2 * 80 * GIB
     # numactl would take the assignments behind it for the program to run.
     assert "assignment-after-wrapper" in got.ids
+    assert misread(got) == [("assignment-after-wrapper", Status.FAIL)]
 
 
 def test_dgx_client(deploy: Deploy) -> None:
@@ -143,7 +152,9 @@ def test_dgx_ssd(deploy: Deploy) -> None:
     """The offload buffer of 20 GiB (21 474 836 480) is regular memory of the client."""
     got = deploy("dgx-l1-l2-mooncake-ssd.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
     client = client_of(got.processes[0])
-    assert client == StoreClient(80 * GIB, 0, Protocol.RDMA, 21_474_836_480)
+    size, folder = 21_474_836_480, client.offload_folder
+    assert client == StoreClient(80 * GIB, 0, Protocol.RDMA, size, offload_folder=folder)
+    assert folder == "/mnt/data/file_storage"
     assert "offload-one-sided" not in got.ids  # the master offers it
 
 
@@ -183,6 +194,7 @@ def test_best_practice_decode_as_published_breaks_off(deploy: Deploy) -> None:
     got = deploy("best-practices-decode.sh")
     assert {"continuation-broken", "decode-offload-misplaced"} <= got.ids
     assert got.sizing.status == "fails"
+    assert misread(got) == [("continuation-broken", Status.WARN), ("not-a-program", Status.WARN)]
 
 
 def test_best_practice_mooncake(deploy: Deploy) -> None:

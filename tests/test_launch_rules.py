@@ -6,6 +6,7 @@ from preflight.rules.launch_rules import RULE_SETS, RULES, findings
 from preflight.rules.rules import Severity
 from preflight.rules.rules_memory import POOLS_REFUSED
 from tests import (
+    test_rules_arguments,
     test_rules_devices,
     test_rules_hicache,
     test_rules_memory,
@@ -17,6 +18,7 @@ from tests import (
 from tests.launch_text import STORE, understood
 
 SHOWN = (
+    test_rules_arguments.EXAMPLES,
     test_rules_store.EXAMPLES,
     test_rules_hicache.EXAMPLES,
     test_rules_devices.EXAMPLES,

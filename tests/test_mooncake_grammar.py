@@ -26,7 +26,14 @@ from tests.hosts import GIB, MIB
         ("0.1gb", 107374182),
         ("2tb", 2 * 1024 * GIB),
         ("infinite", UINT64_MAX),
-        ("inf", UINT64_MAX),
+        ("inf", 0),  # out of range, as is 1e30: no size, not the largest one
+        ("1e30", 0),
+        ("18446744073709551615", 0),
+        ("1e19", 10**19),
+        ("1e-400", None),
+        ("0e-400", 0),
+        ("\v4mb", 4 * MIB),
+        ("4mb\v", None),
         ("nan", 2**63),
         ("0", 0),
         ("200MiB", None),
@@ -48,6 +55,34 @@ def test_byte_sizes(text: str, size: int | None) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
+    [("-5", 2**64 - 5), ("-5mb", 2**64 - 5 * MIB), ("-0.5", 0), ("-1e30", 2**63), ("5", 5)],
+)
+def test_negative_sizes_of_the_old_releases(text: str, size: int) -> None:
+    """Before 0.3.12 nothing looked for the sign: such an arena can never be mapped."""
+    assert byte_size(text, negative_wraps=True) == size
+
+
+def test_each_release_reads_what_it_knows() -> None:
+    """ "enable" and checksums came with 0.3.13, the hot cache with 0.3.10; all were run."""
+    environment = {
+        "MC_MMAP_ARENA_POOL_SIZE": "-5",
+        "MC_DISABLE_MMAP_ARENA": "enable",
+        "MOONCAKE_STORE_CHECKSUM": "1",
+        "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432",
+    }
+    read = {
+        version: read_store_settings(environment, release(version))[0]
+        for version in ("0.3.9", "0.3.10", "0.3.11.post1", "0.3.12", "0.3.13")
+    }
+    arenas = [settings.arena_bytes for settings in read.values()]
+    assert arenas == [2**64 - 5] * 3 + [8 * GIB] * 2
+    assert [settings.arena_disabled for settings in read.values()] == [False] * 4 + [True]
+    cached = [settings.hot_cache is not None for settings in read.values()]
+    assert cached == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
     [
         ("33554432", 33554432),
         ("4GB", 4),
@@ -56,6 +91,7 @@ def test_byte_sizes(text: str, size: int | None) -> None:
         ("+7", 7),
         ("0", None),
         ("-4", None),
+        (" -4", 2**64 - 4),
         ("GB", None),
         ("", None),
         ("99999999999999999999999", None),

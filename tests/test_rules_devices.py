@@ -41,7 +41,7 @@ EXAMPLES = [
     Example(
         "two-transfer-engines",
         (GOOD,),
-        "the store has device ''",
+        "the store has no device",
         (
             (
                 f"{STORE} --mooncake-ib-device mlx5_0",

@@ -152,6 +152,116 @@ EXAMPLES = [
 ]
 
 
+BIG = f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-size"
+CHUNK = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB"
+
+
+def _stored(size: int, **more: str) -> Line:
+    line, environment = env(**more)
+    return f"{line} --model-path {MHA} --hicache-size {size}", environment
+
+
+RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
+EXAMPLES += [
+    MemoryExample(
+        "pin-result-ignored",
+        f"{BIG} 100",
+        "whose result nobody reads",
+        f"{BIG} 100",
+        sglang=("0.5.12.post1", "0.5.13"),
+    ),
+    MemoryExample(
+        "pin-result-ignored",
+        f"{BIG} 100",
+        "whose result nobody reads",
+        f"{BIG} 100",
+        sglang=("0.5.4.post2", "0.5.4.post1"),
+    ),
+    # 549 GB are 511.3 GiB, 550 GB 512.2.
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 550",
+        "--hicache-size 550: 512.23 GiB in one call",
+        f"{BIG} 549",
+        sglang=("0.5.18", "0.5.18"),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 550",
+        "in one call",
+        f"{BIG} 550",
+        sglang=("0.5.18", "0.5.19"),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 600 --hicache-mem-layout layer_first",
+        "in one call",
+        f"{BIG} 600 --hicache-mem-layout page_first",
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        (f"{BIG} 600", {CHUNK: "512"}),
+        "512.00 GiB in one call",
+        (f"{BIG} 600", {CHUNK: "511"}),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        (f"{BIG} 2000", {CHUNK: "1000"}),
+        "1000.00 GiB in one call",
+        (f"{BIG} 2000", {CHUNK: "many"}),  # the default is taken
+    ),
+    MemoryExample(
+        "populate-takes-long",
+        _stored(310),
+        "--hicache-size 310: about 100 s",
+        _stored(310, MC_STORE_USE_HUGEPAGE="1"),
+    ),
+    MemoryExample("populate-takes-long", _stored(200), "about 65 s", _stored(100)),
+    MemoryExample("populate-takes-long", _stored(200), "about 65 s", f"{BIG} 200"),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        f"{RELAXED} is not set, and off before Mooncake 0.3.13",
+        env(),
+        mooncake=("0.3.12.post1", "0.3.13"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="0"),
+        f"{RELAXED}='0' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="2"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="true"),  # atoi makes 0 of it
+        "'true' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="1"),
+        mooncake=("0.3.13", "0.3.12"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="7"),  # refused, so the default counts
+        "'7' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="7"),
+        mooncake=("0.3.12", "0.3.13"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        "is not set",
+        env(MOONCAKE_PROTOCOL="tcp"),
+        mooncake=("0.3.12", "0.3.12"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        "is not set",
+        env(MC_FORCE_TCP="1"),
+        mooncake=("0.3.12", "0.3.8"),
+    ),
+]
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
 def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
     """It speaks of the wrong launch, and is silent where the same launch is right."""

@@ -51,6 +51,12 @@ EXAMPLES = [
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="536870912"),),
     ),
     Example(
+        "segment-size-refused",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="-1"),),
+        "TypeError: setup(): incompatible function arguments",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
+    ),
+    Example(
         "segment-size-plain",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="4"),),
         "'4' (MOONCAKE_GLOBAL_SEGMENT_SIZE at launch.sh:1) is 4 bytes",

@@ -238,8 +238,42 @@ def test_functions_are_read_where_they_are_called() -> None:
     reading = read_script(
         "f() { a $1; g; }\nfunction g { (b); }\nh () ( c )\nexport A=1\nf 0\nf 1\nd\n", "s", {}
     )
-    assert [command.words[0].text for command in reading.commands] == list("abdc")
+    said = [[word.text for word in command.words] for command in reading.commands]
+    assert said == [["a", "0"], ["b"], ["a", "1"], ["d"], ["c"]]
     assert variables(reading, 0) == {"A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('f() { x $1 "$2" "$@"; }; f a "b c"', ["x", "a", "b c", "a", "b c"]),
+        ('f() { x "$@" $#; }; f', ["x", "0"]),
+        ('f() { x "$*" ${2:-z}; }; f a b', ["x", "a b", "b"]),
+        ('f() { n=$1; shift; x $n "$@"; }; f a b c', ["x", "a", "b", "c"]),
+        ("f() { shift 3; x $1; }; f a b", ["x", "a"]),  # shift fails, and takes nothing
+        ('set -- --tp 4; x "$@"', ["x", "--tp", "4"]),
+        ("bash -c 'x \"$@\" $1' _ a b", ["x", "a", "b", "a"]),
+        ('f() { x "$@"; }; f "$@"', ["x", "$@"]),  # those of the script itself stay
+        ('f() { while x "$@"; do shift; done; }; f a', ["x", "$@"]),  # how often is not known
+        ("f() { x ${2:-z}; }; f $U a", ["x", "$2"]),
+    ],
+)
+def test_what_a_function_is_called_with_is_known_in_it(script: str, words: list[str]) -> None:
+    """As bash hands it over, held against bash with random functions."""
+    command = read_script(script, "launch.sh", {}).commands[0]
+    assert [word.text for word in command.words] == words
+
+
+def test_a_function_that_calls_itself_is_read_a_bounded_number_of_times() -> None:
+    reading = read_script('f() { x; f "$1" "$@"; f b "$@"; }\nf a', "launch.sh", {})
+    assert 1 < len(reading.commands) <= 2 * 16
+
+
+def test_a_variable_in_front_of_a_program_does_not_hide_it() -> None:
+    """bash makes no word of a variable that is not set: the program behind it runs."""
+    reading = read_script("$NUMA python3 -m sglang.launch_server\n", "launch.sh", {})
+    assert [word.text for word in reading.commands[0].words][:2] == ["python3", "-m"]
+    assert [note.id for note in reading.notes] == ["wrapper-not-set"]
 
 
 def test_subshells_keep_their_variables() -> None:

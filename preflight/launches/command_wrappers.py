@@ -15,7 +15,8 @@ from preflight.launches.variables import Layers
 class Stripped(NamedTuple):
     """A process without what stands in front of it.
 
-    script: the text behind ``bash -c``, of which ``words`` is then empty. container: what the
+    script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
+    gets as ``$1`` and so on. container: what the
     container is given that the process runs in.
     """
 
@@ -25,6 +26,7 @@ class Stripped(NamedTuple):
     notes: tuple[SourceNote, ...] = ()
     script: Word | None = None
     container: ContainerSettings | None = None
+    arguments: tuple[Word, ...] = ()
 
 
 class _Wrapper(NamedTuple):
@@ -72,6 +74,8 @@ _SETTINGS = (
     "MOONCAKE_DEVICE MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_MASTER MOONCAKE_PROTOCOL "
     "MOONCAKE_TE_META_DATA_SERVER SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 ).split()
+# How the programs begin that are read here.
+_PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
@@ -97,7 +101,8 @@ def strip_wrappers(
         if name in SHELLS and (script := _shell_script(words, start)) is not None:
             wrappers.append(tuple(word.text for word in words[start:script]))
             left = Layers(environment, changes, clear)
-            return Stripped((), left, tuple(wrappers), tuple(notes), words[script])
+            given = tuple(words[script + 2 :])
+            return Stripped((), left, tuple(wrappers), tuple(notes), words[script], arguments=given)
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
             inner = container_run(words, start, run, outside, notes)
@@ -107,6 +112,11 @@ def strip_wrappers(
                 notes=(*notes, *rest.notes),
                 container=inner.settings,
             )
+        if _stands_in_front(words, start):
+            notes.append(_not_set(words[start]))
+            wrappers.append((words[start].text,))
+            start += 1
+            continue
         wrapper = _WRAPPERS.get(name)
         if wrapper is None or (name == "command" and _asks(words, start)):
             break
@@ -130,6 +140,23 @@ def strip_wrappers(
 
 def _program(word: Word) -> str:
     return word.text.rpartition("/")[2]
+
+
+def _stands_in_front(words: Sequence[Word], start: int) -> bool:
+    """True for ``$NUMA python3 ...``, where a variable that nobody sets may hold a wrapper."""
+    word = words[start]
+    if not word.unresolved or not word.text.startswith("$") or start + 1 == len(words):
+        return False
+    name = _program(words[start + 1])
+    return name in _APART or name.startswith(_PROGRAMS)
+
+
+def _not_set(word: Word) -> SourceNote:
+    text = (
+        f"{brief(word.text)} stands in front of the program and is not set: taken as nothing; give "
+        "it as the caller has it, NAME=... in front of this command, or --env-file"
+    )
+    return SourceNote("wrapper-not-set", text, word.origin)
 
 
 def _behind_options(words: Sequence[Word], start: int, wrapper: _Wrapper) -> int:

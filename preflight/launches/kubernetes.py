@@ -24,7 +24,7 @@ _PODS: dict[str, tuple[tuple[str, ...], ...]] = {
         (("spec", "template", "spec"),),
     ),
 }
-_REFERENCE = re.compile(r"\$(?:(\$)|\(([^()$]*)\))")
+_REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 _QUANTITY = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?(m|[kKMGTPE]i?|[eE]\d{1,2})?", re.ASCII)
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 

@@ -14,6 +14,8 @@ from preflight.mooncake.store_processes import (
     read_mooncake_client,
     read_store_service,
 )
+from preflight.sglang.sglang_argument_tables import argument_table
+from preflight.sglang.sglang_argument_values import RefusedError
 from preflight.sglang.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
 
 
@@ -142,7 +144,9 @@ def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:
         return Kind.SGLANG, _served(words[2:])
     if program in _PROGRAMS:
         return _PROGRAMS[program], words[1:]
-    if program.startswith("python"):
+    # Whatever $PYTHON is, what takes -m is one.
+    is_python = words[0].unresolved and len(words) > 1 and words[1].text == "-m"
+    if program.startswith("python") or is_python:
         for index, word in enumerate(words[1:], start=1):
             if word.text == "-m" and index + 1 < len(words):
                 kind = _MODULES.get(words[index + 1].text, Kind.OTHER)
@@ -159,10 +163,29 @@ def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
     return words
 
 
+def _arguments(
+    words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
+) -> ParsedArguments:
+    """The arguments, those of the file behind ``--config`` among them."""
+    if all(word.text != "--config" for word in words):
+        return parse_sglang_arguments(words, sglang_version)
+    from preflight.sglang.config_file import merged_words
+
+    try:
+        merged = merged_words(words, argument_table(sglang_version), read_file)
+    except RefusedError as refusal:
+        # Every release that reads such a file refuses it alike.
+        parsed = parse_sglang_arguments(words, sglang_version)
+        return parsed._replace(error=str(refusal), exact=True)
+    if isinstance(merged, Unknown):
+        return parse_sglang_arguments(words, sglang_version)._replace(error=None, unread=merged)
+    return parse_sglang_arguments(merged, sglang_version)
+
+
 def _server(
     command: Command, words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
-    arguments = parse_sglang_arguments(words, sglang_version)
+    arguments = _arguments(words, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
     offloads = arguments.value("disaggregation_decode_enable_offload_kvcache") is True

@@ -45,10 +45,12 @@ def launch_record(launch: WrittenLaunch, options: SourceOptions, files: Mapping[
     reading = launch.reading._replace(
         commands=tuple(_public(command) for command in launch.reading.commands)
     )
+    # What is installed is the host's, and stands beside the launch.
+    said = {name: value for name, value in options._asdict().items() if name != "installed"}
     plain = {
         "name": launch.name,
         "reading": _encode(reading),
-        "options": _encode(dict(options._asdict())),
+        "options": _encode(said),
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
             if isinstance(text, Unknown)

@@ -10,12 +10,13 @@ from preflight.launches.compose import read_compose
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_file import read_env_file, read_small_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_source import Reading, SourceError, SourceNote, Word
+from preflight.launches.launch_source import Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.shell_script import read_script
 from preflight.launches.variables import environment_words
 
 __all__ = ["SourceError", "read_source", "read_text"]
 
+_MARK = "\ufeff"
 _YAML = (".yaml", ".yml", ".json")
 
 
@@ -49,19 +50,42 @@ def read_text(
     env_texts: of env files, each its path and its text. Raises SourceError.
     """
     given = _env_files(env_texts, environment)
+    marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if path.lower().endswith(_YAML) or _looks_like_manifest(text):
         reading = _manifest(text, path, given)
     else:
         if "\0" in text:
             raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
         reading = read_script(text, path, given.environment)
+        if marked:
+            reading = reading._replace(notes=(_marked(text, path, reading), *reading.notes))
     return reading._replace(notes=(*given.notes, *reading.notes))
+
+
+def _marked(text: str, path: str, reading: Reading) -> SourceNote:
+    """What bash makes of a script behind a byte order mark; YAML, Compose and Docker skip it."""
+    line = text.partition("\n")[0]
+    word = (line.split() or [""])[0][:40]
+    said = "No such file or directory" if "/" in word else "command not found"
+    lost = any(command.origin == Origin(path, 1) for command in reading.commands)
+    goes_on = "this line is lost, and the rest runs"
+    if line.startswith("#!"):
+        goes_on = "and without a shell in front the kernel refuses to run it (Exec format error)"
+    elif lost:
+        goes_on = "the program of this line is not started"
+    return SourceNote(
+        "program-behind-mark" if lost else "byte-order-mark",
+        "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the first "
+        f"word: it says \\ufeff{word}: {said}, {goes_on}. It is read here as it was meant; save it "
+        "as UTF-8 without the mark",
+        Origin(path, 1),
+    )
 
 
 def _text(path: str) -> str:
     text = read_small_file(path)
     if text is not None:
-        return text.removeprefix("\ufeff")
+        return text
     if "\0" in path or not os.path.exists(path):
         raise SourceError(f"{path!r} does not exist: give the path of a script or manifest")
     if not os.path.isfile(path):

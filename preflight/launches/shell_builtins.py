@@ -20,8 +20,8 @@ BUILTINS = frozenset(
 )
 # Those of them that change nothing a process is started with, and that there is nothing to say of.
 INERT = BUILTINS - frozenset(
-    ". declare eval export getopts local mapfile read readarray readonly set source typeset ulimit "
-    "unset".split()
+    ". declare eval export getopts local mapfile read readarray readonly set shift source "
+    "typeset ulimit unset".split()
 )
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -111,6 +111,8 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
             if not name.startswith("-"):
                 shell.assign(name, None)
                 shell.arrays.pop(name, None)
+    elif program == "set" and "--" in arguments:
+        shell.parameters = tuple(words[arguments.index("--") + 2 :])
     elif program == "set" and arguments:
         flags = arguments[0]
         if flags in ("-o", "+o") and arguments[1:2] == ["allexport"]:

@@ -18,6 +18,8 @@ from preflight.launches.variables import Layers, Variables
 DEEPEST_SCRIPT = 8
 # A character of a text that a shell within a shell reads costs as much as so many of any other.
 NESTED_COSTS = 16
+# A function is read for so many different sets of arguments.
+MOST_CALLS = 16
 
 _LINE_END = Token(0, "\n")
 _ENDS = frozenset({"\n", ";"})
@@ -39,6 +41,10 @@ class Commands:
         # Functions, and those not read yet: their bodies' first token, and behind their last.
         self.functions: set[str] = set()
         self.unread: dict[str, tuple[int, int]] = {}
+        self.bodies: dict[str, tuple[int, int]] = {}
+        self.calls: dict[str, set[tuple[str, ...]]] = {}  # the arguments that each was read with
+        self.branched = False
+        self.parameters: tuple[Word, ...] = ()  # of the function that is called
         self.programs: set[str] = set()  # those met that are nothing but programs
 
     def reading(self) -> Reading:
@@ -145,14 +151,14 @@ class Commands:
                 if called or token.elements is not None:
                     take(self.shell, token, self.origin(token.line))
         if called:
-            return program if program in self.unread else ""
+            return program if self.is_new_call(words) else ""
         if program in BUILTINS:
             self.builtin(words, line)
             return ""
         environment = self.shell.variables.environment()
         if settings:
             environment = self.environment(settings, environment)
-        if is_ordinary(program):
+        if is_ordinary(program) and not words[0].unresolved:
             fields = (tuple(words), environment, (), self.origin(line), None)
             self.commands.append(tuple.__new__(Command, fields))
             return ""
@@ -165,6 +171,21 @@ class Commands:
             self.commands.append(command if shown else command._replace(origin=self.origin(line)))
         self.notes += reading.notes
         return ""
+
+    def is_new_call(self, words: Sequence[Word]) -> bool:
+        """Whether a function is to be read for these arguments; they are its parameters then."""
+        name = words[0].text
+        start, end = self.bodies[name]
+        seen = self.calls.setdefault(name, set())
+        texts = tuple([word.text for word in words[1:]])
+        cost = NESTED_COSTS * (end - start)
+        afford = len(seen) < MOST_CALLS and self.shell.budget.left > 2 * cost
+        if name not in self.unread and (texts in seen or not afford):
+            return False
+        self.shell.budget.spend(cost if seen else 0)
+        seen.add(texts)
+        self.parameters = tuple(words[1:])
+        return True
 
     def environment(
         self, settings: list[Token], environment: Mapping[str, Word]
@@ -195,8 +216,23 @@ class Commands:
         elif program == "ulimit":
             text = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", text, line)
+        elif program == "shift":
+            self.shift(arguments)
         else:
             run_builtin(self.shell, words)
+
+    def shift(self, arguments: list[str]) -> None:
+        """What shift leaves; nothing is known of it where it may not run, or run more than once."""
+        number = arguments[0] if arguments else "1"
+        given = self.shell.parameters or ()
+        known = not self.branched and number.isdecimal() and len(number) < 4
+        plain = not any(word.unresolved and word.text.startswith("$") for word in given)
+        if self.shell.parameters is None:
+            return
+        if not known or not plain:
+            self.shell.parameters = None
+        elif int(number) <= len(given):  # else shift fails, and leaves all
+            self.shell.parameters = given[int(number) :]
 
     def eval(self, text: str, line: int) -> None:
         if self.depth >= DEEPEST_SCRIPT:
@@ -262,6 +298,7 @@ def command_reading(
             )
             return Reading((command,), stripped.notes)
         shell = Shell(Variables(stripped.environment), budget or Budget())
+        shell.parameters = stripped.arguments
         shell.budget.spend(_nested_cost(stripped.script.text, depth))
         reader = reader_of(origin.source, shell, depth + 1)
         reader.read(stripped.script.text, origin.line)

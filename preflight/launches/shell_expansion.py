@@ -44,6 +44,8 @@ class Shell:
         self.variables = variables
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}
+        # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
+        self.parameters: tuple[Word, ...] | None = None
         self.export_all = False
         self.changed: list[str] = []  # names, in subshells
         self.subshells: list[tuple[int, int] | None] = []
@@ -54,6 +56,16 @@ class Shell:
         self.variables.put(name, word, exported)
         if self.subshells:
             self.changed.append(name)
+
+    def parameter(self, number: int) -> Word | None:
+        """What ``$1`` is: a word of no text where there is none, None for the script's own."""
+        for index, word in enumerate((self.parameters or ())[:number], start=1):
+            if word.unresolved and word.text.startswith("$"):  # it may be several words, or none
+                own = word.unresolved[0] in ("$@", "$*")
+                return None if own else Word(f"${number}", word.origin, word.unresolved)
+            if index == number:
+                return word
+        return None if self.parameters is None else Word("", Origin("shell"))
 
     def enter(self) -> None:
         """A subshell begins."""
@@ -167,10 +179,24 @@ class _Expansion:
                 self.variable(part)
             elif part.kind == "array" and part.name in self.shell.arrays:
                 self.array(part, self.shell.arrays[part.name])
+            elif part.kind == "unknown" and self.shell.parameters is not None:
+                self.special(part)
             elif part.kind == "arithmetic" and (number := self.sum(part)) is not None:
                 self.keep(number)
             else:
                 self.keep(part.text, (part.name,))
+
+    def special(self, part: Part) -> None:
+        """``$@`` and ``$1`` of a function, and what else is not known."""
+        name, given = part.name.strip("${}"), self.shell.parameters or ()
+        if name in ("@", "*"):
+            self.array(part._replace(operator=f"[{name}]"), given)
+        elif name.isdecimal() and name != "0" and (word := self.shell.parameter(int(name))):
+            self.value(part, word)
+        elif name == "#" and not any(word.unresolved for word in given):
+            self.keep(str(len(given)))
+        else:
+            self.keep(part.text, (part.name,))
 
     def value(self, part: Part, word: Word) -> None:
         if not self.shell.budget.spend(len(word.text) + len(word.unresolved)):
@@ -185,6 +211,8 @@ class _Expansion:
     def variable(self, part: Part) -> None:
         variables = self.shell.variables
         word = variables.get(part.name)
+        if part.name.isdecimal() and self.shell.parameters is not None:
+            word = self.shell.parameter(int(part.name))
         if word is not None and not part.operator:
             self.value(part, word)
             return

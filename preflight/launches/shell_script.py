@@ -69,10 +69,11 @@ class _Script(Commands):
             notes = [note._replace(origin=self.origin(0)) for note in notes]
         self.notes += notes
         ends = block_ends(tokens)
-        frames = [(0, len(tokens))]
+        shell = self.shell
+        frames = [(0, len(tokens), shell.parameters)]
         while True:
             while frames:
-                position, end = frames.pop()
+                position, end, shell.parameters = frames.pop()
                 called = ""
                 while position < end and not called:
                     token = tokens[position]
@@ -84,11 +85,14 @@ class _Script(Commands):
                     else:
                         position, called = self.step(tokens, position, end, ends)
                 if called:
-                    frames += [(position, end), self.unread.pop(called)]
+                    if called in self.unread:
+                        del self.unread[called]
+                    frames.append((position, end, shell.parameters))
+                    frames.append((*self.bodies[called], self.parameters))
             if not self.unread:
                 return
             # Nobody calls these here; whoever sources the script may.
-            frames.append(self.unread.pop(next(iter(self.unread))))
+            frames.append((*self.unread.pop(next(iter(self.unread))), None))
 
     def step(
         self, tokens: list[Token], position: int, end: int, ends: dict[int, int]
@@ -115,6 +119,9 @@ class _Script(Commands):
         if bare in CONDITIONS or bare in ("for", "select", "case"):
             text = f"{bare}: its commands are read as if each ran once, whatever the conditions"
             self.note("control-flow", text, token.line)
+            self.branched = True
+            if bare in ("while", "until"):
+                self.shell.parameters = None  # what shifts them may run any number of times
             if bare == "case":
                 return behind_in(tokens, position, end), ""
             if bare in CONDITIONS:
@@ -142,11 +149,12 @@ class _Script(Commands):
         name = written(form.parts) if form else ""
         if start not in ends:
             return start
-        text = f"function {name}: its commands are read as if it was called once, without arguments"
+        text = f"function {name}: its commands are read once for each set of arguments of its calls"
         self.note("control-flow", text, tokens[named].line)
         self.functions.add(name)
         self.programs.discard(name)
-        self.unread[name] = (start + 1, ends[start])
+        self.unread[name] = self.bodies[name] = (start + 1, ends[start])
+        self.calls.pop(name, None)
         return ends[start] + 1
 
 

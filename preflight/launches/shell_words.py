@@ -54,6 +54,7 @@ _NESTING = re.compile(r"""[\\'"`(){}#]|\$[({']""")
 
 
 _EMPTY = Part("text", "", True)
+_LISTS = ("$@", "${@}")
 
 
 class UnterminatedError(Exception):
@@ -113,7 +114,7 @@ class WordScanner:
                 inner = self.parts('"', depth + 1)
                 self.position += 1
                 # An empty "${A[@]}" is no word, where any other empty quotes are one.
-                if not inner or inner[0].kind != "array":
+                if not inner or (inner[0].kind != "array" and inner[0].name not in _LISTS):
                     found.append(_EMPTY)
                 found.extend(inner)
             else:

@@ -47,7 +47,8 @@ class StoreClient(NamedTuple):
 
     ``dummy``: a client whose segment lives in a ``mooncake_client`` process; it maps its local
     buffer alone, as shared memory. ``nic_nodes``: the NUMA nodes of this client's own NICs; None
-    where they are the launch's.
+    where they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
+    ``offload_folder``: where it offloads to; empty where no other client can be told to go too.
     """
 
     segment_bytes: int
@@ -56,6 +57,7 @@ class StoreClient(NamedTuple):
     offload_buffer_bytes: int | None = None
     dummy: bool = False
     nic_nodes: tuple[int, ...] | None = None
+    offload_folder: str = ""
 
 
 class OwnAllocator(NamedTuple):

@@ -23,60 +23,81 @@ _STOD = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _BLANKS = " \t\r\n"
+_STRTOD_BLANKS = _BLANKS + "\v\f"
+_LEAST_NORMAL = 2.0**-1022
 
 
-def byte_size(text: str) -> int | None:
+def byte_size(text: str, negative_wraps: bool = False) -> int | None:
     """A size in bytes, or None where the library rejects it. Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
+    negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5.
     """
     stripped = text.strip(_BLANKS)
     if stripped == "infinite":
         return UINT64_MAX
-    number = _STOD.match(stripped)
+    start = len(stripped) - len(stripped.lstrip(_STRTOD_BLANKS))
+    number = _STOD.match(stripped, start)
     if number is None:
         return None
     value = _to_float(number.group())
-    if value is None or value < 0:
+    if value is None or (value < 0 and not negative_wraps):
         return None
     unit = stripped[number.end() :].lstrip(_BLANKS).upper()
     if unit not in _UNIT_BYTES:
         return None
-    value *= _UNIT_BYTES[unit]
-    if value != value:
-        return 2**63  # what the x86-64 conversion of not-a-number yields
-    # Out of range is undefined in C++; the builds seen saturate, and it cannot be mapped anyway.
-    return UINT64_MAX if value >= 2.0**64 else int(value)
+    return _to_uint64(value * _UNIT_BYTES[unit])
 
 
 def leading_digits(text: str) -> int | None:
     """What ``std::stoull`` makes of a text: its leading digits, the rest ignored (``4GB`` is 4).
 
-    None where the library warns and keeps its default: no digit first, zero, or a minus sign.
+    None where the library warns and keeps its default: no digit first, zero, or a minus sign as
+    the first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
     """
-    match = re.match(r"[ \t\n\v\f\r]*\+?(\d+)", text, re.ASCII)
-    if match is None:
+    match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
+    if match is None or text.startswith("-"):
         return None
-    value = int(match.group(1)[:40])
-    return value if 0 < value <= UINT64_MAX else None
+    value = int(match.group(2)[:40])
+    if not 0 < value <= UINT64_MAX:
+        return None
+    return 2**64 - value if match.group(1) == "-" else value
 
 
-def boolean(text: str) -> bool | None:
-    """``TryParseBool``: None for anything that is not one of its ten words."""
-    word = text.strip(_BLANKS + "\v\f").lower()
-    if word in ("1", "true", "yes", "on", "enable"):
+def boolean(text: str, common_reader: bool = True) -> bool | None:
+    """``TryParseBool``: None for anything that is not one of its ten words.
+
+    common_reader: as ``Release.common_reader`` says; without it there are eight words.
+    """
+    word = text.strip(_STRTOD_BLANKS if common_reader else _BLANKS).lower()
+    if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
-    if word in ("0", "false", "no", "off", "disable"):
+    if word in ("0", "false", "no", "off") or (common_reader and word == "disable"):
         return False
     return None
 
 
+def _to_uint64(value: float) -> int:
+    """``static_cast<uint64_t>`` where C++ leaves it undefined, as GCC's x86-64 code does it."""
+    if value != value:
+        return 2**63
+    if value >= 2.0**64:
+        return 0
+    if value <= -(2.0**63):
+        return 2**63
+    return int(value) % 2**64
+
+
 def _to_float(text: str) -> float | None:
-    if "x" in text.lower():
-        try:
-            return float.fromhex(text)
-        except OverflowError:
-            return None  # std::out_of_range, which the library catches
-    value = float("nan") if "nan" in text.lower() else float(text)
-    overflowed = value in (float("inf"), float("-inf")) and "inf" not in text.lower()
-    return None if overflowed else value
+    """``std::stod``; None where it is out of range, which the library catches."""
+    lower = text.lower()
+    if "nan" in lower:
+        return float("nan")
+    try:
+        value = float.fromhex(text) if "x" in lower else float(text)
+    except OverflowError:
+        return None
+    overflowed = value in (float("inf"), float("-inf")) and "inf" not in lower
+    digits = re.split("[pe]" if "x" not in lower else "p", lower.replace("0x", "", 1))[0]
+    vanished = abs(value) < _LEAST_NORMAL and re.search("[1-9a-f]", digits) is not None
+    return None if overflowed or vanished else value

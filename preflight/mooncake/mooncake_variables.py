@@ -19,6 +19,7 @@ class Reader(Enum):
     ATOI = "leading digits, 32 bits; a text is 0"
     ATOLL = "leading digits, 64 bits; a text is 0"
     STOI = "leading digits, 32 bits; a text keeps the default"
+    STOLL = "leading digits and a sign, 64 bits; a text keeps the default"
     STOULL = "leading digits, 64 bits; a text keeps the default"
     WHOLE = "the whole text, blanks around it and a leading + allowed; else the default"
     STRICT = "the whole text, digits and a leading - alone; else the default"

@@ -36,6 +36,16 @@ class Release(NamedTuple):
     no_host_pool: str  # what the allocator says when an L2 host pool finds none
     # True: of an L2 host pool on huge pages all is registered, whatever part of it is handed over.
     registers_whole_pool: bool = False
+    hot_cache: bool = True
+    registers_hot_cache: bool = True
+    # True: a size of -5 is read as 2^64 - 5.
+    negative_sizes_wrap: bool = False
+    # True: "enable" and "disable" are truth values, numbers are read whole, and
+    # MOONCAKE_STORE_CHECKSUM is read.
+    common_reader: bool = True
+    # False: ``setup`` knows no SSD offload, and SGLang calls it again without.
+    setup_offloads: bool = True
+    locks_offload_folder: bool = False
 
 
 _RAISES, _MINUS_1 = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
@@ -51,13 +61,24 @@ _NONE, _REGULAR, _HUGETLB = NumaSegments.NONE, NumaSegments.REGULAR, NumaSegment
 # fmt: off
 RELEASES = (
     #       first          hugepages arena  in pages NUMA     bound  sizes       if short
-    Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES, _PLAIN),
-    Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN),
-    Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
-    Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN),
-    Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),
+    Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES, _PLAIN,
+            hot_cache=False, registers_hot_cache=False, negative_sizes_wrap=True,
+            common_reader=False, setup_offloads=False),
+    Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN,
+            hot_cache=False, registers_hot_cache=False, negative_sizes_wrap=True,
+            common_reader=False, setup_offloads=False),
+    Release((0, 3, 10, 0), True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN,
+            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False,
+            setup_offloads=False),
+    Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN,
+            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False),
+    Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN,
+            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False),
+    Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN,
+            common_reader=False),
+    Release((0, 3, 13, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),
     Release((0, 3, 14, 0), True,     True,  True,    _HUGETLB, True,  _ALL_SIZES, _MINUS_1, _LONG,
-            registers_whole_pool=True),
+            registers_whole_pool=True, locks_offload_folder=True),
 )
 # fmt: on
 

@@ -89,6 +89,14 @@ def place_ranks(ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 
         own = gpus[first_gpu : first_gpu + ranks]
         if len(own) == ranks and None not in own:
             return RankPlacement(own, "this host's GPUs, to whose nodes SGLang binds each rank")
+    if len(nics) < 2 and isinstance(gpus, Unknown):
+        text = (
+            f"which nodes SGLang binds the ranks to is not known ({gpus.reason}), so they are "
+            "taken to be bound to none; say --rank-numa-nodes"
+        )
+        return unbound(ranks, "its GPUs cannot be read")._replace(
+            notes=(Note("rank-nodes-assumed", text),)
+        )
     if len(nics) < 2:
         return unbound(ranks, "one NUMA node, or no GPU that names one")
     spread = tuple(nics[rank * len(nics) // ranks] for rank in range(ranks))

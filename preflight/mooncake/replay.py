@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from checks.units import GIB, KIB, MIB, format_page_size, round_up
+from checks.units import GIB, KIB, MIB, TIB, format_page_size, round_up
 from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
 from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
 from preflight.mooncake.mooncake_versions import NumaSegments
@@ -37,6 +37,10 @@ ARENA_ALIGNMENT_BYTES = 64
 MALLOC_ALIGNMENT_BYTES = 16
 # The arena rounds its pool to 2 MiB whatever the page size, up to 0.3.13 (mmap_arena.cpp).
 ARENA_ROUNDING_BYTES = 2 * MIB
+# What a process can map at all: the lower half of 48 address bits.
+ADDRESS_SPACE_BYTES = 128 * TIB
+# The hot cache's table of blocks, a pointer each: more than this no host has.
+_BLOCK_POINTER_BYTES, _MOST_TABLE_BYTES = 8, TIB
 # SGLang's words where its own allocator finds no huge pages (mmap_allocator.py, alloc_mmap).
 _NO_OWN_PAGES = (
     "Hugepage mmap via libc failed ([Errno 12] Cannot allocate memory); falling back to plain "
@@ -69,7 +73,8 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
     SGLang enforces that order; ``checks.hugetlb_fit`` judges over all of them.
     """
-    runs = [_Run(process, launch, pools) for process in launch.processes]
+    folders: set[str] = set()
+    runs = [_Run(process, launch, pools, folders) for process in launch.processes]
     steps = [run.steps() for run in runs]
     if all(_advance(runs[turn], steps[turn]) for turn in turns):
         _run_to_the_end(runs, steps)
@@ -124,13 +129,16 @@ class _Arena:
 class _Run:
     """One process on its way through its allocations."""
 
-    def __init__(self, process: Process, launch: Launch, pools: Pools) -> None:
+    def __init__(
+        self, process: Process, launch: Launch, pools: Pools, offload_folders: set[str]
+    ) -> None:
         self.process = process
         self.arena: _Arena | None = None
         self.done: list[Allocation] = []
         self.host_pools_left = len(process.host_pools_bytes)
         self._launch = launch
         self._pools = pools
+        self._offload_folders = offload_folders  # those that a client of the launch holds
         self._hugepages = process.settings.hugepages and launch.release.hugepages
         self._page_bytes = process.settings.hugepage_bytes
         self._arena_tried = False
@@ -180,10 +188,24 @@ class _Run:
         yield from self._hot_cache(registered)
         yield from self._local_buffer(client.local_buffer_bytes, registered)
         yield from self._segment(client)
-        if client.offload_buffer_bytes:
-            yield _regular(OFFLOAD_BUFFER, client.offload_buffer_bytes, registered)
+        if client.offload_buffer_bytes is not None:
+            yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
+
+    def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
+        mapped = _regular(OFFLOAD_BUFFER, size, registered)
+        if not 0 < size < ADDRESS_SPACE_BYTES:
+            why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
+            return _failed(mapped._replace(bytes=max(0, size)), why)
+        folder = client.offload_folder
+        if folder and folder in self._offload_folders and self._launch.release.locks_offload_folder:
+            return _failed(mapped, f"setup returns -1101: another client offloads to {folder}")
+        self._offload_folders.add(folder)
+        return mapped
 
     def _shared_memory(self, what: str, size: int, registered: bool) -> Allocation:
+        if not size:
+            error = "RuntimeError: Failed to map shared memory: Invalid argument"
+            return _failed(_regular(what, size, registered), error)
         if not self._hugepages:
             return _regular(what, size, registered)
         page = self._page_bytes
@@ -199,6 +221,11 @@ class _Run:
         cache = self.process.settings.hot_cache
         size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
         if cache is None or not size:
+            return
+        registered = registered and self._launch.release.registers_hot_cache
+        if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
+            error = "setup raises MemoryError: std::bad_alloc"
+            yield _failed(_on_heap("hot cache", size, registered, MALLOC_ALIGNMENT_BYTES), error)
             return
         if not (cache.shared_memory and self._hugepages):
             alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES

@@ -99,7 +99,7 @@ def _extra_config(
     given: Setting, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
     text = given.value
-    if text is None:
+    if text is None or text == "":
         return {}, None
     if isinstance(text, Unknown):
         return text, None
@@ -120,7 +120,7 @@ def _extra_config(
 
 
 def _loader(name: str) -> Callable[[str], Any]:
-    if name.endswith((".yaml", ".yml")):
+    if name.lower().endswith((".yaml", ".yml")):
         import yaml
 
         def load_yaml(text: str) -> Any:
@@ -130,13 +130,19 @@ def _loader(name: str) -> Callable[[str], Any]:
                 raise ValueError(str(error)) from None
 
         return load_yaml
-    if name.endswith(".toml"):
+    if name.lower().endswith(".toml"):
         try:
             import tomllib
         except ImportError:  # Python 3.10
             return _no_toml
         return tomllib.loads
+    if not name.lower().endswith(".json"):
+        return _no_format
     return json.loads
+
+
+def _no_format(_: str) -> Any:
+    raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
 
 
 def _no_toml(_: str) -> Any:
@@ -183,6 +189,10 @@ def _from_file(
     environment: Mapping[str, Word],
     read_file: ReadFile,
 ) -> StoreConfig:
+    if not path.text:
+        return StoreConfig(
+            Source.FILE, _unread(Source.FILE), extra, (), (), "Failed to load config from : no path"
+        )
     text = Unknown(unresolved_reason(path)) if path.unresolved else read_file(path.text)
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)

@@ -32,9 +32,9 @@ def read_store_settings(
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
         hugepage_bytes=_hugepage_bytes(environment, release, notes),
-        arena_bytes=_arena_bytes(environment, notes),
-        arena_disabled=_arena_disabled(environment, notes),
-        hot_cache=_hot_cache(environment, notes),
+        arena_bytes=_arena_bytes(environment, release, notes),
+        arena_disabled=_arena_disabled(environment, release, notes),
+        hot_cache=_hot_cache(environment, release, notes),
     )
     return settings, tuple(notes)
 
@@ -56,7 +56,7 @@ def _hugepage_bytes(environment: Mapping[str, str], release: Release, notes: lis
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
-    size = mooncake_grammar.byte_size(text)
+    size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
     if size is not None and size in release.page_sizes_bytes:
         return size
     known = ", ".join(f"{size // MIB}MB" for size in release.page_sizes_bytes)
@@ -68,11 +68,11 @@ def _hugepage_bytes(environment: Mapping[str, str], release: Release, notes: lis
     return DEFAULT_HUGEPAGE_BYTES
 
 
-def _arena_bytes(environment: Mapping[str, str], notes: list[Note]) -> int | None:
+def _arena_bytes(environment: Mapping[str, str], release: Release, notes: list[Note]) -> int | None:
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return None
-    size = mooncake_grammar.byte_size(text)
+    size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
     if size:
         return size
     note = (
@@ -83,9 +83,9 @@ def _arena_bytes(environment: Mapping[str, str], notes: list[Note]) -> int | Non
     return DEFAULT_ARENA_BYTES
 
 
-def _arena_disabled(environment: Mapping[str, str], notes: list[Note]) -> bool:
+def _arena_disabled(environment: Mapping[str, str], release: Release, notes: list[Note]) -> bool:
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
-    disabled = mooncake_grammar.boolean(text)
+    disabled = mooncake_grammar.boolean(text, release.common_reader)
     if text and disabled is None:
         note = (
             f"MC_DISABLE_MMAP_ARENA={text}: not a truth value to Mooncake, which ignores it, so "
@@ -95,11 +95,15 @@ def _arena_disabled(environment: Mapping[str, str], notes: list[Note]) -> bool:
     return bool(disabled)
 
 
-def _hot_cache(environment: Mapping[str, str], notes: list[Note]) -> HotCache | None:
+def _hot_cache(
+    environment: Mapping[str, str], release: Release, notes: list[Note]
+) -> HotCache | None:
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
+    if text is None or not release.hot_cache:
+        return None
     # Mooncake keeps no hot cache while it keeps checksums.
-    checksums = mooncake_grammar.boolean(environment.get("MOONCAKE_STORE_CHECKSUM", ""))
-    if text is None or checksums:
+    checksums = environment.get("MOONCAKE_STORE_CHECKSUM", "")
+    if release.common_reader and mooncake_grammar.boolean(checksums):
         return None
     size = mooncake_grammar.leading_digits(text)
     if str(size) != text.strip():

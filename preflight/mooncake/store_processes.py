@@ -15,7 +15,10 @@ from checks.unknown import Unknown
 from preflight.launches.launch_source import ReadFile, Word
 from preflight.mooncake import mooncake_grammar
 from preflight.mooncake.launch import Protocol, StoreClient
-from preflight.mooncake.store_service_config import read_service_config
+from preflight.mooncake.mooncake_reading import read_number
+from preflight.mooncake.mooncake_variables import Reader
+from preflight.mooncake.mooncake_versions import Release
+from preflight.mooncake.store_service_config import PROTOCOLS, read_service_config
 from preflight.sglang.sglang_arguments import unresolved_reason
 
 # real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
@@ -24,6 +27,9 @@ CLIENT_SEGMENT_BYTES = 4 * GIB
 # MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
 OFFLOAD_BUFFER_BYTES = 1280 * MIB
 OFFLOAD_PATH = "/data/file_storage"
+# real_client_main.cpp DEFINE_bool, and the words that gflags knows for it.
+_CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server")
+_ON, _OFF = ("true", "1", "t", "yes", "y", ""), ("false", "0", "f", "no", "n")
 
 
 class StoreProcess(NamedTuple):
@@ -79,8 +85,9 @@ def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
     """``mooncake_client --global_segment_size=80GB …``."""
-    flags = _flags(arguments)
+    flags = _flags(arguments, _CLIENT_SWITCHES)
     misread: list[str] = []
+    refused: list[str] = []
 
     def size(name: str, default: int) -> int | Unknown:
         word = flags.get(name)
@@ -97,7 +104,13 @@ def read_mooncake_client(
     local = size("local_buffer_size", 0)
     protocol = _text(flags, "protocol", "tcp")
     offload = _text(flags, "enable_offload", "false")
-    on = isinstance(offload, str) and offload.lower() in ("true", "1", "t", "yes", "y", "")
+    on = isinstance(offload, str) and offload.lower() in _ON
+    for name in _CLIENT_SWITCHES:
+        switch = _text(flags, name, "")
+        if isinstance(switch, str) and switch.lower() not in _ON + _OFF:
+            refused.append(f"ERROR: illegal value {switch!r} specified for bool flag {name!r}")
+    if isinstance(protocol, str) and protocol not in PROTOCOLS:
+        refused.append(f"--protocol={protocol}: unsupported_protocol: write tcp or rdma")
     client = _client(segment, local, protocol, on, environment)
     devices, master = (
         _text(flags, "device_names", ""),
@@ -105,14 +118,23 @@ def read_mooncake_client(
     )
     metadata = _text(flags, "metadata_server", "http://127.0.0.1:8080/metadata")
     offloads = offload if isinstance(offload, Unknown) else on
-    return StoreProcess(client, (), tuple(misread), devices, master, offloads, metadata=metadata)
+    return StoreProcess(
+        client, tuple(refused), tuple(misread), devices, master, offloads, metadata=metadata
+    )
 
 
-def offload_buffer_bytes(environment: Mapping[str, Word]) -> int:
-    """MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES: a plain number, else the default."""
+def offload_buffer_bytes(environment: Mapping[str, Word], mooncake: Release | None = None) -> int:
+    """MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES: a number, else the default; 0 or less ends setup.
+
+    mooncake: None for the newest. Before 0.3.13 leading digits were enough: 20GB was 20 bytes.
+    """
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
-    text = word.text.strip().removeprefix("+") if word and not word.unresolved else ""
-    return int(text) if text.isdecimal() and len(text) < 20 else OFFLOAD_BUFFER_BYTES
+    if word is None or word.unresolved:
+        return OFFLOAD_BUFFER_BYTES
+    whole = mooncake is None or mooncake.common_reader
+    value = read_number(Reader.WHOLE if whole else Reader.STOLL, word.text).value
+    fits = value is not None and -(2**63) <= value < 2**63
+    return value if value is not None and fits else OFFLOAD_BUFFER_BYTES
 
 
 def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown:
@@ -140,14 +162,19 @@ def _client(
     return StoreClient(segment, local, kind, buffer)
 
 
-def _flags(words: tuple[Word, ...]) -> dict[str, Word]:
-    """gflags and argparse alike: ``--name=value``, ``-name=value``, ``--name value``."""
+def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
+    """As gflags: ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on."""
     flags: dict[str, Word] = {}
     name = None
     for word in words:
         if word.text.startswith("-") and len(word.text) > 1:
             name, equals, value = word.text.lstrip("-").partition("=")
             name = name.replace("-", "_")
+            if not equals and name.removeprefix("no") in switches:
+                switch, value = name.removeprefix("no"), "true" if name in switches else "false"
+                flags[switch] = word._replace(text=value)
+                name = None
+                continue
             flags[name] = word._replace(text=value)
             name = None if equals else name
         elif name is not None:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from preflight.launches.launch_processes import LaunchProcess, SglangServer
 from preflight.rules import (
+    rules_arguments,
     rules_devices,
     rules_disaggregation,
     rules_environment,
     rules_hicache,
     rules_memory,
     rules_offload,
+    rules_pinning,
     rules_processes,
     rules_registration,
     rules_sharing,
@@ -21,6 +23,7 @@ from preflight.rules import (
 from preflight.rules.rules import Finding, Rule, Severity, Versions
 
 RULE_SETS = (
+    rules_arguments.RULES,
     rules_hicache.RULES,
     rules_disaggregation.RULES,
     rules_store.RULES,
@@ -32,6 +35,7 @@ RULE_SETS = (
     rules_processes.RULES,
     rules_memory.RULES,
     rules_registration.RULES,
+    rules_pinning.RULES,
 )
 RULES: dict[str, Rule] = {rule.id: rule for rules in RULE_SETS for rule in rules.rules}
 RULES[rules_memory.POOLS_REFUSED.id] = rules_memory.POOLS_REFUSED

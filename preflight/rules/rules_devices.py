@@ -80,6 +80,10 @@ def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
         yield Seen(f"a device map with --dp-size {groups}")
 
 
+def _device(name: object) -> str:
+    return f"device {name!r}" if name else "no device"
+
+
 @RULES.server(
     "two-transfer-engines",
     Severity.WARN,
@@ -102,8 +106,8 @@ def two_transfer_engines(server: SglangServer) -> Iterator[Seen]:
         return
     if device != engine or metadata != "P2PHANDSHAKE":
         yield Seen(
-            f"the store has device {device!r} and metadata server {metadata!r}, SGLang's engine "
-            f"{engine!r} and P2PHANDSHAKE"
+            f"the store has {_device(device)} and metadata server {metadata!r}, SGLang's "
+            f"engine {_device(engine)} and P2PHANDSHAKE"
         )
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, SglangServer, classify
+from preflight.launches.launch_processes import LaunchProcess, SglangServer
 from preflight.launches.launch_source import Word
 from preflight.rules.rules import RuleSet, Seen, Severity
 from preflight.sglang.sglang_argument_tables import known_releases, releases_with
@@ -31,7 +31,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         yield Seen(f"sglang serve: error: {arguments.error}")
-    words = [word for word in arguments.unrecognized if not word.unresolved]
+    words = [word for word in arguments.unrecognized if _is_known(word)]
     if arguments.exact and words:
         yield Seen(_unrecognized(words, arguments.version), words[0].origin)
 
@@ -50,9 +50,17 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
         return
     if arguments.error and not _every_release_refuses(server):
         yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}")
-    words = [word for word in arguments.unrecognized if word.text.startswith("-")]
+    words = [
+        word for word in arguments.unrecognized if word.text.startswith("-") and _is_known(word)
+    ]
     if words:
         yield Seen(_unrecognized(words, arguments.version), words[0].origin)
+
+
+def _is_known(word: Word) -> bool:
+    """Whether it is known to be no argument: a flag is, whatever its value."""
+    flag = word.text.partition("=")[0]
+    return not word.unresolved or (flag.startswith("-") and "$" not in flag and "`" not in flag)
 
 
 def _unrecognized(words: list[Word], version: str) -> str:
@@ -70,7 +78,7 @@ def _unrecognized(words: list[Word], version: str) -> str:
 
 def _every_release_refuses(server: SglangServer) -> bool:
     """Whether no release that is known takes these arguments; asked only where one refuses."""
-    return _refused_by_all(classify(server.command)[1])
+    return _refused_by_all(server.arguments.words)
 
 
 @lru_cache(maxsize=8)  # both rules ask

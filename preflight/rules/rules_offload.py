@@ -10,7 +10,7 @@ from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.launches.launch_source import Word
 from preflight.mooncake.mooncake_reading import read_number, read_ratio
 from preflight.mooncake.mooncake_users import place, settings_of, store_clients
-from preflight.mooncake.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, REFUSED
+from preflight.mooncake.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, REFUSED, Reader
 from preflight.mooncake.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen, Severity
 
@@ -42,10 +42,11 @@ class _Offload(NamedTuple):
 )
 def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for _, name, word in settings_of(processes, ("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",)):
-        text = word.text.strip().removeprefix("+")
-        if not text.isdecimal():
-            yield Seen(f"{name}={word.text}: 1342177280 bytes are taken", word.origin)
-        elif int(text[:20]) == 0:
+        size = read_number(Reader.WHOLE, word.text).value
+        if size is None or size >= 2**63:
+            text = f"{name}={word.text}: 1342177280 bytes are taken"
+            yield Seen(f"{text}, up to 0.3.12 its leading digits", word.origin)
+        elif size <= 0:
             yield Seen(f"{name}={word.text}: a segmentation fault at start", word.origin)
 
 

@@ -25,7 +25,7 @@ _SERVICE = "Mooncake mooncake_store_service.py"
 def store_service_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process in processes:
         for message in process.store.refused if process.store else ():
-            yield Seen(f"store service: {message}", process.command.origin)
+            yield Seen(f"{process.kind.value}: {message}", process.command.origin)
 
 
 @RULES.launch(

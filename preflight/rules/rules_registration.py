@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checks.c_numbers import leading_integer
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import SglangServer
 from preflight.rules.rules import RuleSet, Seen, Severity, Versions
 from preflight.sglang.model_geometry import AttentionKind
-from preflight.sglang.server_launch import own_allocator
+from preflight.sglang.server_launch import own_allocator, plain_environment
 
 RULES = RuleSet()
 _REGISTERS = "SGLang 0.5.21 to 0.5.23 mooncake_store.py register_mem_pool_host, pool_host/mha.py"
@@ -25,6 +26,9 @@ _TAKE_ANOTHER = (
 _EMBED = (
     "switch standalone_storage off, so that each rank has a client of its own, or SGLang 0.5.20"
 )
+_RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
+# Rows of the releases' table: the first that reads the variable for certain, and with it on.
+_CAN_RELAX, _RELAXES = (0, 3, 8, 1), (0, 3, 13, 0)
 _NAME = "name what runs with --sglang-version and --mooncake-version, the model with --model-config"
 
 
@@ -84,6 +88,40 @@ def standalone_may_break_mha(server: SglangServer, versions: Versions) -> Iterat
     doubt = _doubt(versions, versions.mooncake_newer)
     if doubt and _alone(server, versions):
         yield Seen(f"{doubt}: {_refused(server, versions)}")
+
+
+@RULES.memory(
+    "relaxed-ordering-off",
+    Severity.NOTE,
+    "memory that is registered for RDMA without PCIe relaxed ordering",
+    "a NIC's writes then wait for each other on PCIe; Mooncake's authors saw slower transfers and "
+    "pause frames (PFC) under load, and switched it on by default in 0.3.13",
+    "measure with MC_IB_PCI_RELAXED_ORDERING=1, on all hosts, or take Mooncake 0.3.13",
+    "Mooncake config.cpp, rdma_transport.cpp, #3205; the defaults seen by running 0.3.11.post1 to "
+    "0.3.13.post1; what is open about it: #4004",
+)
+def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    environment = plain_environment(server.environment)
+    if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
+        return
+    if versions.mooncake_assumed or versions.mooncake.first < _CAN_RELAX:
+        return
+    text = environment.get(_RELAXED)
+    if text is None:
+        if _RELAXED not in server.environment and versions.mooncake.first < _RELAXES:
+            yield Seen(f"{_RELAXED} is not set, and off before Mooncake 0.3.13")
+        return
+    number = leading_integer(text) or 0  # atoi; what is out of range leaves the default
+    if number == 0 or (number not in (1, 2) and versions.mooncake.first < _RELAXES):
+        yield Seen(f"{_RELAXED}={text!r} leaves it off", server.environment[_RELAXED].origin)
+
+
+def _uses_rdma(server: SglangServer) -> bool:
+    """Whether the server's store, or its transfer of prefilled requests, goes over RDMA."""
+    transfers = server.mode in ("prefill", "decode")
+    if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
+        return True
+    return server.store is not None and server.store.value("protocol") == "rdma"
 
 
 def _overlap(server: SglangServer, versions: Versions) -> bool:

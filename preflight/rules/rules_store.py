@@ -13,6 +13,7 @@ from preflight.launches.consumer_grammar import (
 )
 from preflight.launches.launch_processes import SglangServer
 from preflight.mooncake.store_config import KEYS, Source, StoreConfig
+from preflight.mooncake.store_service_config import PROTOCOLS
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()
@@ -64,21 +65,28 @@ def store_environment_ignored(server: SglangServer) -> Iterator[Seen]:
 @RULES.server(
     "store-config-refused",
     Severity.FAIL,
-    "a store configuration that SGLang refuses",
+    "a store configuration that SGLang or Mooncake refuses",
     "the server ends while it sets up HiCache, after the model is loaded",
     "give what the message asks for",
     _STORE,
 )
 def store_config_refused(server: SglangServer) -> Iterator[Seen]:
-    if server.store and server.store.error:
-        yield Seen(f"SGLang: {server.store.error}")
+    store = server.store
+    if store and store.error:
+        yield Seen(f"SGLang: {store.error}")
+    elif store and store.value("standalone_storage") is False:
+        protocol = store.settings["protocol"]
+        unknown = isinstance(protocol.value, Unknown)
+        if not unknown and str(protocol.value) not in PROTOCOLS:
+            text = f"protocol {protocol.value!r} ({protocol.origin}): setup returns -600"
+            yield Seen(f"{text}: unsupported_protocol: write rdma or tcp")
 
 
 @RULES.server(
     "segment-size-refused",
     Severity.FAIL,
-    "a global_segment_size that SGLang cannot read",
-    "ValueError while HiCache is set up, after the model is loaded",
+    "a global_segment_size that SGLang cannot read, or that is negative",
+    "ValueError or TypeError while HiCache is set up, after the model is loaded",
     "write whole gb (powers of 1024) or plain bytes: 8gb, 536870912",
     f"{_STORE} _parse_global_segment_size; seen by running it",
 )
@@ -87,16 +95,20 @@ def segment_size_refused(server: SglangServer) -> Iterator[Seen]:
     if value is None:
         return
     try:
-        sglang_segment_bytes(value)
+        size = sglang_segment_bytes(value)
     except ValueError as error:
         yield Seen(f"global_segment_size {value!r} ({_where(server)}): ValueError: {error}")
+        return
+    if size < 0:
+        error_text = "TypeError: setup(): incompatible function arguments"
+        yield Seen(f"global_segment_size {value!r} ({_where(server)}): {error_text}")
 
 
 @RULES.server(
     "segment-size-plain",
     Severity.WARN,
     "a global_segment_size that is read as something else than it looks like",
-    "plain numbers are bytes, fractions are cut off, true is 1, and negative sizes are accepted",
+    "plain numbers are bytes, fractions are cut off, and true is 1",
     "write whole gb, such as 8gb, or the bytes in full",
     f"{_STORE} _parse_global_segment_size; seen by running it",
 )
@@ -107,8 +119,8 @@ def segment_size_plain(server: SglangServer) -> Iterator[Seen]:
     except ValueError:
         return
     # A segment below a mebibyte is no store; somebody meant gigabytes.
-    odd = isinstance(value, bool | float) or (size is not None and (size < 0 or 0 < size < 2**20))
-    if size is not None and odd:
+    odd = isinstance(value, bool | float) or (size is not None and 0 < size < 2**20)
+    if size is not None and size >= 0 and odd:
         yield Seen(f"global_segment_size {value!r} ({_where(server)}) is {size} bytes to SGLang")
 
 
@@ -136,7 +148,7 @@ def string_is_true(server: SglangServer) -> Iterator[Seen]:
     Severity.WARN,
     "a key in the JSON configuration that SGLang does not know",
     "it is passed over without a word",
-    "spell it as SGLang does",
+    "leave it out, or spell it as SGLang does",
     f"{_STORE}; seen by running it",
 )
 def store_key_unknown(server: SglangServer) -> Iterator[Seen]:

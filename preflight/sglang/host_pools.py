@@ -84,7 +84,7 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes | Unknown
     if request.size_gb <= 0:
         return why
     asked = request.size_gb * GIGABYTE
-    reason = f"--hicache-size {request.size_gb} is {asked} bytes per rank; {why.reason}"
+    reason = f"{asked} bytes per rank; {why.reason}"
     if request.release.extra_page:
         page_bytes = physical_page_tokens(request) * MOST_TOKEN_BYTES
         return HostBytes(

@@ -36,6 +36,9 @@ class ParsedArguments(NamedTuple):
     version: str  # of SGLang, whose arguments these are
     # Whether ``version`` is the release asked for: what it refuses, that server refuses.
     exact: bool
+    # Why there may be arguments that are not here; None where all are.
+    unread: Unknown | None = None
+    words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
 
     def value(self, name: str) -> Any:
         return self.settings[name].value
@@ -72,10 +75,11 @@ def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     except RefusedError as refusal:
         error = str(refusal)
         namespace, unrecognized = _without_what_is_refused(parser, texts)
-    if error is None and not hasattr(namespace, "model_path") and not hasattr(namespace, "config"):
+    if error is None and not hasattr(namespace, "model_path"):
         error = "the following arguments are required: --model-path/--model"
     left = tuple(_word(text) for text in unrecognized)
-    return ParsedArguments(_settings(table, namespace), error, left, table.version, table.exact)
+    settings = _settings(table, namespace)
+    return ParsedArguments(settings, error, left, table.version, table.exact, None, words)
 
 
 class _Text(str):

@@ -194,7 +194,7 @@ def _status(
     broken = next((process.failure for process in asked if process.failure), None)
     if broken:
         return "fails", f"{broken.what}: {broken.error}"
-    if inputs.nic_nodes_unknown and verdict.fit is not Fit.FAILS:
+    if inputs.nic_nodes_unknown is not None and verdict.fit is not Fit.FAILS:
         why = f"which NUMA nodes the NICs sit on is unknown ({inputs.nic_nodes_unknown.reason})"
         return "unknown", why
     if inputs.start_unknown is not None and verdict.fit in (Fit.FITS, Fit.FALLS_BACK):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from preflight.command_frame import own_words, run_command
+from preflight.launch_options import config_text, examples
 from preflight.output import colored, painter, say, say_json
 from preflight.sizing.sizing_options import sizing_options
 
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
     from preflight.sizing.sizing import Sizing
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "mooncake-hicache-sizing launch.sh",
+        "mooncake-hicache-sizing -- python3 -m sglang.launch_server --tp 2 ...",
+        "mooncake-hicache-sizing --tp-size 4 --hicache-size 64gb \\",
+        "    --global-segment-size 8gb",
+    ),
+)
 @sizing_options
 @click.version_option(None, "--version", package_name="mooncake-preflight")
 def command(
@@ -91,7 +100,7 @@ def command(
             rank_numa_nodes,
             mooncake_version,
             sglang_version,
-            None if model_config is None else model_config.read(),
+            config_text(model_config),
             gpu_memory,
             explain,
             rule,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.installed import installed_mooncake, installed_sglang
+from checks.installed import Installed, installed_mooncake, installed_sglang
 from checks.root import Root
 from checks.units import MIB, format_bytes, format_page_size
 from checks.unknown import Unknown
@@ -228,18 +228,23 @@ def _mooncake(reading: _Reading) -> Release:
     return behaviour
 
 
-def choose_mooncake(given: str | None) -> tuple[Release, Input, tuple[Note, ...]]:
+def choose_mooncake(
+    given: str | None, installed: Installed | None = None
+) -> tuple[Release, Input, tuple[Note, ...]]:
     """The release to size for: the one given, else the one installed, else the newest known.
 
-    Raises UsageError for a version that cannot be read.
+    installed: what a capture's machine has; None for this one. Raises UsageError for a version that
+    cannot be read.
     """
     text, origin, notes = given, "--mooncake-version", []
-    installed = installed_mooncake() if text is None else ()
-    if installed:
-        distribution, text = installed[0]
-        origin = f"{distribution}, installed here"
-        if len({version for _, version in installed}) > 1:
-            several = ", ".join(" ".join(pair) for pair in installed)
+    found: tuple[tuple[str, str], ...] = ()
+    if text is None:
+        found = installed_mooncake() if installed is None else installed.mooncake
+    if found:
+        distribution, text = found[0]
+        origin = f"{distribution}, {installed_where(installed)}"
+        if len({version for _, version in found}) > 1:
+            several = ", ".join(" ".join(pair) for pair in found)
             text_ = f"several Mooncakes are installed: {several}"
             notes.append(Note("mooncake-installed-twice", text_))
         try:
@@ -248,7 +253,7 @@ def choose_mooncake(given: str | None) -> tuple[Release, Input, tuple[Note, ...]
             notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
-        text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is installed beside this program"
+        text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is {installed_where(installed, True)}"
     try:
         behaviour = release(text)
     except ValueError as error:
@@ -257,6 +262,13 @@ def choose_mooncake(given: str | None) -> tuple[Release, Input, tuple[Note, ...]
         newer = f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that was held against"
         notes.append(Note("mooncake-newer", f"{newer} this model"))
     return behaviour, Input(text, origin), tuple(notes)
+
+
+def installed_where(installed: Installed | None, searched: bool = False) -> str:
+    """The end of an origin: where a version was found, or (``searched``) looked for in vain."""
+    if installed is not None:
+        return "installed where the capture was made"
+    return "installed beside this program" if searched else "installed here"
 
 
 def _protocol(reading: _Reading) -> Protocol:

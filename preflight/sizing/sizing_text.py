@@ -195,12 +195,12 @@ def _notes(sizing: Sizing) -> str:
 
 
 def _advice(advice: Iterable[Recommendation]) -> str:
-    lines = ["Do"]
+    lines = []
     for number, item in enumerate(advice, start=1):
         text = item.text[:1].upper() + item.text[1:]
         lines.append(_wrap(f"{number}. {text} [{item.id}]", "     ", "  "))
         lines += [f"       {command}" for command in item.commands]
-    return "\n".join(lines)
+    return "\n".join(["Do", *lines]) if lines else ""
 
 
 def _inputs(sizing: Sizing) -> str:

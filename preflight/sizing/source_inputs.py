@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.cgroup_memory import memory_headroom
-from checks.installed import installed_sglang
+from checks.installed import Installed, installed_sglang
 from checks.meminfo import read_meminfo
 from checks.root import Root
 from checks.units import MIB
@@ -19,6 +19,7 @@ from preflight.mooncake.client_nics import ClientNics
 from preflight.mooncake.launch import Launch, Process, StoreClient
 from preflight.mooncake.mooncake_versions import Release
 from preflight.mooncake.mooncake_versions import newer_than_known as newer_mooncake
+from preflight.mooncake.offload_client import offloading
 from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
 from preflight.mooncake.store_environment import Note, read_store_settings
 from preflight.rules.launch_rules import findings
@@ -48,6 +49,7 @@ from preflight.sizing.sizing_inputs import (
     UsageError,
     choose_mooncake,
     given_ranks,
+    installed_where,
 )
 from preflight.usage_error import NoLaunchError
 
@@ -56,7 +58,10 @@ SGLANG_VERSION = "0.5.23"
 
 
 class SourceOptions(NamedTuple):
-    """What the command line says beside the launch."""
+    """What the command line says beside the launch.
+
+    installed: of the machine of a capture; None for this one, beside this program.
+    """
 
     available_bytes: int | None = None
     nic_nodes: tuple[int, ...] | None = None
@@ -65,6 +70,7 @@ class SourceOptions(NamedTuple):
     sglang_version: str | None = None
     model_config: str | None = None  # the text of a config.json
     gpu_bytes: int | None = None  # the memory of the smallest GPU
+    installed: Installed | None = None
 
 
 class SourceInputs(NamedTuple):
@@ -116,7 +122,7 @@ def gather_source(
     default_page_bytes: int | Unknown,
 ) -> SourceInputs:
     """Both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
-    mooncake, version, notes = choose_mooncake(options.mooncake_version)
+    mooncake, version, notes = choose_mooncake(options.mooncake_version, options.installed)
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     sglang, sglang_version = _sglang(options)
     host = _Host(
@@ -197,6 +203,7 @@ def _part(
     client = process.store.client
     if isinstance(client, Unknown):
         return client
+    client = offloading(client, process, host.mooncake)
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake)
     name = f"{process.command.origin} {process.kind.value}"
@@ -211,6 +218,8 @@ def _server_part(
     memory: list[tuple[str, ServerMemory]],
 ) -> _Part | Unknown:
     server, hardware = given
+    if server.arguments.unread is not None:
+        return server.arguments.unread
     ranks = server_ranks(server)
     if isinstance(ranks, Unknown):
         return ranks
@@ -224,7 +233,14 @@ def _server_part(
     if pools.most_pools_bytes == ():
         client = None  # nothing to attach a storage backend to
     clients = [
-        None if client is None else host.nics.place(process, client, ranks.store_rank(rank))
+        None
+        if client is None
+        else offloading(
+            host.nics.place(process, client, ranks.store_rank(rank)),
+            process,
+            host.mooncake,
+            f"rank {rank}" if host.sglang.rank_offload_folders else "",
+        )
         for rank in range(ranks.here)
     ]
     placed = _placed(server, ranks, host, clients)
@@ -301,27 +317,31 @@ def given_sglang(options: SourceOptions) -> str | None:
     if options.sglang_version is not None:
         _sglang(options)
         return options.sglang_version
-    installed = installed_sglang()
+    found = _installed_sglang(options)
     try:
-        if installed is not None:
-            sglang_release(installed)
+        if found is not None:
+            sglang_release(found)
     except ValueError:
         return None
-    return installed
+    return found
+
+
+def _installed_sglang(options: SourceOptions) -> str | None:
+    return installed_sglang() if options.installed is None else options.installed.sglang
 
 
 def _sglang(options: SourceOptions) -> tuple[SglangRelease, Input]:
     """The release to size for: the one given, else the one installed, else the newest known."""
     text, origin = options.sglang_version, "--sglang-version"
     if text is None:
-        text, origin = installed_sglang(), "installed here"
+        text, origin = _installed_sglang(options), installed_where(options.installed)
         try:
             if text is not None:
                 return sglang_release(text), Input(text, origin)
         except ValueError:
             origin = f"{ASSUMED}: the installed {text} is not known here"
         else:
-            origin = f"{ASSUMED}: no SGLang is installed beside this program"
+            origin = f"{ASSUMED}: no SGLang is {installed_where(options.installed, True)}"
         return sglang_release(SGLANG_VERSION), Input(SGLANG_VERSION, origin)
     try:
         return sglang_release(text), Input(text, origin)

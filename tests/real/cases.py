@@ -264,6 +264,17 @@ MORE = (
             "MOONCAKE_STORE_CHECKSUM": "true",
         },
     ),
+    Case(
+        "hot cache of -5 behind a blank",
+        {**ON, "MC_STORE_LOCAL_HOT_CACHE_SIZE": " -5"},
+        fails=NO_MEMORY,
+    ),
+    Case(
+        "arena on other pages than all else, and not there",
+        {**ON_1G, "MC_MMAP_ARENA_POOL_SIZE": "16mb"},
+        pages_2m=7,
+        pages_1g=2,
+    ),
     Case("overcommit on top", pages_2m=20, overcommit_2m=30),
     Case("overcommit too small", pages_2m=20, overcommit_2m=27, fails=REFUSED),
     *_grid(),
@@ -277,4 +288,15 @@ RELEASE_CASES = (
     Case("arena that holds the local buffer", arena("90mb")),
     Case("no huge pages", {}),
     Case("short", pages_2m=20, fails=REFUSED),
+    # The hot cache came with 0.3.10; 0.3.13 is the first to know the word and the checksums.
+    Case(
+        "words and switches that not all know",
+        arena(
+            "90mb",
+            MC_DISABLE_MMAP_ARENA="enable",
+            MOONCAKE_STORE_CHECKSUM="1",
+            MC_STORE_LOCAL_HOT_CACHE_SIZE="33554432",
+            MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1",
+        ),
+    ),
 )

@@ -353,6 +353,29 @@ def test_rows_that_no_launch_expresses(
     assert pages_in_use() == 0
 
 
+def test_three_stores_in_one_process(wheel_0_3_13: Wheel, huge_pages: HugePages) -> None:
+    """R13: an arena of 100 MiB serves two of 16 + 32 MiB; the third goes beside it: 50, 50, 74."""
+    assert huge_pages.set(100, 0, 0) is None
+    environment = {"MC_STORE_USE_HUGEPAGE": "1", "MC_MMAP_ARENA_POOL_SIZE": "100mb"}
+    mooncake = release(wheel_0_3_13.version)
+    settings, _ = read_store_settings(environment, mooncake)
+    clients = (StoreClient(32 * MIB, 16 * MIB, Protocol.TCP),) * 3
+    rank = Process("rank 0", settings, clients=clients)
+    plan = plan_members(
+        (Member(rank.name, "sglang", rank, environment),),
+        Launch((rank,), mooncake),
+        {Spot(2 * MIB, None): Stock(100, 100)},
+        library(wheel_0_3_13),
+    )
+    done = run(plan, Root(), 60, lambda _: None)
+    answer = judge(plan, done)
+    assert (answer.status, answer.as_predicted) == ("starts", True)
+    taken = [one.pages.get(Spot(2 * MIB, None), 0) for one in done.done]
+    assert [sum(taken[:count]) for count in (1, 2, 3)] == [50, 50, 74]
+    assert done.transfer.error == ""
+    assert pages_in_use() == 0
+
+
 def library(wheel: Wheel) -> Library:
     return Library(sys.executable, str(wheel.folder), "mooncake", wheel.version)
 

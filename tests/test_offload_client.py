@@ -1,0 +1,83 @@
+"""SSD offload as each Mooncake has it: the buffer it reads, and who may use one folder."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.units import MIB
+from preflight.launches.launch_source import Origin, Word
+from preflight.mooncake.allocations import EndlessPools
+from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient, StoreSettings
+from preflight.mooncake.mooncake_versions import release
+from preflight.mooncake.replay import ADDRESS_SPACE_BYTES, replay
+from preflight.mooncake.store_processes import (
+    OFFLOAD_BUFFER_BYTES,
+    offload_buffer_bytes,
+    read_mooncake_client,
+)
+
+SETTINGS = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
+
+
+def word(text: str) -> Word:
+    return Word(text, Origin("launch.sh", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "since"),
+    [
+        ("104857600", 104857600, 104857600),
+        ("20GB", 20, OFFLOAD_BUFFER_BYTES),
+        ("0x100000", 0, OFFLOAD_BUFFER_BYTES),
+        ("-1048576", -1048576, -1048576),
+        ("+7", 7, 7),
+        ("abc", OFFLOAD_BUFFER_BYTES, OFFLOAD_BUFFER_BYTES),
+        ("9223372036854775808", OFFLOAD_BUFFER_BYTES, OFFLOAD_BUFFER_BYTES),
+    ],
+)
+def test_the_buffer_as_each_release_reads_it(text: str, before: int, since: int) -> None:
+    """Leading digits up to 0.3.12, the whole text since; both were seen by running them."""
+    environment = {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": word(text)}
+    assert offload_buffer_bytes(environment, release("0.3.12.post1")) == before
+    assert offload_buffer_bytes(environment, release("0.3.13")) == since
+
+
+def failure(version: str, *clients: StoreClient) -> str:
+    launch = Launch((Process("process", SETTINGS, (), clients),), release(version))
+    (process,) = replay(launch, EndlessPools())
+    return process.failure.error if process.failure else ""
+
+
+@pytest.mark.parametrize("size", [0, -1048576, ADDRESS_SPACE_BYTES])
+def test_a_buffer_that_cannot_be_had_ends_the_process(size: int) -> None:
+    client = StoreClient(80 * MIB, 16 * MIB, Protocol.TCP, size)
+    assert failure("0.3.13.post1", client).startswith("SIGSEGV")
+
+
+def test_one_folder_for_two_clients() -> None:
+    """0.3.14 locks the folder; older releases let the second overwrite the first."""
+    client = StoreClient(80 * MIB, 16 * MIB, Protocol.TCP, MIB, offload_folder="/ssd")
+    assert failure("0.3.14", client, client).startswith("setup returns -1101")
+    assert failure("0.3.14", client, client._replace(offload_folder="/ssd/2")) == ""
+    assert failure("0.3.13.post1", client, client) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offloads", "refused"),
+    [
+        (("--enable_offload",), True, ""),
+        (("--enable_offload", "false"), True, ""),
+        (("--noenable_offload",), False, ""),
+        (("-enable_offload=T",), True, ""),
+        (("--enable_offload=on",), False, "illegal value 'on'"),
+        (("--protocol=TCP",), False, "unsupported_protocol"),
+    ],
+)
+def test_switches_of_mooncake_client(
+    arguments: tuple[str, ...], offloads: bool, refused: str
+) -> None:
+    """As gflags reads them: a word behind a switch is not its value, and eight words are known."""
+    process = read_mooncake_client(tuple(word(text) for text in arguments), {})
+    assert process.offload is offloads
+    assert refused in " ".join(process.refused)
+    assert bool(process.refused) is bool(refused)
