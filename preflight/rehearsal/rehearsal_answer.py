@@ -60,8 +60,11 @@ def judge(
         return base._replace(status="differs", reason=differences[0], as_predicted=False)
     base = base._replace(as_predicted=True)
     if failed is not None:
-        why = f": {findings[0]}" if findings and not _predicted_failure(plan) else ""
-        reason = f"{told(plan, failed)}, as predicted{why}"
+        foretold = _predicted_failure(plan)
+        reasons = [failed.step.refused] if failed.step == foretold else []
+        reasons += findings[:1] if foretold is None or foretold.refused else []
+        why = "; ".join(filter(None, reasons))
+        reason = f"{told(plan, failed)}, as predicted" + (f": {why}" if why else "")
         return base._replace(status="fails", reason=reason)
     if plan.refused:
         reason = f"its memory is there, and the launch does not start: {plan.refused}"
@@ -96,10 +99,10 @@ def _warnings(plan: Plan, run: Run) -> Iterator[str]:
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
-    for replay in plan.replayed or ():
-        for one in replay.allocations:
+    for step in plan.steps:
+        for one in step.taken or ():
             if one.outcome is Outcome.FELL_BACK:
-                yield f"{replay.process.name}, {one.what}: {one.error}"
+                yield f"{plan.members[step.member].name}, {one.what}: {one.error}"
     if not failed_step(run) and plan.may_fail and not _predicted_failure(plan):
         yield f"it started this time, in this order of its processes: {plan.may_fail}"
     if run.transfer.error:
@@ -114,7 +117,8 @@ def _differences(plan: Plan, run: Run, failed: Done | None, by_checks: bool) -> 
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
-    expected = foretold is None and (bool(plan.may_fail) or by_checks)
+    # What the checks find may come before what was foretold.
+    expected = by_checks or (foretold is None and bool(plan.may_fail))
     if failed is not None and not expected:
         if foretold is None:
             yield f"{told(plan, failed)}: it was predicted to go well"

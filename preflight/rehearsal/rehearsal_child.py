@@ -134,6 +134,7 @@ class Player:
         return None if found == _FAILED or found is None else int(found)
 
     def _setup(self, order: dict[str, Any]) -> str:
+        self._kept.append(self._store)  # of several all stay
         self._store = self._library.MooncakeDistributedStore()
         code = self._store.setup(
             order["host"],

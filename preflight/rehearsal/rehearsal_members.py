@@ -8,6 +8,8 @@ from __future__ import annotations
 from checks.facts import Facts
 from checks.launch_needs import LaunchNeeds, ProcessNeeds
 from checks.memlock import RING_EDGES_BYTES, demand
+from checks.rdma_facts import Nic
+from checks.rdma_fork import Forking, advises
 from checks.rdma_use import devices_in_use
 from checks.registration import largest_region_bytes
 from checks.unknown import Unknown
@@ -16,6 +18,7 @@ from preflight.launches.launch_processes import Kind
 from preflight.mooncake.launch import Launch, Process
 from preflight.mooncake.replay import REGULAR_PAGE_BYTES
 from preflight.rehearsal.rehearsal_records import Member
+from preflight.rehearsal.rehearsal_refusals import is_dropped
 from preflight.sizing.source_sizing import SourceSizing
 
 _RUN = ("sglang", "store_service", "mooncake_client")
@@ -39,7 +42,7 @@ def members_of(
             continue
         process = waiting.pop(0)
         own = arguments.pop(0) if need.program == "mooncake_client" else ()
-        found.append(_member(need, process, own, facts, needs))
+        found.append(member_of(need, process, own, facts, needs))
     assert not waiting, [process.name for process in waiting]
     if not any(member.program == "mooncake_client" for member in found):
         elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
@@ -55,15 +58,17 @@ def has_no_segment(process: Process) -> bool:
     return any(client.dummy for client in process.clients)
 
 
-def _member(
+def member_of(
     need: ProcessNeeds,
     process: Process,
     arguments: tuple[str, ...],
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> Member:
+    """``process`` with what its needs and the host's devices say of it."""
     named = () if need.rdma is None else need.rdma.devices
     nics = _nics(need, facts, needs)
+    forking = None if has_no_segment(process) else _forking(need, nics, facts, needs)
     return Member(
         need.name,
         need.program,
@@ -72,8 +77,9 @@ def _member(
         "" if isinstance(named, Unknown) else ",".join(named),
         arguments,
         nics,
-        _pinned(need, nics, facts, needs),
+        _pinned(need, nics, facts, needs, forking),
         RING_EDGES_BYTES if need.ring_bytes else 0,
+        forking,
     )
 
 
@@ -84,20 +90,43 @@ def _nics(need: ProcessNeeds, facts: Facts | None, needs: LaunchNeeds) -> tuple[
     return devices_in_use(facts.rdma, need, release_of(needs.mooncake_version)).names
 
 
+def _opened(names: tuple[str, ...], facts: Facts | None) -> list[Nic]:
+    return [] if facts is None else [nic for nic in facts.rdma.present if nic.name in names]
+
+
+def _forking(
+    need: ProcessNeeds,
+    names: tuple[str, ...] | Unknown,
+    facts: Facts | None,
+    needs: LaunchNeeds,
+) -> Forking | None:
+    if facts is None or isinstance(names, Unknown) or not names:
+        return None
+    if advises(facts.rdma, need.environment) is not True:
+        return None
+    largest = largest_region_bytes(_opened(names, facts), need.environment)
+    return Forking(facts.rdma.cpus, largest, release_of(needs.mooncake_version))
+
+
 def _pinned(
     need: ProcessNeeds,
     names: tuple[str, ...] | Unknown,
     facts: Facts | None,
     needs: LaunchNeeds,
+    forking: Forking | None,
 ) -> int | Unknown:
     """What is pinned for ``need``: by its NICs, and by io_uring once more where that is used."""
     if isinstance(names, Unknown):
         return names
     if isinstance(need.regions, Unknown):
         return need.regions
-    nics = [] if facts is None else [nic for nic in facts.rdma.present if nic.name in names]
+    nics = _opened(names, facts)
     # What the GPU holds, and what else prefill and decode register, is not rehearsed.
-    regions = tuple(region for region in need.regions if region.what != PD_METADATA)
+    regions = tuple(
+        region
+        for region in need.regions
+        if region.what != PD_METADATA and not is_dropped(region, forking)
+    )
     alone = need._replace(gpu_registered_bytes=0, regions=regions)
     largest = largest_region_bytes(nics, need.environment)
     release = release_of(needs.mooncake_version)

@@ -6,19 +6,20 @@ every process maps its host pools, then each in turn sets up its store and regis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from checks.facts import Facts
 from checks.hugetlb_fit import Spot, Stock
 from checks.launch_needs import LaunchNeeds
 from checks.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, Outcome, StockedPools
-from preflight.mooncake.launch import Launch
+from preflight.mooncake.launch import Launch, Process, StoreClient
 from preflight.mooncake.replay import HOST_POOL, ProcessReplay, replay
 from preflight.rehearsal.rehearsal_library import Library
 from preflight.rehearsal.rehearsal_members import has_no_segment, members_of
 from preflight.rehearsal.rehearsal_records import Member, Plan, Step
+from preflight.rehearsal.rehearsal_refusals import refused_registration, until_refused
 from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
 from preflight.sizing.needs import asked_for
 from preflight.sizing.source_gate import Admission
@@ -74,7 +75,7 @@ def plan_members(
     ordered = tuple(members[index] for index in order)
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
     replayed = _replayed(launch, stock)
-    steps = tuple(_steps(ordered, asked_for(launch), replayed))
+    steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
     return Plan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
 
 
@@ -111,13 +112,21 @@ def _order(members: Sequence[Member]) -> list[int]:
     return indexes
 
 
+def _until_failure(steps: Iterable[Step]) -> Iterator[Step]:
+    """After the first that is predicted to fail, none is predicted to be come to."""
+    failed = False
+    for step in steps:
+        yield step._replace(taken=None) if failed else step
+        failed = failed or step.failure is not None
+
+
 def _steps(
-    members: Sequence[Member],
-    asked: Sequence[ProcessReplay],
-    taken: Sequence[ProcessReplay] | None,
+    members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[Step]:
-    every = [_grouped(one) for one in asked]
-    here = [_grouped(one) for one in taken] if taken is not None else [([], [])] * len(every)
+    every = [_grouped(one, launch) for one in asked_for(launch)]
+    here = [_Groups([], [])] * len(every)
+    if taken is not None:
+        here = [_grouped(one, launch, asked.ends) for one, asked in zip(taken, every, strict=True)]
     for index, member in enumerate(members):
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
@@ -127,34 +136,51 @@ def _steps(
                 "pool",
                 f"{HOST_POOL}{which}",
                 _pool_order(member, size),
-                tuple(every[index][0][number]),
-                _nth(here[index][0], number),
+                tuple(every[index].pools[number]),
+                _nth(here[index].pools, number),
             )
     for index, member in enumerate(members):
-        for client in member.process.clients:
-            maps = tuple(every[index][1])
+        clients = member.process.clients
+        for number, client in enumerate(clients):
+            maps = tuple(every[index].clients[number])
+            found = _nth(here[index].clients, number)
+            mapped, why = until_refused(found or (), member.forking)
             kind = "dummy" if client.dummy else "setup"
             if member.program == "mooncake_client":
                 kind = "program"
             what = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
+            which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
             yield Step(
                 index,
                 kind,
-                f"store client ({what})",
-                _client_order(member, kind),
+                f"store client{which} ({what})",
+                _client_order(member, client, kind),
                 maps,
-                tuple(here[index][1]) or (None if maps else ()),
+                mapped or (None if maps else ()),
+                why,
             )
-        if member.process.clients:
-            yield from _registrations(index, member)
+        if clients:
+            whole_pools = launch.release.registers_whole_pool
+            yield from _registrations(index, member, every[index].pools, whole_pools)
+
+
+class _Groups(NamedTuple):
+    """The allocations of each host pool, and those of each store client.
+
+    ends: how many allocations the clients have made by the end of each.
+    """
+
+    pools: list[list[Allocation]]
+    clients: list[list[Allocation]]
+    ends: tuple[int, ...] = ()
 
 
 def _nth(groups: list[list[Allocation]], number: int) -> tuple[Allocation, ...] | None:
     return tuple(groups[number]) if number < len(groups) else None
 
 
-def _grouped(mapped: ProcessReplay) -> tuple[list[list[Allocation]], list[Allocation]]:
-    """The allocations of each host pool, and those of the store client.
+def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
+    """``ends``: of the same process where pages never run short, which makes as many.
 
     A host pool that SGLang's own allocator did not find huge pages for is one more allocation.
     """
@@ -167,7 +193,18 @@ def _grouped(mapped: ProcessReplay) -> tuple[list[list[Allocation]], list[Alloca
             pools[-1].append(allocation)
         else:
             pools.append([allocation])
-    return pools, rest
+    ends = ends or _ends(mapped.process, launch, len(rest))
+    begins = (0, *ends)
+    return _Groups(pools, [rest[begin:end] for begin, end in zip(begins, ends, strict=False)], ends)
+
+
+def _ends(process: Process, launch: Launch, last: int) -> tuple[int, ...]:
+    ends = []
+    for count in range(1, len(process.clients)):
+        first = process._replace(host_pools_bytes=(), clients=process.clients[:count])
+        (alone,) = asked_for(launch._replace(processes=(first,)))
+        ends.append(len(alone.allocations))
+    return (*ends, last)
 
 
 def _pool_order(member: Member, size: int) -> dict[str, Any]:
@@ -177,8 +214,7 @@ def _pool_order(member: Member, size: int) -> dict[str, Any]:
     return {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
 
 
-def _client_order(member: Member, kind: str) -> dict[str, Any]:
-    client = member.process.clients[0]
+def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
     if kind == "program":
         return {"do": "program"}
     if kind == "dummy":
@@ -201,16 +237,20 @@ def _client_order(member: Member, kind: str) -> dict[str, Any]:
     }
 
 
-def _registrations(index: int, member: Member) -> Iterator[Step]:
+def _registrations(
+    index: int, member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
+) -> Iterator[Step]:
     """As SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools
         split = number < len(halves) and halves[number]
         parts = ((0, half), (half, size - half)) if split else ((0, size),)
-        for offset, length in parts:
+        for part, (offset, length) in enumerate(parts):
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
-            yield Step(index, "register", f"registering {HOST_POOL}", order)
+            pool = pools[number][-1]
+            taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
+            yield Step(index, "register", f"registering {HOST_POOL}", order, (), taken, why)
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:

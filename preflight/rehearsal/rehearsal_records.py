@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.hugetlb_fit import Spot
+from checks.rdma_fork import Forking
 from checks.unknown import Unknown
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.launch import Launch, Process
@@ -21,7 +22,8 @@ class Member(NamedTuple):
 
     program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own.
     pinned_bytes: what is predicted to be pinned for it in all, over its NICs. nics: how many it
-    uses. more_bytes: what may be pinned on top, as the memory happens to lie.
+    uses. more_bytes: what may be pinned on top, as the memory happens to lie. forking: how it
+    registers memory where libibverbs asks for whole huge pages; None where it does not ask.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Member(NamedTuple):
     nics: tuple[str, ...] | Unknown = ()
     pinned_bytes: int | Unknown = 0
     more_bytes: int = 0
+    forking: Forking | None = None
 
 
 class Step(NamedTuple):
@@ -40,6 +43,7 @@ class Step(NamedTuple):
 
     member: index into the plan's members. asked: what it maps where pages never run short.
     taken: what it is predicted to map here; None where it is predicted not to come to that.
+    refused: why a registration of it is predicted to fail, "" where none is.
     """
 
     member: int
@@ -48,6 +52,7 @@ class Step(NamedTuple):
     order: Mapping[str, Any]
     asked: tuple[Allocation, ...] = ()
     taken: tuple[Allocation, ...] | None = ()
+    refused: str = ""
 
     @property
     def failure(self) -> Allocation | None:
@@ -86,7 +91,7 @@ class Done(NamedTuple):
     seconds: in all; populated, registered: until the last page was there, and from then until the
     last was pinned, None where none was. lines: the library's last, where it failed.
     resident_bytes: by how much the process's memory grew that is no huge page; None for one that
-    is gone.
+    is gone. pinned_bytes: of the launch's processes together, after the step.
     """
 
     step: Step
@@ -97,6 +102,7 @@ class Done(NamedTuple):
     registered_seconds: float | None = None
     lines: tuple[str, ...] = ()
     resident_bytes: int | None = None
+    pinned_bytes: int = 0
 
 
 class Held(NamedTuple):

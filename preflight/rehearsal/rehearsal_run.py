@@ -188,7 +188,9 @@ class _Stage:
         taken = taken_since(self._root, before)
         now = status_bytes(self._players[step.member].pid).get("VmRSS")
         grown = None if now is None else max(0, now - resident)
-        return Done(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
+        pins = [status_bytes(one.pid).get("VmPin", 0) for one in self._players.values()]
+        times = rises.times
+        return Done(step, answer.error, answer.seconds, taken, *times, lines, grown, sum(pins))
 
     def _refuse_too_large(self, steps: Sequence[Step], what: str) -> None:
         """Before they begin: what the memory is not there for is not tried."""

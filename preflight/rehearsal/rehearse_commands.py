@@ -13,6 +13,7 @@ from preflight.launch_options import (
     NIC_NODES,
     RANK_NODES,
     Command,
+    examples,
     launch_words,
     refusing_usage,
     with_options,
@@ -26,7 +27,13 @@ def _launch(function: Command) -> Command:
     return with_options(function, (NIC_NODES, RANK_NODES, *LAUNCH_OPTIONS, LAUNCH))
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight rehearse launch.sh",
+        "mooncake-preflight rehearse --scale 100 --python /opt/bin/python launch.sh",
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @click.option(
     "--scale",

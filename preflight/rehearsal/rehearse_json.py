@@ -113,6 +113,7 @@ def _step(plan: Plan, done: Done) -> dict[str, Any]:
             "populated_seconds": done.populated_seconds,
             "registered_seconds": done.registered_seconds,
             "resident_bytes": done.resident_bytes,
+            "pinned_bytes": done.pinned_bytes,
         },
     }
 

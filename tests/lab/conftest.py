@@ -16,6 +16,7 @@ from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
 from tests.lab.rehearsals import Rehearsal
 from tests.lab.rehearse_guest import (
+    FIRST_RELEASE,
     SECONDS_EACH,
     SECONDS_EACH_FITTING,
     Rehearsed,
@@ -87,15 +88,17 @@ def guests(
     fittings: list[Fitting] = _wanted(request, "fitting")
     healthy = dict.fromkeys(healthy_of(fault) for fault in faults if fault.expect)
     in_order = dict.fromkeys((*healthy, *faults))
-    wheels = {release: _wheel(request, wheel_of, release) for release in _releases(experiments)}
-    newest = request.getfixturevalue("wheel_0_3_13") if faults or rehearsals or fittings else None
+    releases = {one.release for one in experiments} | {one.release for one in rehearsals}
+    releases |= {FIRST_RELEASE} if rehearsals or fittings else set()
+    wheels = {release: _wheel(request, wheel_of, release) for release in releases}
+    newest = request.getfixturevalue("wheel_0_3_13") if faults else None
     # Made here: two threads that make the first of a session are in each other's way.
     pages_folder, faults_folder = (tmp_path_factory.mktemp(name) for name in ("guest", "faults"))
 
     def pages() -> tuple[dict[str, Measured], Rehearsed]:
         if not experiments and not rehearsals and not fittings:
             return {}, {}
-        then = rehearsals_script(rehearsals, fittings, newest, pages_folder) if newest else ""
+        then = rehearsals_script(rehearsals, fittings, wheels, pages_folder)
         limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
         found = measure(experiments, wheels, pages_folder, then, limit)
         return found, rehearsed_in(pages_folder)
@@ -108,10 +111,6 @@ def guests(
     running = Guests(pages, broken)
     yield running
     running.end()
-
-
-def _releases(experiments: list[Experiment]) -> set[str]:
-    return {experiment.release for experiment in experiments}
 
 
 def _wheel(request: pytest.FixtureRequest, wheel_of: Callable[[str], Wheel], release: str) -> Wheel:

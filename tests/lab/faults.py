@@ -344,6 +344,15 @@ FAULTS = (
         says="Found 0 HCAs",
     ),
     Fault(
+        "rdma cgroup limit, devices named",
+        {"rdma.cgroup-limit": "fail"},
+        launch="client-one",
+        inject=f"{ENTER_GROUP}; echo rxe0 hca_handle=0 > {GROUP}/rdma.max",
+        undo=LEAVE_GROUP,
+        starts="fails",
+        says="No available RNIC",
+    ),
+    Fault(
         "memory cgroup limit",
         {"memory.cgroup": "fail"},
         launch="client-regular",

@@ -51,7 +51,8 @@ LIBRARIES = {
     "/usr/include/stdlib.h": "libc6-dev",
 }
 # Fewer instructions are emulated than with "max", and no mitigations: a quarter less time in all.
-CPU = "Haswell-v4"
+# Without erms the kernel clears a page word by word, not byte by byte: six times as fast here.
+CPU = "Haswell-v4,-erms"
 FINISHED = "the guest's program ended: "
 
 # Mounts what the machine needs, runs the program, and powers the machine off.
@@ -183,17 +184,18 @@ def _output(*command: str, cwd: Path | None = None) -> str:
 
 
 def run_in_guest(
-    script: str, folder: Path, limit_seconds: float, node_mib: int = 1792
+    script: str, folder: Path, limit_seconds: float, node_mib: int = 1792, node_cpus: int = 1
 ) -> list[str]:
     """Boot, run ``script`` as root with sh, power off; the lines that it wrote.
 
-    ``folder``: where the script and the machine's logs are kept. Raises GuestError if the script
-    fails or ``limit_seconds`` pass; the machine is gone in every case.
+    ``folder``: where the script and the machine's logs are kept. ``node_mib``, ``node_cpus``: what
+    each of the two nodes has. Raises GuestError if the script fails or ``limit_seconds`` pass; the
+    machine is gone in every case.
     """
     program, console, answers = (folder / name for name in ("run.sh", "console", "answers"))
     program.write_text(script)
     machine = subprocess.Popen(
-        _machine(kernel(), program, console, answers, node_mib),
+        _machine(kernel(), program, console, answers, node_mib, node_cpus),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=(folder / "machine").open("wb"),
@@ -217,20 +219,30 @@ def run_in_guest(
 
 
 def _machine(
-    built: Kernel, program: Path, console: Path, answers: Path, node_mib: int
+    built: Kernel, program: Path, console: Path, answers: Path, node_mib: int, node_cpus: int
 ) -> list[str]:
     command = ["setpriv", "--pdeathsig", "KILL"]  # it never outlives the tests
     command += ["nice", "-n", "5"]  # and the tests beside it are those that have time limits
     command += ["qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU]
-    command += ["-smp", "2", "-m", f"{2 * node_mib}", "-no-reboot", "-display", "none"]
+    command += [
+        "-smp",
+        f"{2 * node_cpus}",
+        "-m",
+        f"{2 * node_mib}",
+        "-no-reboot",
+        "-display",
+        "none",
+    ]
     command += ["-monitor", "none", "-nodefaults"]
     command += ["-serial", f"file:{console}", "-serial", f"file:{answers}"]
     command += ["-kernel", str(built.image), "-initrd", str(built.initrd)]
-    arguments = "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init"
+    # One processor of each node; the others wait, at no cost, until they are set online.
+    arguments = "console=ttyS0 quiet panic=-1 mitigations=off rdinit=/init maxcpus=2"
     command += ["-append", f"{arguments} program={program}"]
     for node in (0, 1):
         command += ["-object", f"memory-backend-ram,id=memory{node},size={node_mib}M"]
-        command += ["-numa", f"node,nodeid={node},cpus={node},memdev=memory{node}"]
+        cpus = ",".join(f"cpus={cpu}" for cpu in range(node, 2 * node_cpus, 2))
+        command += ["-numa", f"node,nodeid={node},{cpus},memdev=memory{node}"]
         bus = f"id=bus{node},bus=pcie.0,bus_nr={32 * (node + 1)},numa_node={node}"
         command += ["-device", f"pxb-pcie,{bus}"]
         command += ["-device", f"pcie-root-port,id=port{node},bus=bus{node},chassis={node + 1}"]

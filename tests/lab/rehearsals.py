@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tests.lab.rehearse_staged import Staged
 from tests.real import rehearse_launches
 from tests.real.rehearse_launches import LLAMA, TCP, server, standalone
 
@@ -24,7 +25,10 @@ class Rehearsal:
 
     pools: pages on each node. nic_nodes: of the two devices; empty: they have none. words: beside
     the launch. recorded: pages on each node, and pinned_mib pinned, measured before this program
-    existed. memlock_kib: RLIMIT_MEMLOCK, as user 1000. fails_at: the step that ends it.
+    existed. memlock_kib: RLIMIT_MEMLOCK, as user 1000. error: what the step that ends it says.
+    processes: what is rehearsed in place of a script. processors: that are online. huge_pages_safe:
+    RDMAV_HUGEPAGES_SAFE is set; the guest's rdma-core is older than what does without. why: what
+    the answer says of the failure besides. steps_mib: pinned after each step, by all processes.
     """
 
     id: str
@@ -38,6 +42,12 @@ class Rehearsal:
     pinned_mib: float | None = None
     memlock_kib: int | None = None
     error: str = ""
+    release: str = "0.3.13.post1"
+    processes: tuple[Staged, ...] = ()
+    processors: int = 2
+    huge_pages_safe: bool = True
+    why: str = ""
+    steps_mib: tuple[float, ...] = ()
 
 
 def store(segment: str = "80mb", local: str = "16mb", **more: Any) -> str:
@@ -75,7 +85,6 @@ RECORDED = (
         pinned_mib=160,
     ),
     Rehearsal("R9 tcp", store(local="0", protocol=TCP), pages=40, pinned_mib=0),
-    Rehearsal("T2 host pool without huge pages", **ranks(hicache=6, huge="", segment="3gb")),
     Rehearsal(
         "T5 SSD offload",
         store(
@@ -103,11 +112,6 @@ RECORDED = (
         ),
         pages=48,
         pinned_mib=192,
-    ),
-    Rehearsal(
-        "T8 mooncake_client and a rank",
-        standalone(5, "3200MB", "0"),
-        words=(*SPLIT, *HUNDREDTH),
     ),
     Rehearsal(
         "R12 arena and no local buffer", store(local="0", **ARENA), recorded=(20, 20),
@@ -148,6 +152,9 @@ BOUND = (
 )  # fmt: skip
 MIB32 = str(32 << 20)
 UNBOUND = (
+    Rehearsal("a host pool, no huge pages", **ranks(hicache=6, huge="", segment="3gb")),
+    Rehearsal("mooncake_client and a rank", standalone(5, "3200MB", "0"),
+        words=(*SPLIT, *HUNDREDTH)),
     Rehearsal("arena beside a split", store(MC_MMAP_ARENA_POOL_SIZE="16mb"), pages=48),
     Rehearsal("arena unreadable", store(MC_MMAP_ARENA_POOL_SIZE="200MiB"), status="warns",
         pages=48),
@@ -203,4 +210,69 @@ RING = tuple(
     )
     for kib, status in ((196607, "fails"), (204800, "starts"))
 )  # fmt: skip
-ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING
+HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
+# libibverbs may look at the size of the pages.
+SAFE = {"RDMAV_HUGEPAGES_SAFE": "1"}
+MIB = 1 << 20
+NEWEST = "0.3.14"
+
+
+def pooled(name: str, pool_bytes: int, environment: dict[str, str], **more: Any) -> Rehearsal:
+    """A rank whose store has 16 + 32 MiB, and one host pool; nothing says how huge pages end."""
+    clients = ((32 * MIB, 16 * MIB),)
+    rank = Staged(
+        "rank",
+        pools_bytes=(pool_bytes,),
+        clients=clients,
+        environment=tuple({**COPY, **environment}.items()),
+    )
+    return Rehearsal(name, "", processes=(rank,), huge_pages_safe=False, **more)
+
+
+def unsafe(name: str, script: str, **more: Any) -> Rehearsal:
+    return Rehearsal(name, script, huge_pages_safe=False, **more)
+
+
+NOT_REGISTERED = "register_buffer of 64000000 bytes returns -600"
+INSIDE = "no whole number of 2 MiB pages, which libibverbs refuses"
+# Measured before: what ends inside a huge page is not registered, by an rdma-core older than 51.
+FORKING = (
+    pooled("T1b host pool of 64e6", 64_000_000, HUGE, pages=55, status="fails",
+        error=NOT_REGISTERED, why=INSIDE),
+    pooled("T1c and libibverbs looks", 64_000_000, {**HUGE, **SAFE}, pages=55, pinned_mib=218.1),
+    pooled("T1d whole huge pages", 62 * MIB, HUGE, pages=55, pinned_mib=220),
+    unsafe("T1e odd local buffer", store(local="16777217"), pages=9, status="fails",
+        error=REFUSED, why=INSIDE),
+    pooled("T2 host pool, no huge pages", 64_000_000, {}, recorded=(0, 0), pinned_mib=218.1,
+        steps_mib=(0, 96, 218.1)),
+    pooled("T1 the newest takes it whole", 64_000_000, HUGE, pages=55, pinned_mib=220,
+        release=NEWEST),
+    unsafe("W6 odd local buffer, the newest", store(local="16777217"), pages=9, status="fails",
+        error=REFUSED, why=INSIDE, release=NEWEST),
+    unsafe("a hot cache of odd blocks is dropped", store("32mb", "0",
+        MC_STORE_LOCAL_HOT_CACHE_SIZE="30000000", MC_STORE_LOCAL_HOT_BLOCK_SIZE="3000000",
+        MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1"), pages=16, pinned_mib=64, status="warns"),
+    # Its mapping is not inherited already, so there is nothing to refuse.
+    unsafe("an odd local buffer in an arena", store(local="16777217", **ARENA), pages=90),
+    Rehearsal("T8 mooncake_client of 32 MB and a rank", "", pages=16 + 10 + 24, pinned_mib=200,
+        steps_mib=(0, 64, 104, 200), processes=(
+            Staged("client", "mooncake_client", clients=((32 * MIB, 0),),
+                environment=tuple(HUGE.items()),
+                arguments=("--protocol=rdma", "--global_segment_size=32MB")),
+            Staged("rank", pools_bytes=(50_000_000,), clients=((0, 20_000_000),), dummy=True,
+                environment=tuple({**COPY, **HUGE}.items())))),
+    Rehearsal("K and V apart, the newest", pools=(120, 100), status="fails", release=NEWEST,
+        error="register_buffer", why="overlapped memory region", **ranks(0)),
+)  # fmt: skip
+SIX: dict[str, Any] = {"nic_nodes": (), "words": NOWHERE, "pools": (1060, 1060), "processors": 6}
+# From 4 GiB on a segment is registered in a block for each processor first, up to 0.3.13.
+TOUCHED = (
+    unsafe("X1 4 GiB and six processors", store(str(4096 * MIB), "0"), pages=2048, status="fails",
+        error=REFUSED, why="first registered in 6 blocks of 715827882 B", **SIX),
+    unsafe("X2 and libibverbs looks", store(str(4096 * MIB), "0", **SAFE), pages=2048,
+        pinned_mib=8192, **SIX),
+    unsafe("X3 6 x 704 MiB", store(str(6 * 704 * MIB), "0"), pages=2112, pinned_mib=8448, **SIX),
+    unsafe("X4 4 GiB, the newest", store(str(4096 * MIB), "0"), pages=2048, pinned_mib=8192,
+        release=NEWEST, **SIX),
+)  # fmt: skip
+ALL = RECORDED + BOUND + UNBOUND + MEMLOCK + HEAP + RING + FORKING + TOUCHED

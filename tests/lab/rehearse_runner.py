@@ -28,7 +28,10 @@ OURS = ("MC_", "MOONCAKE_", "NIC_NODES")
 
 
 def command(order: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    """The exit code of the program with ``words``, and what it said."""
+    """The exit code of the program with ``words``, and what it said.
+
+    Without any words: of a rehearsal of the processes that are named one by one.
+    """
     output = PLACE / "output"
     code = _run(order, words, output)
     text = output.read_text(errors="replace")
@@ -55,6 +58,7 @@ def _run(order: dict[str, Any], words: list[str], output: Path) -> int:
         for name in [name for name in os.environ if name.startswith(OURS)]:
             del os.environ[name]
         os.environ.update(environment({**order, "environment": {}}))
+        use_library(order)
         if order.get("hugetlb_mib") is not None:
             enter_cgroup(order["hugetlb_mib"])
         if order["memlock_kib"] is not None:
@@ -63,19 +67,51 @@ def _run(order: dict[str, Any], words: list[str], output: Path) -> int:
             os.setgroups([])
             os.setgid(UID)
             os.setuid(UID)
-        from preflight.preflight_command import run
+        if words:
+            from preflight.preflight_command import run
 
-        code = run(words)
+            code = run(words)
+        else:
+            from tests.lab.rehearse_staged import rehearse_staged
+
+            code = rehearse_staged(order["processes"], order["pools"], order["nic_nodes"])
         sys.stdout.flush()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code)
+
+
+def use_library(order: dict[str, Any]) -> None:
+    """Mooncake, and what libibverbs is told of huge pages, as ``order`` has them."""
+    library = order.get("library")
+    if library is not None:
+        os.environ.update(library["environment"])
+        sys.path[:0] = [library["folder"]]
+    if order.get("huge_pages_safe", True):
+        os.environ["RDMAV_HUGEPAGES_SAFE"] = "1"
+
+
+def set_processors(count: int) -> None:
+    """So many are online; the guest starts with two, and has as many on either node."""
+    for number in range(2, 6):
+        file = Path(f"/sys/devices/system/cpu/cpu{number}/online")
+        wanted = str(int(number < count))
+        if file.exists() and file.read_text().strip() != wanted:
+            file.write_text(wanted)
 
 
 def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     refused = set_pools(order["pools"], 0)
+    set_processors(order.get("processors", 2))
     SCRIPT.write_text(order["script"])
     began = time.monotonic()
-    found = command(order, ["rehearse", "--json", *order["words"], str(SCRIPT)])
+    staged = bool(order.get("processes"))
+    words = [] if staged else ["rehearse", "--json", *order["words"], str(SCRIPT)]
+    found = command(order, words)
     return {
         "rehearsal": order["id"],
         **found,

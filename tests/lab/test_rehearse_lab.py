@@ -46,6 +46,7 @@ def test_it_goes_as_predicted(rehearsal: Rehearsal, rehearsed: Rehearsed) -> Non
     ended = answer["steps"][-1]["measured"]["error"] or ""
     assert ended.startswith(rehearsal.error)
     assert bool(ended) == bool(rehearsal.error)
+    assert rehearsal.why in answer["reason"]
 
 
 @pytest.mark.parametrize("rehearsal", ALL, ids=lambda rehearsal: rehearsal.id)
@@ -71,6 +72,21 @@ def test_it_is_what_was_recorded(rehearsal: Rehearsal, rehearsed: Rehearsed) -> 
     if rehearsal.pinned_mib is not None:
         pinned = sum(process["pinned_bytes"] for process in answer["processes"])
         assert round(pinned / MIB, 1) == rehearsal.pinned_mib
+
+
+@pytest.mark.parametrize(
+    "rehearsal", [one for one in ALL if one.steps_mib], ids=lambda rehearsal: rehearsal.id
+)
+def test_what_each_step_pins_is_what_was_recorded(
+    rehearsal: Rehearsal, rehearsed: Rehearsed
+) -> None:
+    """By all processes; a rank without a segment pins nothing itself."""
+    answer = answer_of(rehearsal, rehearsed)
+    pinned = [round(step["measured"]["pinned_bytes"] / MIB, 1) for step in answer["steps"]]
+    assert tuple(pinned) == rehearsal.steps_mib
+    for staged, process in zip(rehearsal.processes, answer["processes"], strict=True):
+        assert staged.name == process["name"]
+        assert bool(process["pinned_bytes"]) is not staged.dummy
 
 
 @pytest.mark.parametrize(

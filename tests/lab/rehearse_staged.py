@@ -1,0 +1,103 @@
+"""Rehearses processes that no launch expresses: as they are given, and judged as a launch's are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Staged:
+    """One process.
+
+    clients: (segment, local buffer) in bytes of each of its stores; of a rank without a segment of
+    its own (``dummy``) the local buffer counts. arguments: mooncake_client's.
+    """
+
+    name: str
+    program: str = "sglang"
+    pools_bytes: tuple[int, ...] = ()
+    clients: tuple[tuple[int, int], ...] = ()
+    dummy: bool = False
+    protocol: str = "rdma"
+    environment: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+def rehearse_staged(
+    processes: Iterable[Mapping[str, Any]], pools: Iterable[int], nic_nodes: Iterable[int]
+) -> int:
+    """Print the answer as ``rehearse --json`` does; returns its exit code.
+
+    processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
+    the library, are what this process finds.
+    """
+    from checks.hugetlb_fit import Spot, Stock
+    from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse
+    from checks.reading import read_facts
+    from checks.root import Root
+    from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
+    from preflight.mooncake.mooncake_versions import release
+    from preflight.mooncake.registrations import all_regions_of
+    from preflight.mooncake.store_environment import read_store_settings
+    from preflight.output import say_json
+    from preflight.rehearsal.rehearsal_answer import judge
+    from preflight.rehearsal.rehearsal_library import Library, find_library
+    from preflight.rehearsal.rehearsal_members import member_of
+    from preflight.rehearsal.rehearsal_plan import plan_members
+    from preflight.rehearsal.rehearsal_run import run
+    from preflight.rehearsal.rehearse_json import answer_object
+    from preflight.sizing.needs import asked_for
+
+    library = find_library(None)
+    assert isinstance(library, Library), library
+    mooncake = release(library.version)
+    given = [Staged(**process) for process in processes]
+    environments = [{**os.environ, **dict(one.environment)} for one in given]
+    launch = Launch(
+        tuple(
+            Process(
+                one.name,
+                read_store_settings(environment, mooncake)[0],
+                tuple(one.pools_bytes),
+                tuple(
+                    StoreClient(segment, local, Protocol(one.protocol), dummy=one.dummy)
+                    for segment, local in one.clients
+                ),
+            )
+            for one, environment in zip(given, environments, strict=True)
+        ),
+        mooncake,
+        tuple(sorted(set(nic_nodes))),
+    )
+    needs = LaunchNeeds(
+        "staged",
+        tuple(
+            ProcessNeeds(
+                one.name,
+                one.program,
+                environment,
+                rdma=RdmaUse((), "staged") if one.protocol == "rdma" else None,
+                regions=tuple(all_regions_of(asked.allocations)),
+            )
+            for one, environment, asked in zip(given, environments, asked_for(launch), strict=True)
+        ),
+        (),
+        mooncake_version=library.version,
+    )
+    facts = read_facts(Root(), needs, 30, topics=("system", "limits", "rdma"))
+    members = [
+        member_of(need, process, tuple(one.arguments), facts, needs)
+        for one, need, process in zip(given, needs.processes, launch.processes, strict=True)
+    ]
+    pages = tuple(pools)
+    stock = {Spot(2 * MIB, node): Stock(count, count) for node, count in enumerate(pages)}
+    stock[Spot(2 * MIB, None)] = Stock(sum(pages), sum(pages))
+    plan = plan_members(members, launch, stock, library)
+    answer = judge(plan, run(plan, Root(), 60, lambda _: None))
+    say_json(answer_object(answer))
+    return answer.exit_code
