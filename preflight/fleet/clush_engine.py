@@ -13,7 +13,7 @@ import resource
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NamedTuple
@@ -85,6 +85,11 @@ def _node_set(text: str) -> Any:
     try:
         found = NodeSet(text)
     except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
+        if f"@{error}:" in text:  # ClusterShell says no more than the source's name
+            raise UsageError(
+                f"{text[:80]!r}: ClusterShell has no group source {str(error)[:40]!r} here: "
+                "`nodeset --groupsources` lists those it has (groups.conf)"
+            ) from None
         raise UsageError(f"{text[:80]!r} is not a set of nodes: {error}") from None
     if text.strip() and not found:
         raise UsageError(
@@ -101,7 +106,7 @@ def folded(names: Iterable[str]) -> str:
 def ask(
     nodes: list[str],
     command: str,
-    content: bytes | Mapping[str, bytes],
+    content: bytes,
     ssh: Ssh,
     answered: Callable[[Answer], None],
     tick: Callable[[], None],
@@ -109,11 +114,11 @@ def ask(
 ) -> None:
     """Run ``command`` on every node with ``content`` on its standard input, which stays open.
 
-    content: the same for all, or each node's own. enough: asked as often as ``tick``; once true,
-    those that have not ended are stopped, and answer so. Nodes behind a gateway that does not
-    answer are asked directly. ``answered`` is told each node once, as it ends. ``tick`` is called
-    some times a second. Raises UsageError where nothing can be started, and RunInterruptedError
-    once all local processes are gone, after ``answered`` was told of the rest.
+    The same for all: a tree does not carry each node its own. enough: asked as often as ``tick``;
+    once true, those that have not ended are stopped, and answer so. Nodes behind a gateway that
+    does not answer are asked directly. ``answered`` is told each node once, as it ends. ``tick`` is
+    called some times a second. Raises UsageError where nothing can be started, and
+    RunInterruptedError once all local processes are gone, after ``answered`` was told of the rest.
     """
     task = _task(ssh)
     _make_room(int(task.info("fanout")))
@@ -130,7 +135,7 @@ def ask(
 def _run(
     task: Any,
     command: str,
-    content: bytes | Mapping[str, bytes],
+    content: bytes,
     ssh: Ssh,
     collector: _Collector,
     ticker: _Ticker,
@@ -140,17 +145,16 @@ def _run(
     with _caught() as caught:
         ticker.caught = caught
         try:
-            for one, nodes in _by_content(collector.waiting, content).items():
-                worker = task.shell(
-                    command,
-                    nodes=NodeSet.fromlist(nodes),
-                    handler=collector,
-                    timeout=ssh.timeout_seconds,
-                    stderr=True,
-                    stdin=True,
-                    **tree,
-                )
-                worker.write(one)
+            worker = task.shell(
+                command,
+                nodes=NodeSet.fromlist(collector.waiting),
+                handler=collector,
+                timeout=ssh.timeout_seconds,
+                stderr=True,
+                stdin=True,
+                **tree,
+            )
+            worker.write(content)
             task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
             task.resume()
         except RouteResolvingError:
@@ -161,15 +165,6 @@ def _run(
         finally:
             task.abort()
     return caught
-
-
-def _by_content(nodes: list[str], content: bytes | Mapping[str, bytes]) -> dict[bytes, list[str]]:
-    if isinstance(content, bytes):
-        return {content: nodes}
-    found: dict[bytes, list[str]] = {}
-    for node in nodes:
-        found.setdefault(content[node], []).append(node)
-    return found
 
 
 def _task(ssh: Ssh) -> Any:

@@ -50,13 +50,13 @@ RAIL_CHECKS = (
         why="NICs that stand in different subnets need a route out of the very interface behind "
         "the GID. Without it the handshake over the management network still works, and the "
         "transfer ends with 'transport retry counter exceeded' or 'Failed to modify QP to RTR ... "
-        "Network is unreachable'. Only the main routing table is read: a rail that is routed by "
-        "ip rule is well, and cannot be told from one that is cut off. `fleet rails` judges every "
+        "Network is unreachable'. All tables count, as ip rule has them asked for the GID's "
+        "address; of a report that has no rules, the main table alone. `fleet rails` judges every "
         "pair of NICs.",
         outcomes=(
             (
                 Status.UNKNOWN,
-                "another subnet than the same device of most nodes, and no route of the main table "
+                "another subnet than the same device of most nodes, and no route of any table "
                 "to theirs out of its interface; or the routes were not read",
             ),
         ),
@@ -78,7 +78,7 @@ RAIL_CHECKS = (
             (Status.FAIL, "no pair of NICs has a way, for a reason that no route can mend"),
             (
                 Status.UNKNOWN,
-                "no route of the main table leads there: another table (ip rule) is not read",
+                "no route leads there: both may lie on one link all the same",
             ),
         ),
         remedy="Make the GIDs alike (MC_GID_INDEX of RoCE v2 over IPv4 on all nodes), or add the "
@@ -99,7 +99,7 @@ RAIL_CHECKS = (
             (Status.WARN, "pairs of one name have no way, and others have"),
             (
                 Status.UNKNOWN,
-                "no route of the main table leads there: another table (ip rule) is not read",
+                "no route leads there: both may lie on one link all the same",
             ),
         ),
         remedy="Compare the named device's address, GID and link with those of a good node.",

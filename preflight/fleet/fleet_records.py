@@ -92,11 +92,13 @@ class RailShape(NamedTuple):
 
 
 class NodeRail(NamedTuple):
-    """addresses: with their prefix, ``10.0.0.1/24``; gid: as text, "" without one."""
+    """addresses: with their prefix, ``10.0.0.1/24``; gid: as text, "" without one. exits: see
+    ``node_rails.Rail``; None where the report does not say."""
 
     shape: RailShape
     gid: str
     addresses: tuple[str, ...]
+    exits: tuple[str, ...] | Unread | None = None
 
 
 class Route(NamedTuple):
@@ -124,6 +126,10 @@ class NodeLaunch(NamedTuple):
     ports: tuple[tuple[str, int], ...]
     mtu_limit_bytes: int | Unread | None
     affinity: str = ""
+
+
+# Why a check's answer has no rails.
+OF_CHECK = Unread("a check's answer has no addresses")
 
 
 class NodeRow(NamedTuple):
@@ -227,9 +233,12 @@ class Fleet(NamedTuple):
 
     @property
     def without_facts(self) -> list[int]:
-        """Nodes with an answer of ``check --json``: there is nothing to hold against others."""
+        """Nodes with an answer of ``check --json``: there is nothing to hold against others. One
+        that gave no report at all is none of these: that is a finding."""
         return [
-            at for at, node in enumerate(self.nodes) if node.row is not None and not node.row.whole
+            at
+            for at, node in enumerate(self.nodes)
+            if node.row is not None and node.row.rails == OF_CHECK
         ]
 
 

@@ -16,6 +16,16 @@ COLOURS = {"fail": "red", "unknown": "magenta", "warn": "yellow", "pass": "green
 LONGEST_NODES = 60
 LONGEST_VALUE = 72
 MOST_OF_ONE_CHECK = 3
+# A node without a report has but one finding, and its words are all that there is to go by.
+MOST_OF_ABSENCE = 8
+ABSENCE = (
+    "fleet.ssh",
+    "fleet.timeout",
+    "fleet.tool",
+    "fleet.python",
+    "fleet.folder",
+    "fleet.report",
+)
 MOST_ROWS = 30
 MOST_VARIANTS = 4
 
@@ -94,7 +104,8 @@ def _findings(fleet: Fleet, head: str, said: Sequence[Said], paint: Paint, width
     more: dict[tuple[str, str], set[int]] = {}
     for one in said:
         key = (one.finding.check, one.finding.status)
-        if shown.get(key, 0) >= MOST_OF_ONE_CHECK or sum(shown.values()) >= MOST_ROWS:
+        most = MOST_OF_ABSENCE if one.finding.check in ABSENCE else MOST_OF_ONE_CHECK
+        if shown.get(key, 0) >= most or sum(shown.values()) >= MOST_ROWS:
             more.setdefault(key, set()).update(one.nodes)
             continue
         shown[key] = shown.get(key, 0) + 1

@@ -56,8 +56,20 @@ def rails(rows: Any, keep: Callable[[Any], Any]) -> tuple[NodeRail, ...] | Unrea
             fact_field(row, "addresses", where, int)
             addresses = []
         gid = fact_field(row, "gid", where, str)
-        found.append(NodeRail(keep(shape), gid if isinstance(gid, str) else "", tuple(addresses)))
+        known = gid if isinstance(gid, str) else ""
+        found.append(NodeRail(keep(shape), known, tuple(addresses), _exits(row, where)))
     return tuple(found)
+
+
+def _exits(row: dict[str, Any], where: str) -> tuple[str, ...] | Unread | None:
+    value = row.get("exits")
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        return unread_field(value, f"{where}.exits")
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise WrongError(Trouble.WRONG, f"{where}: exits is no list of texts")
+    return tuple(value)
 
 
 def routes(rows: Any) -> tuple[Route, ...] | Unread:

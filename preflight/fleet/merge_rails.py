@@ -6,9 +6,9 @@ Which device reaches which is not judged here; a rail is held against the same d
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.fleet.fleet_records import (
     FleetFinding,
@@ -32,6 +32,15 @@ _MASKS = {str(prefix): (1 << 32) - (1 << 32 - prefix) for prefix in range(1, 32)
 _OCTETS = frozenset(map(str, range(256)))
 
 Rows = Sequence[tuple[int, NodeRow]]
+
+
+class Out(NamedTuple):
+    """A rail's interface, and what is behind it by all tables, where the report says that."""
+
+    netdev: str
+    exits: tuple[str, ...] | None
+
+
 Blamed = tuple[FleetFinding, Sequence[int]]
 
 
@@ -124,7 +133,7 @@ def _anywhere(address: str) -> bool:
 
 def _subnets(rows: Rows) -> Iterator[Blamed]:
     """The same device of two nodes in two subnets needs a route, out of that device's interface."""
-    rails: dict[tuple[str, int], dict[str, dict[int, str]]] = {}
+    rails: dict[tuple[str, int], dict[str, dict[int, Out]]] = {}
     for at, row in rows:
         for rail in _rails(row):
             netdev = rail.shape.netdev if isinstance(rail.shape.netdev, str) else ""
@@ -132,7 +141,9 @@ def _subnets(rows: Rows) -> Iterator[Blamed]:
                 subnet = subnet_of(written)
                 if subnet is not None:
                     of_rail = rails.setdefault((rail.shape.device, rail.shape.port), {})
-                    of_rail.setdefault(subnet, {})[at] = netdev
+                    of_rail.setdefault(subnet, {})[at] = Out(
+                        netdev, None if isinstance(rail.exits, Unread) else rail.exits
+                    )
     machines = dict(rows)
     found: dict[FleetFinding, tuple[list[str], Sequence[int]]] = {}
     for (device, _), subnets in rails.items():
@@ -148,34 +159,36 @@ def _subnets(rows: Rows) -> Iterator[Blamed]:
 
 
 def _unrouted(
-    subnets: Mapping[str, Mapping[int, str]], machines: Mapping[int, NodeRow]
+    subnets: Mapping[str, Mapping[int, Out]], machines: Mapping[int, NodeRow]
 ) -> Iterator[Blamed]:
-    """Nodes of other subnets than most, whose main table does not lead from the rail to those."""
+    """Nodes of other subnets than most, whose tables do not lead from the rail to those."""
     if len(subnets) < 2:
         return
     usual, *others = sorted(subnets, key=lambda name: (-len(subnets[name]), name))
     unread: set[int] = set()
-    cut: dict[str, tuple[list[str], set[int]]] = {}
+    cut: dict[tuple[str, bool], tuple[list[str], set[int]]] = {}
     for subnet in others:
-        for at, netdev in subnets[subnet].items():
+        for at, out in subnets[subnet].items():
             routes = machines[at].routes
             if at in subnets[usual]:
                 continue
-            if isinstance(routes, Unread):
+            if isinstance(routes, Unread) and out.exits is None:
                 unread.add(at)
-            elif not _routed(routes, netdev, usual):
+            elif not _routed(routes, out, usual):
                 # A fabric may have a subnet for each link: one finding, not ten thousand.
-                names, places = cut.setdefault(netdev, ([], set()))
+                key = out.netdev, out.exits is not None
+                names, places = cut.setdefault(key, ([], set()))
                 names.append(subnet)
                 places.add(at)
     need = f"{usual}, as most nodes, or a route to it"
-    for netdev, (names, places) in cut.items():
+    for (netdev, all_read), (names, places) in cut.items():
         some = ", ".join(dict.fromkeys(names[:MOST_SUBNETS]))
         more = " and others" if len(set(names)) > MOST_SUBNETS else ""
         have = f"{some}{more}, no route to {usual} out of {netdev or 'its interface'}"
+        other = "" if all_read else "or a route of another table (ip rule) leads to it, "
         text = (
             "without a route the kernel asks for the address on the rail's own link: it is there, "
-            "or a route of another table (ip rule) leads to it, or nothing does: fleet pairs tells"
+            f"{other}or nothing does: fleet pairs tells"
         )
         yield FleetFinding("fleet.subnet", "unknown", "", have, need, text), sorted(places)
     if unread:
@@ -184,13 +197,16 @@ def _unrouted(
         yield FleetFinding("fleet.subnet", "unknown", "", have, need, text), sorted(unread)
 
 
-def _routed(routes: tuple[Route, ...], netdev: str, subnet: str) -> bool:
-    """Whether the main table leads from ``netdev`` to ``subnet``."""
+def _routed(routes: tuple[Route, ...] | Unread, out: Out, subnet: str) -> bool:
+    """Whether all tables lead to ``subnet``; the main table, where the others are not known."""
     wanted = _network(subnet)
-    return wanted is not None and any(
-        route.interface == netdev and _covers(_network(route.destination), wanted)
-        for route in routes
-    )
+    if out.exits is not None:
+        leads: Iterable[str] = out.exits
+    elif isinstance(routes, Unread):
+        return False
+    else:
+        leads = (route.destination for route in routes if route.interface == out.netdev)
+    return wanted is not None and any(_covers(_network(one), wanted) for one in leads)
 
 
 def _covers(network: IPv4Network | IPv6Network | None, wanted: IPv4Network | IPv6Network) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from preflight.fleet.fleet_records import (
+    OF_CHECK,
     STATUSES,
     FleetFinding,
     NodeRow,
@@ -179,7 +180,7 @@ class Reading:
             self.tables.keep_numbers(sorted(set(findings))),
             array("I"),
             array("I"),
-            Unread("a check's answer has no addresses"),
+            OF_CHECK,
             Unread("a check's answer has no routes"),
             None,
             False,

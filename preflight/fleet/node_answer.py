@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from preflight.fleet.node_report import SCHEMA, Json, absent, required_keys
 from preflight.fleet.node_script import (
     LEAST_PYTHON,
+    NO_ADDRESS,
     NO_FOLDER,
     NO_PYTHON,
     NO_TOOL,
@@ -36,7 +37,7 @@ LONGEST_LINE = 300
 _ADVICE = (
     (
         "host key verification failed",
-        "compare the node's host key and put it into known_hosts, as: ssh-keyscan NODE",
+        "compare the node's host key and put it into known_hosts (ssh-keyscan prints it)",
     ),
     ("remote host identification has changed", "the node's host key is not the one known of it"),
     ("permission denied", "put your public key on the node, or give --user or --ssh-options"),
@@ -65,7 +66,8 @@ def lacks_tool(answer: Answer) -> bool:
     if end == NO_TOOL:
         return True
     said = b"\n".join(answer.error)
-    return end == "64" and b"No such command" in said and _report_line(answer) is None
+    older = b"No such command" in said or b"No such option" in said
+    return end == "64" and older and _report_line(answer) is None
 
 
 def report_of(answer: Answer, timeout_seconds: float) -> Json:
@@ -97,13 +99,16 @@ def _not_reached(answer: Answer) -> Json:
         text = f"the gateway of ClusterShell's tree that leads to it gave up{_said(answer)}"
         return absent(answer.node, SSH, text)
     if answer.code != SSH_FAILED:
-        text = f"the login shell ended with exit code {answer.code}{_said(answer)}"
+        # A shell that lets nobody in says so on either (nologin: on standard output).
+        own = _said(answer) or _said(answer._replace(error=answer.lines))
+        text = f"the login shell ended with exit code {answer.code}{own}"
         return absent(answer.node, REPORT, text)
     said = [_clean(line) for line in answer.error]
     for key, advice in _ADVICE:
         for line in said:
             if key in line.lower():
-                return absent(answer.node, SSH, f"{line.removeprefix('ssh: ')}: {advice}")
+                said_so = line.removeprefix("ssh: ").rstrip(".")
+                return absent(answer.node, SSH, f"{said_so}: {advice}")
     return absent(answer.node, SSH, f"ssh failed{_said(answer) or ': no reason given'}")
 
 
@@ -118,6 +123,9 @@ def _not_run(answer: Answer, end: str) -> Json:
         have = f"Python {rest}" if rest else "no python3"
         text = "its python3 cannot run what is carried there: give another with --remote-python"
         return absent(node, PYTHON, text, have, f"Python {least} or newer")
+    if word == NO_ADDRESS:
+        text = "ssh reached it at another address than before: two machines answer to its name"
+        return absent(node, REPORT, text)
     if word == NO_FOLDER:
         text = f"nothing can be unpacked there{_said(answer)}"
         return absent(node, FOLDER, text, need="a temporary folder and tar")

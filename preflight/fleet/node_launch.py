@@ -18,7 +18,7 @@ The keys of a report's ``launch``; each value that is not known is ``{"unknown":
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from checks.c_numbers import leading_integer
@@ -48,7 +48,7 @@ def node_launch(seen: Judged) -> Json | None:
         "hosts": needs.hosts,
         "mooncake_version": needs.mooncake_version,
         "sglang_version": needs.sglang_version,
-        "protocol": plain(_protocol(sizing)),
+        "protocol": plain(protocol_of(sizing)),
         "masters": _masters(needs),
         "services": [
             [service.kind, _address(service), service.own]
@@ -60,7 +60,7 @@ def node_launch(seen: Judged) -> Json | None:
         "registered_bytes": plain(_sum(one.registered_bytes for one in needs.processes)),
         "hugetlb_bytes": plain(_sum(one.hugetlb_bytes for one in needs.processes)),
         "mtu_limit_bytes": _mtu_limit_bytes(needs),
-        "affinity": _affinity(needs),
+        "affinity": affinity_of(needs),
         "ports": [[port.what, plain(port.port)] for port in needs.ports],
         "processes": [process.name for process in needs.processes],
         "offload_paths": [
@@ -83,7 +83,8 @@ def _stores(sizing: SourceSizing) -> list[int] | Unknown:
     return sizing.inputs.most
 
 
-def _protocol(sizing: SourceSizing) -> str | Unknown:
+def protocol_of(sizing: SourceSizing) -> str | Unknown:
+    """Of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
     found: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -100,12 +101,16 @@ def _protocol(sizing: SourceSizing) -> str | Unknown:
 
 
 def _mtu_limit_bytes(needs: LaunchNeeds) -> int | None:
-    asked = [leading_integer(one.environment.get("MC_MTU", "")) for one in needs.rdma_processes]
-    taken = [one if one in MTUS_BYTES else DEFAULT_MTU_BYTES for one in asked]
-    return min((one for one in taken if one is not None), default=None)
+    return min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None)
 
 
-def _affinity(needs: LaunchNeeds) -> str | None:
+def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
+    """MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
+    asked = leading_integer(environment.get("MC_MTU", ""))
+    return asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
+
+
+def affinity_of(needs: LaunchNeeds) -> str | None:
     """As config.cpp of Mooncake takes the two variables: both of them together are neither."""
     found = set()
     for process in needs.rdma_processes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.facts import Facts
@@ -11,10 +12,12 @@ from checks.launch_needs import LaunchNeeds
 from checks.rdma_facts import Nic, RdmaFacts
 from checks.rdma_gids import choose_gid
 from checks.rdma_ports import Port
-from checks.rdma_use import uses
+from checks.rdma_problems import port_of
+from checks.rdma_use import Use, uses
 from checks.root import Root
+from checks.routing import Routing, exits
 from checks.unknown import Unknown
-from checks.version_text import release_of
+from checks.version_text import Release, release_of
 
 ROUTES = "/proc/net/route"
 ROUTES_IPV6 = "/proc/net/ipv6_route"
@@ -32,7 +35,9 @@ class Rail(NamedTuple):
     used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
     link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
     those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
-    without. addresses: ``10.0.0.1/24``, those of the interface.
+    without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
+    that interface for the GID's address, by all tables in the order of ``ip rule``; None where
+    there is no GID, or it is that of an InfiniBand port.
     """
 
     device: str
@@ -48,6 +53,7 @@ class Rail(NamedTuple):
     netdev: str | Unknown
     netdev_mtu_bytes: int | Unknown | None
     addresses: tuple[str, ...] | Unknown
+    exits: tuple[str, ...] | Unknown | None = None
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
@@ -57,32 +63,77 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
         return rdma
     if isinstance(rdma.nics, Unknown):
         return () if rdma.nics.absent else rdma.nics
-    return tuple(_rails(rdma, needs))
+    network = facts.topic("network")
+    routing = network if isinstance(network, Unknown) else network.routing
+    return tuple(with_exits(rail, routing) for rail in _rails(rdma, needs))
+
+
+def with_exits(rail: Rail, routing: Routing | Unknown) -> Rail:
+    """What is behind its interface, where it speaks from an address of that."""
+    if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
+        return rail
+    if rail.link_layer != "Ethernet":
+        return rail
+    if isinstance(routing, Unknown):
+        return rail._replace(exits=Unknown(routing.reason))
+    address = ipaddress.ip_address(rail.gid)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    found = exits(routing, str(mapped or address), rail.netdev)
+    if not isinstance(found, Unknown):
+        kept = [one for one in found if not one.startswith(("fe80:", "ff"))]
+        found = tuple(kept[:MOST_ROUTES])
+    return rail._replace(exits=found)
 
 
 def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
-    used: set[str] = set()
+    taken: dict[tuple[str, int], Use] = {}
     doubt: Unknown | None = None
-    for use in uses(rdma, needs) if needs is not None else ():
+    found = [] if needs is None else uses(rdma, needs)
+    for use in found:
         if isinstance(use.devices.names, Unknown):
             doubt = use.devices.names
         else:
-            used.update(use.devices.names)
+            for name in use.devices.names:
+                taken.setdefault((name, port_of(use.environment)), use)
+    release = None if needs is None else release_of(needs.mooncake_version)
     for nic in rdma.present:
-        takes: bool | Unknown | None = None
-        if needs is not None:
-            takes = True if nic.name in used else doubt
-            takes = False if takes is None else takes
         for port in () if isinstance(nic.ports, Unknown) else nic.ports:
-            yield _rail(rdma, nic, port, needs, takes)
+            use_of = taken.get((nic.name, port.number))
+            takes: bool | Unknown | None = None
+            if needs is not None:
+                takes = doubt if use_of is None and doubt is not None else use_of is not None
+            environment = (use_of or found[0]).environment if found else {}
+            yield rail_of(rdma, nic, port, environment, release, takes)
 
 
-def _rail(
-    rdma: RdmaFacts, nic: Nic, port: Port, needs: LaunchNeeds | None, used: bool | Unknown | None
+def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Use]]:
+    """Each port that the launch takes, once for each use that takes another GID or MTU of it. A
+    use whose devices are not known has none here."""
+    release = release_of(needs.mooncake_version)
+    seen: list[tuple[Rail, str]] = []
+    for use in uses(rdma, needs):
+        names = use.devices.names
+        for nic in rdma.present:
+            port = nic.port(port_of(use.environment))
+            if isinstance(names, Unknown) or nic.name not in names or not isinstance(port, Port):
+                continue
+            rail = rail_of(rdma, nic, port, use.environment, release, True)
+            mtu = use.environment.get("MC_MTU", "")
+            if (rail, mtu) not in seen:
+                seen.append((rail, mtu))
+                yield rail, use
+
+
+def rail_of(
+    rdma: RdmaFacts,
+    nic: Nic,
+    port: Port,
+    environment: Mapping[str, str],
+    release: Release | None,
+    used: bool | Unknown | None,
 ) -> Rail:
-    processes = () if needs is None else needs.rdma_processes
-    environment = processes[0].environment if processes else {}
-    choice = choose_gid(port, environment, release_of(needs.mooncake_version) if needs else None)
+    """A port as a process with this environment takes it."""
+    choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     rail = Rail(
         nic.name,
@@ -137,7 +188,7 @@ class Route(NamedTuple):
 def routes(root: Root) -> tuple[Route, ...] | Unknown:
     """The main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
 
-    Other tables (``ip rule``) are not read: they are seldom, and /proc does not show them.
+    What other tables lead to is in each rail's ``exits``.
     """
     four = root.text(ROUTES)
     if isinstance(four, Unknown):
@@ -184,6 +235,4 @@ def _ipv6_routes(lines: list[str]) -> Iterator[Route]:
 
 
 def _ipv6(digits: str) -> str:
-    import ipaddress
-
     return str(ipaddress.IPv6Address(bytes.fromhex(digits)))

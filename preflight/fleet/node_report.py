@@ -19,9 +19,9 @@ of a report, all of which every report has (the last is for errors alone):
 - ``facts``: what like nodes share, flat: name -> text, whole number or boolean (see
   ``node_facts``). ``unknown_facts``: name -> why it could not be read. A name in neither: the node
   has no such thing.
-- ``rails``: the RDMA ports with their addresses (see ``node_rails.Rail``), or ``{"unknown":
-  reason}``. ``routes``: rows of the IPv4 and IPv6 routing tables that lead out of an interface:
-  ``[destination/prefix, gateway or "", interface]``, or ``{"unknown": reason}``.
+- ``rails``: the RDMA ports with their addresses and ways out (see ``node_rails.Rail``), or
+  ``{"unknown": reason}``. ``routes``: rows of the main IPv4 and IPv6 routing tables that lead out
+  of an interface: ``[destination/prefix, gateway or "", interface]``, or ``{"unknown": reason}``.
 - ``launch``: what the launch does on this node (see ``node_launch``); None without one.
 - ``error``: with status ``error`` alone: why there is no verdict.
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 SAYS = "@mooncake-preflight"
 # What the script says at its end where the program never ran; else its exit code.
 NO_FOLDER, NO_PYTHON, OLD_PYTHON, NO_TOOL = "no-folder", "no-python", "old-python", "no-tool"
+# Or where the node was reached at another address than it said before.
+NO_ADDRESS = "no-address"
 LEAST_PYTHON = (3, 10)
 TOOL = "tool.pyz"
 SCRIPT = "run.sh"
@@ -72,19 +74,39 @@ set -- {tool} {words}"""
 
 def found_script(tool: Sequence[str], words: Sequence[str]) -> str:
     """For a node that has the program: ``tool`` are the words that start it."""
-    find = _FOUND.format(
+    return _SCRIPT.format(says=SAYS, find=finds(tool, words))
+
+
+def carried_script(python: str, words: Sequence[str]) -> str:
+    """For a node that gets the program with its launch."""
+    return _SCRIPT.format(says=SAYS, find=carries(python, words))
+
+
+def addressed_script(each: Mapping[str, str]) -> str:
+    """One for all nodes, in which each finds its own part by the address that ssh reached it at.
+
+    each: address -> what ``finds`` or ``carries`` says.
+    """
+    parts = [f"{shlex.quote(address)})\n{part}\n;;" for address, part in each.items()]
+    other = f"*) echo '{SAYS} end {NO_ADDRESS}'; exit 0 ;;"
+    find = "\n".join(["set -- $SSH_CONNECTION", 'case "$3" in', *parts, other, "esac"])
+    return _SCRIPT.format(says=SAYS, find=find)
+
+
+def finds(tool: Sequence[str], words: Sequence[str]) -> str:
+    """The part of a script that makes the program there the command to run."""
+    return _FOUND.format(
         first=shlex.quote(tool[0]),
         says=SAYS,
         no_tool=NO_TOOL,
         tool=shlex.join(tool),
         words=shlex.join(words),
     )
-    return _SCRIPT.format(says=SAYS, find=find)
 
 
-def carried_script(python: str, words: Sequence[str]) -> str:
-    """For a node that gets the program with its launch."""
-    find = _CARRIED.format(
+def carries(python: str, words: Sequence[str]) -> str:
+    """The part of a script that makes the program that was taken along the command to run."""
+    return _CARRIED.format(
         python=shlex.quote(python),
         says=SAYS,
         no_python=NO_PYTHON,
@@ -93,7 +115,6 @@ def carried_script(python: str, words: Sequence[str]) -> str:
         tool=TOOL,
         words=shlex.join(words),
     )
-    return _SCRIPT.format(says=SAYS, find=find)
 
 
 def packed(files: Mapping[str, bytes], script: str) -> bytes:

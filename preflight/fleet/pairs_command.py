@@ -9,16 +9,21 @@ from preflight.fleet.fleet_check import NO_CLUSTERSHELL, Where, sets_of
 from preflight.fleet.pairs_matrix import Matrix, matrix_object, matrix_text
 from preflight.fleet.pairs_rounds import Asked, run_rounds
 from preflight.fleet.pairs_schedule import default_rounds, round_count
+from preflight.fleet.sent_launch import launch_alone
+from preflight.host_source import LaunchWords
 from preflight.output import columns, painter, say, say_json
 from preflight.usage_error import UsageError
 
 # As ClusterShell's own.
 DEFAULT_FANOUT = 64
+LONGEST_LAUNCH = 200
 
 
 class PairsRequest(NamedTuple):
-    """rounds: None for as many as are sensible. carry: auto, always, never."""
+    """rounds: None for as many as are sensible. carry: auto, always, never. asked: what each pair
+    tries, but for the launch."""
 
+    launch: LaunchWords
     where: Where
     asked: Asked
     rounds: int | None
@@ -46,6 +51,8 @@ def run_pairs(request: PairsRequest) -> int:
         raise UsageError(
             f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"
         )
+    sent = launch_alone(request.launch)
+    asked = request.asked._replace(launch=sent)
     tool = tool_of(request.remote_command, request.remote_python, request.carry)
     fanout = where.fanout or DEFAULT_FANOUT
     # Both ends of a pair are up at once, or they wait for each other.
@@ -54,13 +61,18 @@ def run_pairs(request: PairsRequest) -> int:
     rounds = min(request.rounds or default_rounds(len(nodes)), whole)
     progress = _Progress()
     try:
-        run = run_rounds(
-            nodes, tool, request.carry, rounds, fanout // 2, request.asked, ssh, progress.show
-        )
+        run = run_rounds(nodes, tool, request.carry, rounds, fanout // 2, asked, ssh, progress.show)
     finally:
         progress.clear()
     matrix = Matrix(
-        nodes, run.outcomes, run.rounds_run, rounds, whole, run.met.addresses, run.stopped
+        nodes,
+        run.outcomes,
+        run.rounds_run,
+        rounds,
+        whole,
+        run.met.addresses,
+        run.stopped,
+        _called(request.launch),
     )
     if request.as_json:
         say_json(matrix_object(matrix))
@@ -72,6 +84,11 @@ def run_pairs(request: PairsRequest) -> int:
     elif rounds < whole:
         say(f"mooncake-preflight: each meets each in {whole} rounds: --rounds {whole}", err=True)
     return matrix.exit_code
+
+
+def _called(launch: LaunchWords) -> str:
+    """The file that it is, or the beginning of the command."""
+    return " ".join(launch.words)[:LONGEST_LAUNCH]
 
 
 class _Progress:

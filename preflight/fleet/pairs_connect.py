@@ -1,4 +1,4 @@
-"""``mooncake-preflight fleet pair-connect``: each pair of ports of two nodes tried, once."""
+"""``mooncake-preflight fleet pair-connect``: each pair of ports of two nodes, both ways."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from preflight.fleet.fleet_records import NodeRail
-from preflight.fleet.pairs_cause import cause
+from preflight.fleet.pairs_direction import Fate, cause_of, fate
+from preflight.fleet.pairs_launch import Held, holding, part_of
 from preflight.fleet.pairs_listen import SILENCE_SECONDS, ended_after
-from preflight.fleet.pairs_node import Known, connection, known, own_facts
+from preflight.fleet.pairs_node import Known, Used, connection, known, own_facts, pairs_of
 from preflight.fleet.pairs_records import (
+    BACK,
     HERE,
-    PROTOCOL,
+    TALK,
     THERE,
     VERBS,
     WRITE,
     Failure,
+    Flow,
     Json,
     PairAnswer,
     PairError,
+    Port,
     PortTried,
     Stream,
     Tried,
@@ -31,23 +34,26 @@ from preflight.fleet.pairs_records import (
     written,
 )
 from preflight.fleet.pairs_verbs import BUFFER_BYTES, SMALL_BYTES, Connection, End
+from preflight.fleet.pairs_writes import MOST_WRITES, SMALL_WRITES, port_tried, writes
 from preflight.fleet.rails import way
+from preflight.host_source import LaunchWords
 from preflight.output import columns, painter, say, say_json
 from preflight.probes.probe_verbs import VerbsError
 
-# The first write pays for what the devices set up; the shortest of these is the way itself.
-SMALL_WRITES = 5
 # Both ends may be started at once: the other one is up in a moment.
 PAUSE_SECONDS = 0.25
 SAME, ANY = "same", "any"
 # What is said where the two nodes meet and there is nothing to write over.
 NO_PORT = "has no RDMA port with a GID"
+# What the end that connects holds open, to be connected to in turn.
+OWN_PORT = "the port of this test"
 
 
 class ConnectRequest(NamedTuple):
-    """pairs: of equal names alone, or any with any. ports: of TCP, to be connected to.
-
-    wait_seconds: for the other side to listen at all.
+    """pairs: of equal names alone, any with any, or "" for as the launch has it. ports: of TCP,
+    to be connected to. own_address: at which the other side connects in turn; "" for that of the
+    connection. wait_seconds: for the other side to listen at all. mtu_limit_bytes: None for the
+    launch's own.
     """
 
     address: str
@@ -57,9 +63,11 @@ class ConnectRequest(NamedTuple):
     ports: Sequence[int]
     seconds: float
     wait_seconds: float
-    mtu_limit_bytes: int
+    mtu_limit_bytes: int | None
     as_json: bool
     color: str
+    own_address: str = ""
+    launch: LaunchWords = LaunchWords()
 
 
 def run_connect(request: ConnectRequest) -> int:
@@ -80,25 +88,103 @@ def run_connect(request: ConnectRequest) -> int:
 
 
 def pair_answer(request: ConnectRequest) -> PairAnswer:
-    """What was tried until the time was over, or the other side was gone."""
-    deadline = time.monotonic() + request.seconds
-    peer = f"{request.address}:{request.port}"
-    ports = tuple(_port(request.address, port, deadline) for port in request.ports)
-    tried: list[Tried] = []
+    """What was tried until the time was over, or the other side was gone. Raises UsageError."""
+    talk = _Talk(request)
     try:
-        facts = own_facts()
-        with _connected(request, deadline) as (link, connected):
-            try:
-                link.settimeout(SILENCE_SECONDS)
-                with link.makefile("rwb") as stream:
-                    for one in _all(stream, facts, request, deadline):
-                        tried.append(one)  # noqa: PERF402 - what there is when it ends early
-                    send(stream, {"done": True})
-            except (PairError, OSError) as error:
-                return PairAnswer(peer, connected, tuple(tried), ports, str(error))
+        talk.run()
     except (PairError, OSError, UnicodeError) as error:
-        return PairAnswer(peer, None, tuple(tried), ports, f"{peer}: {error}")
-    return PairAnswer(peer, connected, tuple(tried), ports, "")
+        peer = "" if talk.connected is not None else f"{talk.peer}: "
+        talk.error = f"{peer}{error or 'no answer'}"
+    return PairAnswer(
+        talk.peer, talk.connected, tuple(talk.tried), tuple(talk.ports), talk.error, talk.over
+    )
+
+
+class _Talk:
+    """One conversation; what it has come to is there whenever it ends."""
+
+    def __init__(self, request: ConnectRequest) -> None:
+        self._request = request
+        self._deadline = time.monotonic() + request.seconds
+        self.peer = f"{request.address}:{request.port}"
+        self.connected: float | None = None
+        self.tried: list[Tried] = []
+        self.ports: list[PortTried] = []
+        self.error = ""
+        self.over = "rdma"
+
+    def run(self) -> None:
+        """Raises PairError, OSError and UnicodeError of the connection, and UsageError."""
+        request = self._request
+        part = part_of(request.launch)
+        facts = own_facts(part, request.mtu_limit_bytes)
+        spans = () if part is None else part.ports
+        with _connected(request, self._deadline) as (link, seconds):
+            self.connected = seconds
+            own = request.own_address or link.getsockname()[0]
+            spans = ((OWN_PORT, request.port, request.port), *spans)
+            link.settimeout(SILENCE_SECONDS)
+            with holding(own, spans) as held, link.makefile("rwb") as stream:
+                self._talk(stream, facts, held, own)
+
+    def _talk(self, stream: Stream, facts: Json, held: tuple[Held, ...], own: str) -> None:
+        send(stream, {"protocol": TALK, "token": self._request.token, "address": own})
+        said = receive(stream)
+        if "error" in said or said.get("protocol") != TALK:
+            raise PairError(f"the other side refused: {str(said.get('error', said))[:200]}")
+        self._try_ports(stream, held, said)
+        self._try_rails(stream, facts, said)
+        send(stream, {"done": True})
+
+    def _try_ports(self, stream: Stream, held: tuple[Held, ...], said: Json) -> None:
+        """Those asked for, of either side; those that a launch has, where they were free."""
+        for port in self._request.ports:
+            self._try_port(port)
+            self._ask_port(stream, port, "")
+        for what, port in _held(said):
+            self._try_port(port, what)
+        for one in held:
+            self._ask_port(stream, one.port, one.what)
+
+    def _try_port(self, port: int, what: str = "") -> None:
+        self.ports.append(port_tried(self._request.address, port, self._deadline, what))
+
+    def _ask_port(self, stream: Stream, port: int, what: str) -> None:
+        send(stream, {"tcp": port})
+        said = receive(stream)
+        seconds = said.get("seconds")
+        took = float(seconds) if isinstance(seconds, int | float) else None
+        error = "" if took is not None else str(said.get("error") or "no answer")[:200]
+        self.ports.append(PortTried(port, took, error, what, BACK))
+
+    def _try_rails(self, stream: Stream, facts: Json, said: Json) -> None:
+        mine, theirs = known(facts), known(said)
+        if mine.over != theirs.over:
+            raise PairError(
+                f"the launch moves data over {mine.over or 'what no launch says'} on this node, "
+                f"and over {theirs.over or 'what no launch says'} on the other side"
+            )
+        if mine.over == "tcp":
+            self.over = "tcp"
+            return
+        for one, who in ((mine, "this node"), (theirs, "the other side")):
+            if one.wanting:
+                self.error = f"{who}: {one.wanting}"
+            elif not one.used:
+                raise PairError(f"{who} {NO_PORT}")
+        asked = self._request.pairs or ("" if mine.over else ANY)
+        for here, there in pairs_of(mine, theirs, asked):
+            if time.monotonic() > self._deadline:
+                raise PairError(f"the {self._request.seconds:g} s are over: not all was tried")
+            self.tried.append(_tried(stream, facts, (mine, here), (theirs, there)))
+
+
+def _held(said: Json) -> Iterator[tuple[str, int]]:
+    """Of what the other side says that it holds open, what can be."""
+    rows = said.get("held")
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, list) and len(row) == 2 and type(row[1]) is int:
+            yield str(row[0])[:40], row[1]
 
 
 @contextlib.contextmanager
@@ -107,8 +193,9 @@ def _connected(request: ConnectRequest, deadline: float) -> Iterator[tuple[socke
     waited_for = min(deadline, time.monotonic() + request.wait_seconds)
     while True:
         started = time.monotonic()
+        left = max(0.1, min(deadline - started, SILENCE_SECONDS))
         try:
-            link = socket.create_connection((request.address, request.port), _left(deadline))
+            link = socket.create_connection((request.address, request.port), left)
             break
         except ConnectionRefusedError:
             if time.monotonic() > waited_for:
@@ -118,88 +205,108 @@ def _connected(request: ConnectRequest, deadline: float) -> Iterator[tuple[socke
         yield link, time.monotonic() - started
 
 
-def _left(deadline: float) -> float:
-    return max(0.1, min(deadline - time.monotonic(), SILENCE_SECONDS))
-
-
-def _port(address: str, port: int, deadline: float) -> PortTried:
-    started = time.monotonic()
-    try:
-        socket.create_connection((address, port), _left(deadline)).close()
-    except (OSError, UnicodeError) as error:
-        return PortTried(port, None, str(error) or "no answer")
-    return PortTried(port, time.monotonic() - started, "")
-
-
-def _all(stream: Stream, facts: Json, request: ConnectRequest, deadline: float) -> Iterator[Tried]:
-    send(stream, {"protocol": PROTOCOL, "token": request.token})
-    said = receive(stream)
-    if "error" in said or said.get("protocol") != PROTOCOL:
-        raise PairError(f"the other side refused: {str(said.get('error', said))[:200]}")
-    mine, theirs = known(facts), known(said)
-    for lacking, who in ((mine, "this node"), (theirs, "the other side")):
-        if not lacking.rails:
-            raise PairError(f"{who} {NO_PORT}")
-    for rail in mine.rails:
-        for peer in theirs.rails:
-            if request.pairs == SAME and rail.shape.device != peer.shape.device:
-                continue
-            if time.monotonic() > deadline:
-                raise PairError(f"the {request.seconds:g} s are over: not all pairs were tried")
-            yield _tried(stream, facts, (mine, rail), (theirs, peer), request.mtu_limit_bytes)
-
-
 def _tried(
-    stream: Stream,
-    facts: Json,
-    here: tuple[Known, NodeRail],
-    there: tuple[Known, NodeRail],
-    mtu_limit_bytes: int,
+    stream: Stream, facts: Json, here: tuple[Known, Used], there: tuple[Known, Used]
 ) -> Tried:
-    ports = here[0].port(here[1]), there[0].port(there[1])
     judged = way(here[0].lane(here[1]), there[0].lane(there[1]))
-    device, number = ports[0].device, ports[0].port
-    seconds: list[float] = []
+    ports = [here[1].port, there[1].port]
+    out = _flow(stream, facts, here[1], there[1], ports, None)
+    back = None
+    if fate(out) is not Fate.UNCONNECTED:
+        # Where nothing arrives, one write tells whether anything does the other way.
+        count = 1 if fate(out) is not Fate.PASSES and out.small_seconds is None else MOST_WRITES
+        back = _flow(stream, facts, here[1], there[1], ports, count)
+    made = Tried(ports[0], ports[1], judged, out, back)
+    return made._replace(cause=cause_of(made))
+
+
+def _flow(
+    stream: Stream, facts: Json, here: Used, there: Used, ports: list[Port], back: int | None
+) -> Flow:
+    """One direction over a connection of its own. back: how many writes of the other side, None
+    for our own. ``ports`` get the path MTUs that the two ends take."""
+    shape = there.rail.shape
+    asked: dict[str, Any] = {
+        "device": shape.device,
+        "port": shape.port,
+        "gid_index": there.gid_index,
+    }
+    if back is not None:
+        asked["back"] = back
     try:
-        made = connection(facts, device, number, mtu_limit_bytes)
-        ports = ports[0]._replace(mtu_bytes=made.end.mtu_bytes), ports[1]
-        try:
-            failure, other = _written(stream, made, ports[1].device, ports[1].port, seconds)
-        finally:
-            made.close()
-        if other is not None:
-            ports = ports[0], ports[1]._replace(mtu_bytes=other.mtu_bytes)
+        made = connection(facts, here.rail.shape.device, here.rail.shape.port, here.gid_index)
+    except VerbsError as error:
+        return Flow(failure=Failure(HERE, VERBS, error.call, error.errno))
+    try:
+        ports[0] = ports[0]._replace(mtu_bytes=made.end.mtu_bytes)
+        send(stream, {**asked, "end": written(made.end)})
+        said = _said(stream)
+        if "failure" in said:
+            return Flow(failure=_of_call(said["failure"]))
+        other = end_of(said.get("end"))
+        ports[1] = ports[1]._replace(mtu_bytes=other.mtu_bytes)
+        return _ours(stream, made, other) if back is None else _theirs(stream, made, other)
+    finally:
+        made.close()
+
+
+def _ours(stream: Stream, made: Connection, other: End) -> Flow:
+    seconds: list[float] = []
+    failure = None
+    try:
+        made.connect(other)
+        failed = writes(made, other, MOST_WRITES, seconds)
+        failure = None if failed is None else Failure(HERE, WRITE, "write", *failed)
     except VerbsError as error:
         failure = Failure(HERE, VERBS, error.call, error.errno)
-    why = "" if failure is None else cause(failure, *ports, judged)
+    send(stream, {"done": True})
+    arrived = _said(stream).get("arrived")
+    known_to_be = arrived if arrived in (0, SMALL_BYTES, BUFFER_BYTES) else None
+    return _timed(seconds, failure, known_to_be if type(arrived) is int else None)
+
+
+def _theirs(stream: Stream, made: Connection, other: End) -> Flow:
+    try:
+        made.connect(other)
+    except VerbsError as error:
+        send(stream, {"ready": False})
+        return Flow(failure=Failure(HERE, VERBS, error.call, error.errno))
+    send(stream, {"ready": True})
+    said = _said(stream)
+    failed, rows = said.get("failure"), said.get("seconds")
+    times = rows if isinstance(rows, list) else []
+    seconds = [float(one) for one in times if type(one) in (int, float)]
+    if failed is None:
+        return _timed(seconds, None, made.arrived_bytes())
+    if isinstance(failed, list) and len(failed) == 2 and isinstance(failed[0], str):
+        return Flow(failure=_of_call(failed))
+    status, size = failed if isinstance(failed, list) and len(failed) == 2 else (None, SMALL_BYTES)
+    failure = Failure(
+        THERE,
+        WRITE,
+        "write",
+        status if type(status) is int else None,
+        size if size in (SMALL_BYTES, BUFFER_BYTES) else SMALL_BYTES,
+    )
+    return _timed(seconds, failure, made.arrived_bytes())
+
+
+def _timed(seconds: list[float], failure: Failure | None, arrived_bytes: int | None) -> Flow:
     small = min(seconds[:SMALL_WRITES], default=None)
     large = seconds[SMALL_WRITES] if len(seconds) > SMALL_WRITES else None
-    return Tried(*ports, judged, small, large, failure, why)
+    return Flow(small, large, failure, arrived_bytes)
 
 
-def _written(
-    stream: Stream, made: Connection, device: str, port: int, seconds: list[float]
-) -> tuple[Failure | None, End | None]:
-    """What became of the writes; their times are added to ``seconds``."""
-    send(stream, {"device": device, "port": port, "end": written(made.end)})
+def _of_call(failed: Any) -> Failure:
+    """What the other side says of a call that failed there."""
+    named = failed if isinstance(failed, list) and len(failed) == 2 else ["no reason given", None]
+    number = named[1] if type(named[1]) is int else None
+    return Failure(THERE, VERBS, str(named[0])[:60], number)
+
+
+def _said(stream: Stream) -> Json:
+    """Raises PairError, of what the other side could not do at all too."""
     said = receive(stream)
-    failed = said.get("failure")
-    if isinstance(failed, list) and len(failed) == 2:
-        number = failed[1] if isinstance(failed[1], int) else None
-        return Failure(THERE, VERBS, str(failed[0])[:60], number), None
     if "error" in said:
         raise PairError(f"the other side: {str(said['error'])[:200]}")
-    other = end_of(said.get("end"))
-    try:
-        try:
-            made.connect(other)
-        except VerbsError as error:
-            return Failure(HERE, VERBS, error.call, error.errno), other
-        for size in [SMALL_BYTES] * SMALL_WRITES + [BUFFER_BYTES]:
-            done = made.write(other, size)
-            if done.status != 0:
-                return Failure(HERE, WRITE, "write", done.status, size), other
-            seconds.append(done.seconds)
-    finally:
-        send(stream, {"done": True})
-    return None, other
+    return said

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU
-from preflight.launch_options import COLOR, refusing_usage
+from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU, mtu_of
+from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
 
 
 @click.command("pair-connect", context_settings=CONTEXT)
@@ -15,10 +15,8 @@ from preflight.launch_options import COLOR, refusing_usage
 @click.option(
     "--pairs",
     type=click.Choice(["any", "same"]),
-    default="any",
-    show_default=True,
-    help="Any port with any, as Mooncake pairs them; or those of one name, as it does with "
-    "MC_ENABLE_DEST_DEVICE_AFFINITY.",
+    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
+    "Default: as the launch has it, or any.",
 )
 @click.option(
     "--tcp",
@@ -26,7 +24,7 @@ from preflight.launch_options import COLOR, refusing_usage
     type=click.IntRange(1, 65535),
     multiple=True,
     metavar="PORT",
-    help="Connect to this port of the other node too; may be given again.",
+    help="Connect to this port of either node from the other too; may be given again.",
 )
 @click.option(
     "--seconds",
@@ -43,17 +41,26 @@ from preflight.launch_options import COLOR, refusing_usage
     show_default=True,
     help="Seconds for the other side to begin to listen.",
 )
+@click.option(
+    "--address",
+    "own_address",
+    default="",
+    metavar="ADDRESS",
+    help="Of this node, at which the other connects in turn. Default: that of the connection.",
+)
 @MTU
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @COLOR
 @click.argument("address")
 @click.argument("port", type=click.IntRange(1, 65535))
+@with_launch
 def pair_connect(**options: Any) -> int:
     """Write over each pair of RDMA ports of this node and another, and say which do not work.
 
     ADDRESS and PORT are those that pair-listen printed on the other node; over them the two agree.
-    Each pair gets a reliable connection, set up as Mooncake sets up its own, between the GIDs that
-    it takes; some writes of 64 B and one of 64 KiB go over it. Nothing else is sent anywhere.
+    Each pair gets reliable connections, set up as Mooncake sets up its own, between the GIDs that
+    it takes; some writes of 64 B and one of 64 KiB go over them each way. With a LAUNCH (after --)
+    its devices, GIDs, ports and MTU are those that are tried; both ends have to be given it.
 
     Exit codes: 0 all that was tried works; 2 something does not; 3 nothing could be tried; 64 usage
     error; 70 a defect of this program.
@@ -64,12 +71,14 @@ def pair_connect(**options: Any) -> int:
         options["address"],
         options["port"],
         options["token"],
-        options["pairs"],
+        options["pairs"] or "",
         options["ports"],
         options["seconds"],
         options["wait_seconds"],
-        int(options["mtu_limit_bytes"]),
+        mtu_of(options),
         options["as_json"],
         options["color"],
+        options["own_address"],
+        launch_words(options),
     )
     return int(refusing_usage(run_connect, request))

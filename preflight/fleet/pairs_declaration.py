@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from preflight.fleet.node_options import JSON, with_remote, with_ssh
-from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU
-from preflight.launch_options import COLOR, refusing_usage
+from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU, mtu_of
+from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
 
 # Of --timeout, what is left for the two ends beside ssh and the start of Python.
 LEAST_SECONDS = 10.0
@@ -34,9 +34,8 @@ LEAST_SECONDS = 10.0
 @click.option(
     "--pairs",
     type=click.Choice(["any", "same"]),
-    default="any",
-    show_default=True,
-    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY.",
+    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
+    "Default: as the launch has it, or any.",
 )
 @click.option(
     "--tcp",
@@ -44,7 +43,7 @@ LEAST_SECONDS = 10.0
     type=click.IntRange(1, 65535),
     multiple=True,
     metavar="PORT",
-    help="Connect to this port of the other node too; may be given again.",
+    help="Connect to this port of each node from the other too; may be given again.",
 )
 @click.option(
     "--port",
@@ -79,12 +78,18 @@ LEAST_SECONDS = 10.0
 @with_remote
 @JSON
 @COLOR
+@with_launch
 def pairs(**options: Any) -> int:
-    """Write over RDMA between all pairs of nodes, and say which pairs are broken.
+    """Write over RDMA between all pairs of nodes, both ways, and say what is broken.
 
     Over ssh, in rounds: in each, every node has one partner; one of the two listens on TCP, at the
-    address that ssh reached it at, and the other writes to it (fleet pair-listen, pair-connect).
+    address that ssh reached it at, and both write to each other (fleet pair-listen, pair-connect).
     A node that does not answer is unknown for each of its pairs. Nothing is left running.
+
+    LAUNCH, as for fleet check, says what is tried on each node: the devices that it takes there,
+    MC_GID_INDEX, MC_IB_PORT, MC_MTU, which names are paired, whether it uses RDMA at all, and the
+    TCP ports on which its nodes meet. It is read there; nothing of it is executed. Without it,
+    every port with a GID is tried with every other.
 
     Exit codes, of the worst pair: 0 pass; 1 warn: TCP connects, and there is no RDMA; 2 some pair
     is broken; 3 some pair is not known; 64 usage error; 70 a defect of this program; 130
@@ -110,12 +115,13 @@ def pairs(**options: Any) -> int:
         options["ssh_options"],
     )
     request = PairsRequest(
+        launch_words(options),
         where,
         Asked(
-            options["pairs"],
+            options["pairs"] or "",
             options["tcp_ports"],
             options["port"],
-            int(options["mtu_limit_bytes"]),
+            mtu_of(options),
         ),
         options["rounds"],
         options["remote_command"],

@@ -6,7 +6,8 @@ from typing import Any
 
 from preflight.fleet.fleet_records import EXIT_CODES
 from preflight.fleet.pairs_cause import failure_text
-from preflight.fleet.pairs_records import PROTOCOL, PairAnswer
+from preflight.fleet.pairs_direction import fate, reasons
+from preflight.fleet.pairs_records import PROTOCOL, Flow, PairAnswer, Tried
 from preflight.program_version import program_version
 
 Json = dict[str, Any]
@@ -22,19 +23,32 @@ def pair_object(answer: PairAnswer) -> Json:
         "peer": answer.peer,
         "connect_seconds": answer.connect_seconds,
         "error": answer.error,
-        "pairs": [
-            {
-                "here": one.here._asdict(),
-                "there": one.there._asdict(),
-                "facts": {"reach": one.facts.reach.value, "reason": one.facts.reason},
-                "small_seconds": one.small_seconds,
-                "large_seconds": one.large_seconds,
-                "failure": None
-                if one.failure is None
-                else {**one.failure._asdict(), "text": failure_text(one.failure)},
-                "cause": one.cause,
-            }
-            for one in answer.tried
-        ],
+        "over": answer.over,
+        "pairs": [_pair(one) for one in answer.tried],
         "ports": [one._asdict() for one in answer.ports],
+    }
+
+
+def _pair(one: Tried) -> Json:
+    return {
+        "here": one.here._asdict(),
+        "there": one.there._asdict(),
+        "facts": {"reach": one.facts.reach.value, "reason": one.facts.reason},
+        **_flow(one.out),
+        "back": None if one.back is None else _flow(one.back),
+        "broken": [{"way": way, "why": why} for way, why in reasons(one).items()],
+        "cause": one.cause,
+    }
+
+
+def _flow(flow: Flow) -> Json:
+    failure = flow.failure
+    return {
+        "small_seconds": flow.small_seconds,
+        "large_seconds": flow.large_seconds,
+        "failure": None
+        if failure is None
+        else {**failure._asdict(), "text": failure_text(failure)},
+        "arrived_bytes": flow.arrived_bytes,
+        "fate": fate(flow).value,
     }

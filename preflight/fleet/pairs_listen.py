@@ -1,4 +1,4 @@
-"""``mooncake-preflight fleet pair-listen``: the end that is written to, for a while."""
+"""``mooncake-preflight fleet pair-listen``: the end that is connected to, for a while."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from preflight.fleet.pairs_launch import Held, holding, part_of
 from preflight.fleet.pairs_node import connection, own_facts
 from preflight.fleet.pairs_records import (
-    PROTOCOL,
+    TALK,
     Json,
     PairError,
     Stream,
@@ -22,6 +23,8 @@ from preflight.fleet.pairs_records import (
     send,
     written,
 )
+from preflight.fleet.pairs_writes import MOST_WRITES, port_tried, writes
+from preflight.host_source import LaunchWords
 from preflight.output import say
 from preflight.probes.probe_verbs import VerbsError
 from preflight.usage_error import UsageError
@@ -33,14 +36,18 @@ GRACE_SECONDS = 10.0
 
 
 class ListenRequest(NamedTuple):
-    """seconds: after which it ends whatever happens. token: "" for one made here and printed."""
+    """seconds: after which it ends whatever happens. token: "" for one made here and printed.
+
+    mtu_limit_bytes: None for the launch's own.
+    """
 
     address: str
     port: int
     seconds: float
     token: str
-    mtu_limit_bytes: int
+    mtu_limit_bytes: int | None
     once: bool
+    launch: LaunchWords = LaunchWords()
 
 
 @contextlib.contextmanager
@@ -67,15 +74,17 @@ def _listen(request: ListenRequest) -> None:
     deadline = time.monotonic() + request.seconds
     token = request.token or secrets.token_hex(16)
     try:
-        facts = own_facts()
+        part = part_of(request.launch)
+        facts = own_facts(part, request.mtu_limit_bytes)
     except PairError as error:
         raise UsageError(str(error)) from None
-    with _bound(request) as server:
+    spans = () if part is None else part.ports
+    with _bound(request) as server, holding(request.address, spans) as held:
         address, port = server.getsockname()[:2]
         # For whoever started it: where it is, before anybody asks.
         from preflight.fleet.node_report import one_line
 
-        said = {"protocol": PROTOCOL, "address": address, "port": port, "token": token}
+        said = {"protocol": TALK, "address": address, "port": port, "token": token}
         say(one_line(said))
         while (left := deadline - time.monotonic()) > 0:
             server.settimeout(left)
@@ -86,9 +95,11 @@ def _listen(request: ListenRequest) -> None:
             admitted = False
             client.settimeout(min(left, SILENCE_SECONDS))
             with client, contextlib.suppress(OSError), client.makefile("rwb") as stream:
-                if _admitted(stream, token):
+                asked = _admitted(stream, token)
+                if asked is not None:
                     admitted = True
-                    _serve(stream, facts, request.mtu_limit_bytes)
+                    address = str(asked.get("address") or client.getpeername()[0])
+                    _serve(stream, facts, held, address)
             if admitted and request.once:
                 break
 
@@ -104,25 +115,32 @@ def _bound(request: ListenRequest) -> socket.socket:
         ) from None
 
 
-def _admitted(stream: Stream, token: str) -> bool:
-    """Whether it is somebody who may; a stranger is told so, and nothing else."""
+def _admitted(stream: Stream, token: str) -> Json | None:
+    """What somebody who may said; a stranger is told so, and nothing else."""
     try:
         asked = receive(stream)
         right = hmac.compare_digest(_bytes(asked.get("token")), _bytes(token))
-        if asked.get("protocol") == PROTOCOL and right:
-            return True
-        send(stream, {"error": f"this end speaks {PROTOCOL} to who has its token"})
+        if asked.get("protocol") == TALK and right:
+            return asked
+        send(stream, {"error": f"this end speaks {TALK} to who has its token"})
     except (PairError, OSError):
         pass
-    return False
+    return None
 
 
-def _serve(stream: Stream, facts: Json, mtu_limit_bytes: int) -> None:
-    """One conversation, until the other side is done or gone."""
+def _serve(stream: Stream, facts: Json, held: tuple[Held, ...], address: str) -> None:
+    """One conversation, until the other side is done or gone. address: of the other side."""
     try:
-        send(stream, {"protocol": PROTOCOL, **facts})
-        while "end" in (asked := receive(stream)):
-            _answer(stream, asked, facts, mtu_limit_bytes)
+        send(stream, {"protocol": TALK, **facts, "held": [list(one) for one in held]})
+        while True:
+            asked = receive(stream)
+            if "tcp" in asked:
+                tried = port_tried(address, asked["tcp"], time.monotonic() + SILENCE_SECONDS)
+                send(stream, {"seconds": tried.seconds, "error": tried.error})
+            elif "end" in asked:
+                _answer(stream, asked, facts)
+            else:
+                break
     except PairError as error:
         send(stream, {"error": str(error)})
 
@@ -131,21 +149,26 @@ def _bytes(token: object) -> bytes:
     return str(token).encode("utf-8", "surrogatepass")
 
 
-def _answer(stream: Stream, asked: Json, facts: Json, mtu_limit_bytes: int) -> None:
-    """Connects, answers, and keeps the connection until the other side says that it is done."""
+def _answer(stream: Stream, asked: Json, facts: Json) -> None:
+    """Connects, answers, and keeps the connection until what was asked for is done."""
     other = end_of(asked["end"])
     try:
-        made = connection(facts, asked.get("device", ""), asked.get("port", 0), mtu_limit_bytes)
+        made = connection(facts, asked.get("device"), asked.get("port"), asked.get("gid_index"))
     except VerbsError as error:
         send(stream, {"failure": [error.call, error.errno]})
         return
     try:
         made.connect(other)
+        send(stream, {"end": written(made.end)})
+        ready = receive(stream)
+        count = asked.get("back")
+        if type(count) is not int:
+            send(stream, {"arrived": made.arrived_bytes()})
+        elif ready.get("ready") is True:
+            seconds: list[float] = []
+            failed = writes(made, other, min(max(count, 0), MOST_WRITES), seconds)
+            send(stream, {"seconds": seconds, "failure": failed})
     except VerbsError as error:
         send(stream, {"failure": [error.call, error.errno]})
-        return
-    else:
-        send(stream, {"end": written(made.end)})
-        receive(stream)
     finally:
         made.close()

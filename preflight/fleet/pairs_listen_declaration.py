@@ -6,17 +6,20 @@ from typing import Any
 
 import click
 
-from preflight.launch_options import refusing_usage
+from preflight.launch_options import launch_words, refusing_usage, with_launch
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 MTU = click.option(
     "--mtu",
     "mtu_limit_bytes",
     type=click.Choice(["256", "512", "1024", "2048", "4096"]),
-    default="4096",
-    show_default=True,
-    help="MC_MTU of the launch: the path MTU is the less of it and the port's.",
+    help="The path MTU is the less of it and the port's. Default: the launch's MC_MTU, or 4096.",
 )
+
+
+def mtu_of(options: dict[str, Any]) -> int | None:
+    """What --mtu says; None where it is the launch's to say."""
+    return None if options["mtu_limit_bytes"] is None else int(options["mtu_limit_bytes"])
 
 
 @click.command("pair-listen", context_settings=CONTEXT)
@@ -37,11 +40,13 @@ MTU = click.option(
 )
 @click.option("--once", is_flag=True, help="End after the first conversation.")
 @MTU
+@with_launch
 def pair_listen(**options: Any) -> int:
-    """Be the end of a pair that is written to, for pair-connect on another node.
+    """Be the other end of a pair, for pair-connect on another node.
 
     Prints one line of JSON with address, port and token. While it runs, each RDMA port with a GID
-    takes connections from who has the token, and lets a buffer of 64 KiB be written.
+    takes connections from who has the token, lets a buffer of 64 KiB be written, and writes one in
+    turn. With a LAUNCH those ports and GIDs that it takes here, and its TCP ports are held open.
 
     Exit codes: 0 the time is over; 64 usage error; 70 a defect of this program.
     """
@@ -52,7 +57,8 @@ def pair_listen(**options: Any) -> int:
         options["port"],
         options["seconds"],
         options["token"],
-        int(options["mtu_limit_bytes"]),
+        mtu_of(options),
         options["once"],
+        launch_words(options),
     )
     return int(refusing_usage(run_listen, request))

@@ -11,7 +11,16 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from preflight.fleet.node_answer import Answer, lacks_tool
-from preflight.fleet.node_script import SAYS, TOOL, carried_script, found_script, packed
+from preflight.fleet.node_script import (
+    SAYS,
+    TOOL,
+    addressed_script,
+    carried_script,
+    carries,
+    finds,
+    found_script,
+    packed,
+)
 from preflight.fleet.pairs_outcome import ended, trouble
 from preflight.usage_error import UsageError
 
@@ -19,7 +28,15 @@ _ADDRESS = f"{SAYS} address "
 # Nobody may be left to read it: that must not end the script before it minds its folder.
 _ASK_ADDRESS = f"trap '' 13\necho \"{_ADDRESS}$SSH_CONNECTION\"\n"
 # Says nothing of the node: whether the program runs there, and knows of pairs, is all.
-HELLO = ("fleet", "pair-connect", "--help")
+HELLO = ("fleet", "pair-connect", "--address=", "--help")
+
+
+class Part(NamedTuple):
+    """What the node at ``address`` is to run. carried: with the program that is taken there."""
+
+    address: str
+    words: Sequence[str]
+    carried: bool
 
 
 class Tool(NamedTuple):
@@ -29,18 +46,24 @@ class Tool(NamedTuple):
     python: str
     archive: bytes
 
-    def content(self, words: Sequence[str], carried: bool) -> bytes:
-        """What a node gets, to run the program with ``words``."""
-        return self._packed("", words, carried)
-
     def hello(self, carried: bool) -> bytes:
         """What a node gets before the rounds: it says its address, and that the program runs."""
-        return self._packed(_ASK_ADDRESS, HELLO, carried)
-
-    def _packed(self, before: str, words: Sequence[str], carried: bool) -> bytes:
         if carried:
-            return packed({TOOL: self.archive}, before + carried_script(self.python, words))
-        return packed({}, before + found_script(self.command, words))
+            script = _ASK_ADDRESS + carried_script(self.python, HELLO)
+            return packed({TOOL: self.archive}, script)
+        return packed({}, _ASK_ADDRESS + found_script(self.command, HELLO))
+
+    def content(self, parts: Sequence[Part], files: Mapping[str, bytes]) -> bytes:
+        """What all nodes get, to run the program each with its own words beside ``files``."""
+        each = {
+            part.address: carries(self.python, part.words)
+            if part.carried
+            else finds(self.command, part.words)
+            for part in parts
+        }
+        if any(part.carried for part in parts):
+            files = {**files, TOOL: self.archive}
+        return packed(files, addressed_script(each))
 
 
 class Met(NamedTuple):

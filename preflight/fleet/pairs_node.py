@@ -1,51 +1,98 @@
-"""What one end of a pair knows of itself: its ports as its report has them, and their GIDs."""
+"""What one end of a pair knows of itself: the ports that it takes, their GIDs, and its launch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from checks.rdma_port_checks import DEFAULT_MTU_BYTES
 from checks.unknown import Unknown
 from preflight.fleet.fleet_records import NodeRail, Route, Unread
 from preflight.fleet.merge_fields import WrongError
 from preflight.fleet.merge_parts import rails as rails_of
 from preflight.fleet.merge_parts import routes as routes_of
+from preflight.fleet.pairs_launch import Part
 from preflight.fleet.pairs_records import Json, PairError, Port
 from preflight.fleet.pairs_verbs import Connection, pair_library
-from preflight.fleet.rails import Lane
+from preflight.fleet.rails import Group, Lane
+from preflight.fleet.rails_findings import talks
 from preflight.fleet.rails_lanes import lane_of
 
 FACTS_SECONDS = 20.0
+OVER = ("rdma", "tcp")
+
+
+class Used(NamedTuple):
+    """A port with the GID that is taken of it: the same port may be there with another one."""
+
+    rail: NodeRail
+    gid_index: int
+
+    @property
+    def port(self) -> Port:
+        mtu = self.rail.shape.mtu_bytes
+        sized = mtu if isinstance(mtu, int) else None
+        return Port(self.rail.shape.device, self.rail.shape.port, self.rail.gid, sized)
 
 
 class Known(NamedTuple):
-    """A node's ports with a GID, and the lanes of them; both ends read the same form."""
+    """A node's ports with a GID; both ends read the same form. over, affinity: as in ``Part``; ""
+    where no launch says it. wanting: what stands in the way of the launch's own RDMA there."""
 
-    rails: tuple[NodeRail, ...]
+    used: tuple[Used, ...]
     routes: tuple[Route, ...]
+    over: str
+    affinity: str
+    wanting: str
 
-    def port(self, rail: NodeRail) -> Port:
-        mtu = rail.shape.mtu_bytes
-        sized = mtu if isinstance(mtu, int) else None
-        return Port(rail.shape.device, rail.shape.port, rail.gid, sized)
+    def lane(self, used: Used) -> Lane:
+        return lane_of(used.rail, self.routes)
 
-    def lane(self, rail: NodeRail) -> Lane:
-        return lane_of(rail, self.routes)
+    @property
+    def group(self) -> Group:
+        return Group(tuple(map(self.lane, self.used)), (0,), self.affinity)
 
 
-def own_facts() -> Json:
-    """``rails`` and ``routes`` of this machine, as a report has them. Raises PairError."""
+def own_facts(part: Part | None, mtu_limit_bytes: int | None) -> Json:
+    """``rails``, ``routes`` and the launch of this machine, as one end tells the other.
+
+    mtu_limit_bytes: None for the launch's own MC_MTU. Raises PairError.
+    """
     from checks.reading import read_facts
     from checks.root import Root
+    from checks.routing import read_routing
     from preflight.check.plain_data import plain
-    from preflight.fleet.node_rails import rails, routes
+    from preflight.fleet.node_launch import mtu_limit_bytes as limit_of
+    from preflight.fleet.node_rails import rails, rails_in_use, routes, with_exits
+    from preflight.fleet.pairs_launch import wanting
 
     root = Root()
-    found = rails(read_facts(root, None, FACTS_SECONDS, ("rdma",)), None)
+    needs = None if part is None else part.needs
+    facts = read_facts(root, needs, FACTS_SECONDS, ("rdma",))
+    found = rails(facts, needs)
     if isinstance(found, Unknown):
         raise PairError(f"the RDMA ports of this node cannot be read: {found.reason}")
+    most = mtu_limit_bytes or DEFAULT_MTU_BYTES
+    routing = read_routing(root)
+    rows = [{**plain(with_exits(rail, routing)), "mtu_limit_bytes": most} for rail in found]
+    lacks = ""
+    if needs is not None:
+        rows = [
+            {
+                **plain(with_exits(rail, routing)),
+                "mtu_limit_bytes": mtu_limit_bytes or limit_of(use.environment),
+            }
+            for rail, use in rails_in_use(facts.rdma, needs)
+        ]
+        lacks = wanting(facts.rdma, needs)
     ways = routes(root)
-    rows = plain(ways) if isinstance(ways, Unknown) else [list(way) for way in ways]
-    return {"rails": plain(found), "routes": rows}
+    return {
+        "rails": rows,
+        "routes": plain(ways) if isinstance(ways, Unknown) else [list(way) for way in ways],
+        "over": "" if part is None else part.over,
+        "affinity": "" if part is None else part.affinity,
+        "wanting": lacks,
+    }
 
 
 def known(facts: Json) -> Known:
@@ -57,23 +104,52 @@ def known(facts: Json) -> Known:
         raise PairError(f"the other side's ports cannot be read: {error.args[1]}") from None
     if isinstance(rails, Unread):
         raise PairError(f"the other side could not read its ports: {rails.reason}")
-    with_gid = tuple(rail for rail in rails if rail.gid)
-    return Known(with_gid, () if isinstance(routes, Unread) else routes)
+    indexes = [row.get("gid_index") for row in facts["rails"]]
+    used = tuple(
+        Used(rail, index)
+        for rail, index in zip(rails, indexes, strict=True)
+        if rail.gid and type(index) is int
+    )
+    over, affinity, wanting = (str(facts.get(key, "")) for key in ("over", "affinity", "wanting"))
+    ways = () if isinstance(routes, Unread) else routes
+    return Known(used, ways, over if over in OVER else "", affinity, wanting)
 
 
-def gid_index(facts: Json, device: Any, port: Any) -> int:
-    """That of the GID in use on one's own port. Raises PairError."""
-    for rail in facts["rails"]:
-        if (rail["device"], rail["port"]) == (device, port) and isinstance(rail["gid_index"], int):
-            return int(rail["gid_index"])
-    raise PairError(f"{str(device)[:40]} port {str(port)[:10]} has no GID in use here")
+def pairs_of(mine: Known, theirs: Known, asked: str) -> Iterator[tuple[Used, Used]]:
+    """Whom to try with whom, equal names first: they matter most, should the time run out.
+
+    asked: of equal names alone (same), any with any, or "" for as the launches pair them: from
+    either side, as each sends.
+    """
+    one, other = mine.group, theirs.group
+    if asked:
+        chosen = {
+            (here, there)
+            for here, lane in enumerate(one.lanes)
+            for there, peer in enumerate(other.lanes)
+            if asked == "any" or lane.device == peer.device
+        }
+    else:
+        chosen = talks(one, other)
+
+    def order(pair: tuple[int, int]) -> tuple[bool, int, int]:
+        here, there = pair
+        return one.lanes[here].device != other.lanes[there].device, here, there
+
+    for here, there in sorted(chosen, key=order):
+        yield mine.used[here], theirs.used[there]
 
 
-def connection(facts: Json, device: str, port: int, mtu_limit_bytes: int) -> Connection:
-    """A queue pair of one's own port. Raises PairError and VerbsError."""
-    index = gid_index(facts, device, port)
+def connection(facts: Json, device: Any, port: Any, gid_index: Any) -> Connection:
+    """A queue pair of one's own port, with a GID in use on it. Raises PairError and VerbsError."""
+    wanted = (device, port, gid_index)
+    for row in facts["rails"]:
+        if type(gid_index) is int and (row["device"], row["port"], row["gid_index"]) == wanted:
+            break
+    else:
+        raise PairError(f"{str(device)[:40]} port {str(port)[:10]} has no such GID in use here")
     try:
         loaded = pair_library()
     except (OSError, AttributeError) as error:
         raise PairError(f"libibverbs cannot be used here: {error}") from None
-    return Connection(loaded, device, port, index, mtu_limit_bytes)
+    return Connection(loaded, device, port, gid_index, row["mtu_limit_bytes"])

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from preflight.fleet.merge_fields import WrongError, list_field, object_field, text_field
+from preflight.fleet.merge_fields import (
+    WrongError,
+    list_field,
+    number_field,
+    object_field,
+    text_field,
+)
 from preflight.fleet.node_answer import Answer, report_of
 from preflight.fleet.node_script import SAYS
 from preflight.fleet.pairs_connect import NO_PORT
-from preflight.fleet.pairs_records import PROTOCOL
+from preflight.fleet.pairs_flows import FAIL, PASS, Flow
+from preflight.fleet.pairs_records import BACK, OUT, PROTOCOL
 
 Json = dict[str, Any]
 
@@ -25,6 +33,7 @@ class Outcome(NamedTuple):
     cause: "" of a pass. blamed: the node that the cause is about, "" for the two together.
     connect_seconds: of TCP, None without. tried, broken: pairs of their ports. slowest_seconds: of
     the small writes. answer: what ``here`` said, None where it said nothing that can be read.
+    flows: each direction of each pair of their ports.
     """
 
     here: str
@@ -38,6 +47,7 @@ class Outcome(NamedTuple):
     broken: int = 0
     slowest_seconds: float | None = None
     answer: Json | None = None
+    flows: tuple[Flow, ...] = ()
 
 
 def ended(answer: Answer) -> str | None:
@@ -113,15 +123,17 @@ def _told(base: Outcome, document: Json, listener: Answer, timeout_seconds: floa
     error = _clean(text_field(document, "error"))
     tcp = _seconds(document, "connect_seconds")
     pairs = [_object(one, "pairs") for one in list_field(document, "pairs")]
-    broken = [_broken(one) for one in pairs if one.get("failure") is not None]
-    small = [_seconds(one, "small_seconds") for one in pairs]
-    closed = _closed_ports(document)
+    flows = [flow for one in pairs for flow in _flows(base, one)]
+    broken = [_broken(one) for one in pairs if _fails(one)]
+    small = [flow.seconds for flow in flows]
+    closed = _closed_ports(base, document)
     told = base._replace(
         connect_seconds=tcp,
         tried=len(pairs),
         broken=len(broken),
         slowest_seconds=max((one for one in small if one is not None), default=None),
         answer=document,
+        flows=tuple(flows),
     )
     if broken:
         of = f" ({len(broken)} of {len(pairs)} pairs of ports are broken)" if len(pairs) > 1 else ""
@@ -132,9 +144,19 @@ def _told(base: Outcome, document: Json, listener: Answer, timeout_seconds: floa
         return told._replace(status="fail", cause=closed)
     if error and NO_PORT in error and not pairs:
         return told._replace(status="warn", cause=TCP_ALONE)
-    if error or not pairs:
-        return told._replace(cause=error or "no two ports of theirs have the same name")
+    if error:
+        return _blamed(told, error)
+    if not pairs and document.get("over") != "tcp":
+        return told._replace(cause="no two ports of theirs have the same name")
     return told._replace(status="pass")
+
+
+def _blamed(told: Outcome, error: str) -> Outcome:
+    """Of what one end has to say of itself, or of the other, under that node's name."""
+    for whose, node in (("this node: ", told.here), ("the other side: ", told.there)):
+        if error.startswith(whose):
+            return told._replace(cause=error.removeprefix(whose), blamed=node)
+    return told._replace(cause=error)
 
 
 def _not_met(told: Outcome, error: str, listener: Answer, timeout_seconds: float) -> Outcome:
@@ -148,23 +170,71 @@ def _not_met(told: Outcome, error: str, listener: Answer, timeout_seconds: float
     return told._replace(cause=error or "no reason given")
 
 
+def _fails(one: Json) -> bool:
+    """Either direction; what has no word of the way back was not tried back."""
+    back = one.get("back")
+    return one.get("failure") is not None or (
+        isinstance(back, dict) and back.get("failure") is not None
+    )
+
+
+def _flows(base: Outcome, one: Json) -> Iterator[Flow]:
+    """Both directions of a pair of ports. Raises WrongError."""
+    here, there = (_port(one, end) for end in ("here", "there"))
+    rows = [_object(row, "broken") for row in list_field({"broken": []} | one, "broken")]
+    why = {text_field(row, "way"): _clean(text_field(row, "why")) for row in rows}
+    if _fails(one) and not why:
+        why = {OUT: _clean(text_field(one, "cause"))}
+    for way, node, port, other, other_port in (
+        (OUT, base.here, here, base.there, there),
+        (BACK, base.there, there, base.here, here),
+    ):
+        row = one if way == OUT else one.get("back")
+        if way in why:
+            text = _failure_text(row) or _failure_text(one) or _failure_text(one.get("back"))
+            yield Flow(node, port, other, other_port, FAIL, why[way], text)
+        elif isinstance(row, dict):
+            # Its packets arrive, though what answers them may not: that is the other direction.
+            yield Flow(node, port, other, other_port, PASS, "", "", _seconds(row, "small_seconds"))
+        else:
+            yield Flow(node, port, other, other_port, "unknown")
+
+
+def _port(one: Json, end: str) -> str:
+    row = object_field(one, end)
+    number = number_field(row, "port")
+    device = _clean(text_field(row, "device"))
+    return device if number == 1 else f"{device}:{number}"
+
+
+def _failure_text(row: Any) -> str:
+    failure = row.get("failure") if isinstance(row, dict) else None
+    return "" if failure is None else _clean(text_field(_object(failure, "failure"), "text"))
+
+
 def _broken(one: Json) -> str:
-    failure = object_field(one, "failure")
     ends = " to ".join(
         f"{text_field(end, 'device')} {text_field(end, 'gid')}"
         for end in (object_field(one, "here"), object_field(one, "there"))
     )
+    text = _failure_text(one) or f"back: {_failure_text(one.get('back'))}"
     cause = text_field(one, "cause")
-    return _clean(f"{ends}: {text_field(failure, 'text')}" + (f": {cause}" if cause else ""))
+    return _clean(f"{ends}: {text}" + (f": {cause}" if cause else ""))
 
 
-def _closed_ports(document: Json) -> str:
+def _closed_ports(base: Outcome, document: Json) -> str:
+    """``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
     closed = []
     for one in list_field(document, "ports"):
         row = _object(one, "ports")
         error = text_field(row, "error")
         if error:
-            closed.append(f"TCP port {_clean(str(row.get('port')))}: {_clean(error)}")
+            own, other = base.there, base.here
+            if row.get("way") == BACK:
+                own, other = other, own
+            what = f" ({_clean(str(row['what']))})" if row.get("what") else ""
+            port = _clean(str(row.get("port")))
+            closed.append(f"TCP port {port}{what} of {own} from {other}: {_clean(error)}")
     return "; ".join(closed)
 
 

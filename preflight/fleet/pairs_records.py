@@ -1,8 +1,15 @@
 """What a pair of nodes tell each other, and what became of each connection that they tried.
 
-The two ends talk in lines of JSON over TCP. The listener: ``{"protocol", "node", "rails",
-"routes"}``, once ``{"protocol", "token"}`` was right; then to each ``{"device", "port", "end"}``
-its own ``{"end"}``, ready to receive, or ``{"failure": [step, number]}``.
+The two ends talk in lines of JSON over TCP. The one that connects speaks first: ``{"protocol",
+"token", "address", "held"}``; where the token is right the listener answers with what it knows of
+itself (``pairs_node.own_facts``) and its own ``held``: TCP ports that are held open to be tried.
+Then, each asked by the one that connects:
+
+- ``{"tcp": port}``: the listener connects to that port of the other: ``{"seconds", "error"}``.
+- ``{"device", "port", "gid_index", "end"}``: its own ``{"end"}``, ready to receive, or
+  ``{"failure": [step, number]}``; after the writes ``{"done"}``: ``{"arrived": bytes}``.
+- the same with ``"back": writes``: it is the listener that writes, once ``{"ready"}`` came, and
+  answers with ``{"seconds": [...], "failure": None or [number, size]}``.
 """
 
 from __future__ import annotations
@@ -13,9 +20,13 @@ from typing import Any, NamedTuple, Protocol
 from preflight.fleet.pairs_verbs import End
 from preflight.fleet.rails import Way
 
+# Of what pair-connect prints, and of what the two ends say to each other.
 PROTOCOL = "mooncake-preflight/pair/v1"
+TALK = "mooncake-preflight/pair-talk/v2"
 LONGEST_LINE = 1 << 20
 HERE, THERE = "here", "there"
+# Directions: from here to there, and back.
+OUT, BACK = "out", "back"
 VERBS, WRITE, TCP = "verbs", "write", "tcp"
 
 Json = dict[str, Any]
@@ -53,41 +64,66 @@ class Failure(NamedTuple):
     size_bytes: int = 0
 
 
+class Flow(NamedTuple):
+    """One direction of a pair of ports. small_seconds, large_seconds: of the writes, the shortest
+    of several small ones; None where it was not acknowledged. arrived_bytes: of the largest write
+    that is whole in the other side's memory, acknowledged or not; None where it did not say.
+    """
+
+    small_seconds: float | None = None
+    large_seconds: float | None = None
+    failure: Failure | None = None
+    arrived_bytes: int | None = None
+
+
 class Tried(NamedTuple):
-    """One pair of ports. facts: what addresses and routes say of it. seconds: of a small write, the
-    shortest of several, and of a large one; None where it was not acknowledged."""
+    """One pair of ports. facts: what addresses and routes say of it. back: None where it was not
+    tried. cause: of whatever is broken."""
 
     here: Port
     there: Port
     facts: Way
-    small_seconds: float | None
-    large_seconds: float | None
-    failure: Failure | None
+    out: Flow
+    back: Flow | None = None
     cause: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Both ways; what was not tried back does not count against it."""
+        return self.out.failure is None and (self.back is None or self.back.failure is None)
 
 
 class PortTried(NamedTuple):
-    """A TCP port of the other side. error: "" where it could be connected to."""
+    """A TCP port that was connected to. error: "" where it could be. what: of the launch, "" for
+    one that was asked for. way: OUT for a port of the other side, BACK for one of this."""
 
     port: int
     seconds: float | None
     error: str
+    what: str = ""
+    way: str = OUT
 
 
 class PairAnswer(NamedTuple):
-    """error: why the pairs could not be tried, "" where they were. connect_seconds: of TCP."""
+    """error: why the pairs could not be tried, "" where they were. connect_seconds: of TCP.
+
+    over: "rdma", or "tcp" where the launch moves no data over RDMA: then TCP is all there is.
+    """
 
     peer: str
     connect_seconds: float | None
     tried: tuple[Tried, ...]
     ports: tuple[PortTried, ...]
     error: str
+    over: str = "rdma"
 
     @property
     def status(self) -> str:
         """A pair that was tried and is broken fails; nothing tried is nothing known."""
-        if any(one.failure for one in self.tried) or any(one.error for one in self.ports):
+        if not all(one.works for one in self.tried) or any(one.error for one in self.ports):
             return "fail"
+        if self.over == "tcp":
+            return "unknown" if self.error or self.connect_seconds is None else "pass"
         return "unknown" if self.error or not self.tried else "pass"
 
 

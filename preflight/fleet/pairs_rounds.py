@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.fleet.node_answer import Answer
 from preflight.fleet.node_script import COMMAND
-from preflight.fleet.pairs_meeting import Met, Tool, met, to_carry
+from preflight.fleet.pairs_meeting import Met, Part, Tool, met, to_carry
 from preflight.fleet.pairs_outcome import Outcome, ended, is_lost, outcome, trouble
 from preflight.fleet.pairs_schedule import Pairing, in_batches, round_count, round_of
+from preflight.fleet.sent_launch import Sent
 
 if TYPE_CHECKING:
     from preflight.fleet.clush_engine import Ssh
@@ -28,12 +29,16 @@ MOST_LOSSES = 2
 
 
 class Asked(NamedTuple):
-    """What each pair is to try. port: on which all listen. tcp_ports: to be connected to, too."""
+    """What each pair is to try. pairs: any, same, or "" for as the launch has it. port: on which
+    all listen. tcp_ports: to be connected to, too. mtu_limit_bytes: None for the launch's own.
+    launch: as it is sent to the nodes, without words where none is given.
+    """
 
     pairs: str
     tcp_ports: tuple[int, ...]
     port: int
-    mtu_limit_bytes: int
+    mtu_limit_bytes: int | None
+    launch: Sent = Sent({}, ())
 
 
 class Run(NamedTuple):
@@ -144,8 +149,8 @@ class _Round:
 
         settled = _Settled(named, said)
         try:
-            contents = self._contents(named)
-            ask(list(contents), COMMAND, contents, self._ssh, take, tick, settled.enough)
+            nodes = [node for pair in named for node in pair]
+            ask(nodes, COMMAND, self._content(named), self._ssh, take, tick, settled.enough)
         finally:
             for here, there in named:
                 if here in said or there in said:
@@ -154,24 +159,32 @@ class _Round:
         if settled.stopped:
             time.sleep(REST_SECONDS)
 
-    def _contents(self, named: Sequence[tuple[str, str]]) -> Mapping[str, bytes]:
+    def _content(self, named: Sequence[tuple[str, str]]) -> bytes:
         token = secrets.token_hex(16)
         asked, limits = self._asked, [f"--token={token}", f"--seconds={self._seconds:g}"]
-        limits.append(f"--mtu={asked.mtu_limit_bytes}")
-        ports = [f"--tcp={port}" for port in asked.tcp_ports]
-        contents = {}
+        if asked.mtu_limit_bytes is not None:
+            limits.append(f"--mtu={asked.mtu_limit_bytes}")
+        more = [f"--tcp={port}" for port in asked.tcp_ports]
+        if asked.pairs:
+            more.append(f"--pairs={asked.pairs}")
+        files, launch = asked.launch
+        at = launch.index("--") if "--" in launch else len(launch)
+        options, command = launch[:at], launch[at + 1 :]
+        parts = []
         for here, there in named:
             address, port = self._there.addresses[there], str(asked.port)
             listen = [f"--address={address}", f"--port={port}", "--once"]
             # As long as the listener may take to come up; it ends with its end (_Settled).
-            connect = ["--json", f"--pairs={asked.pairs}", f"--wait={self._seconds:g}", *ports]
+            connect = ["--json", f"--wait={self._seconds:g}", *more]
+            connect.append(f"--address={self._there.addresses[here]}")
+            to = (address, port)
             for node, words in (
-                (there, ["pair-listen", *limits, *listen]),
-                (here, ["pair-connect", *limits, *connect, address, port]),
+                (there, ["pair-listen", *limits, *listen, *options, "--", *command]),
+                (here, ["pair-connect", *limits, *connect, *options, "--", *to, *command]),
             ):
                 carried = node in self._there.carried
-                contents[node] = self._tool.content(["fleet", *words], carried)
-        return contents
+                parts.append(Part(self._there.addresses[node], ["fleet", *words], carried))
+        return self._tool.content(parts, files)
 
     def _count(self, said: Iterable[Answer], number: int) -> None:
         for answer in said:

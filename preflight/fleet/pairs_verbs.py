@@ -33,6 +33,9 @@ TIMEOUT, RETRIES, HOPS, MIN_RNR_TIMER, READS = 14, 6, 16, 12, 16
 # The larger write needs many packets of any path MTU, the smaller fits in one of the least.
 BUFFER_BYTES = 64 * 1024
 SMALL_BYTES = 64
+# What is written, so that the side whose memory it is can say whether it arrived. Fresh memory is
+# zero, and a write's last packet brings its end.
+_PATTERNS = ((BUFFER_BYTES, 0xA5), (SMALL_BYTES, 0x5A))
 # Where nothing is heard, the queue pair itself gives up after half a second; a device in software
 # under load takes longer, and one that cannot send says nothing at all.
 POLL_SECONDS = 10.0
@@ -94,14 +97,14 @@ class Connection:
         """Raises VerbsError."""
         self._library, self._device = loaded, device
         self._port, self._gid_index = port, gid_index
-        self._buffer = mmap.mmap(-1, BUFFER_BYTES)
+        self._buffer = mmap.mmap(-1, 2 * BUFFER_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         # What is to be given back, in the order in which it was taken.
         self._held: list[tuple[str, int]] = []
         try:
             self._context = self._take("ibv_close_device", self._open())
             domain = self._take("ibv_dealloc_pd", self._made("ibv_alloc_pd", self._context))
-            region = self._made("ibv_reg_mr", domain, address, BUFFER_BYTES, ACCESS)
+            region = self._made("ibv_reg_mr", domain, address, 2 * BUFFER_BYTES, ACCESS)
             self._take("ibv_dereg_mr", region)
             queue = self._made("ibv_create_cq", self._context, 16, None, None, 0)
             self._queue = self._take("ibv_destroy_cq", queue)
@@ -196,11 +199,13 @@ class Connection:
         self._modify(sending, mask, "RTS")
 
     def write(self, other: End, size: int) -> Done:
-        """Write ``size`` bytes of the buffer to that of ``other``; it is acknowledged, or not.
+        """Write SMALL_BYTES or BUFFER_BYTES to the buffer of ``other``; acknowledged, or not.
 
         Raises VerbsError where it cannot even be posted.
         """
-        piece = Scatter(self.end.address, size, self._local_key)
+        # Its own half: what the other side writes at the same time is not sent back to it.
+        self._buffer[BUFFER_BYTES : BUFFER_BYTES + size] = bytes([dict(_PATTERNS)[size]]) * size
+        piece = Scatter(self.end.address + BUFFER_BYTES, size, self._local_key)
         request = Request(
             sg_list=ctypes.addressof(piece),
             num_sge=1,
@@ -226,6 +231,13 @@ class Connection:
                 return Done(int(found.status), seconds)
             if seconds > POLL_SECONDS:
                 return Done(None, seconds)
+
+    def arrived_bytes(self) -> int:
+        """Of the largest write of the other side whose end is in the buffer here; 0 for none."""
+        for size, pattern in _PATTERNS:
+            if self._buffer[size - 1] == pattern:
+                return size
+        return 0
 
     def _operation(self, place: int, *arguments: type) -> ctypes._FuncPointer:
         at = self._context + (1 + place) * ctypes.sizeof(ctypes.c_void_p)

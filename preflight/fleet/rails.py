@@ -16,6 +16,8 @@ from checks.rdma_ports import ROCE_1
 from checks.unknown import Unknown
 
 INFINIBAND = "InfiniBand"
+# Of a report that does not say what its other tables lead to.
+MAIN_ALONE = "tables that ip rule chooses were not read"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -26,6 +28,7 @@ class Lane(NamedTuple):
     network: that of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
     port. exits: networks that have a route out of the port's interface, without its own. Unknown:
     a fact is missing. Addresses themselves are no part of it: like nodes have equal lanes.
+    doubt: why exits may lack some, "" where all tables are in it, as ``ip rule`` has them asked.
     """
 
     device: str
@@ -34,12 +37,13 @@ class Lane(NamedTuple):
     gid_type: str
     network: str | Unknown
     exits: tuple[str, ...] = ()
+    doubt: str = MAIN_ALONE
 
 
 class Reach(Enum):
     DIRECT = "direct"  # one network
     ROUTED = "routed"  # by a gateway, there and back
-    UNROUTED = "no route"  # of the main table, and others (ip rule) are not read
+    UNROUTED = "no route"  # and yet both may lie on one link
     NONE = "none"
     UNKNOWN = "unknown"
 

@@ -23,10 +23,7 @@ MOST_NAMED = 3
 AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY"
 SAME_NAME, LISTED = "same name", "listed"
 # Without a route out of a port's interface, Linux looks for the address on its very link.
-UNLESS = (
-    ", unless both lie on one link, or a route of another table (ip rule) leads there: "
-    "fleet pair-connect tells"
-)
+UNLESS = ", unless both lie on one link{}: fleet pairs tells"
 SHUT = (Reach.NONE, Reach.UNROUTED)
 
 Rows = Sequence[tuple[int, NodeRow]]
@@ -154,7 +151,7 @@ def _of_meeting(meeting: Meeting) -> Iterator[FleetFinding]:
     if same:
         status = _doubt("warn", same)
         text = "transfers that pick it wait for the retries to end, then take another"
-        text += UNLESS * (status == "unknown")
+        text += _unless(same) if status == "unknown" else ""
         yield _finding("fleet.rail-same", status, same, used, text)
     if cross:
         have = f"{len(cross)} of {len(used)} pairs of NICs without a way"
@@ -167,7 +164,7 @@ def _of_meeting(meeting: Meeting) -> Iterator[FleetFinding]:
 def _apart(meeting: Meeting, shut: Sequence[tuple[Lane, Lane, Way]]) -> FleetFinding:
     status = _doubt("fail", shut)
     text = "no transfer between these nodes gets through"
-    text += UNLESS * (status == "unknown")
+    text += _unless(shut) if status == "unknown" else ""
     where = _seen([way.reason for _, _, way in shut])
     with_whom = (
         "one another"
@@ -179,8 +176,15 @@ def _apart(meeting: Meeting, shut: Sequence[tuple[Lane, Lane, Way]]) -> FleetFin
 
 
 def _doubt(status: str, shut: Sequence[tuple[Lane, Lane, Way]]) -> str:
-    """A route that is missing in the main table can be in another; a wrong link layer cannot."""
+    """Without a route both may lie on one link; a wrong link layer is certain."""
     return "unknown" if any(way.reach is Reach.UNROUTED for _, _, way in shut) else status
+
+
+def _unless(shut: Sequence[tuple[Lane, Lane, Way]]) -> str:
+    """What may lead there all the same: a link, and tables that a report does not have."""
+    unrouted = [pair for pair in shut if pair[2].reach is Reach.UNROUTED]
+    doubts = dict.fromkeys(lane.doubt for pair in unrouted for lane in pair[:2] if lane.doubt)
+    return UNLESS.format("".join(f", or a route does ({doubt})" for doubt in doubts))
 
 
 def _cross(meeting: Meeting) -> str:

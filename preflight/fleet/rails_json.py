@@ -67,6 +67,7 @@ def _lane(lane: Lane) -> Json:
         "gid_type": lane.gid_type,
         "network": plain(lane.network),
         "routes": list(lane.exits),
+        "doubt": lane.doubt or None,
     }
 
 

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from checks.unknown import Unknown
 from preflight.fleet.fleet_records import NodeRail, NodeRow, Route, Unread
 from preflight.fleet.merge_rails import subnet_of
-from preflight.fleet.rails import INFINIBAND, Lane, gid_network
+from preflight.fleet.rails import INFINIBAND, MAIN_ALONE, Lane, gid_network
 
 NO_GID = "Mooncake takes no GID of it"
 
@@ -32,11 +32,24 @@ def lane_of(rail: NodeRail, routes: tuple[Route, ...]) -> Lane:
         network = Unknown(_why(link_layer, "the link layer"))
     elif not isinstance(gid_type, str) and named != INFINIBAND:
         network = Unknown(_why(gid_type, "the type of its GID"))
-    exits: tuple[str, ...] = ()
-    if isinstance(shape.netdev, str) and isinstance(network, str):
-        exits = tuple(one for one in _exits(routes, shape.netdev) if one != network)
+    exits, doubt = _ways_out(rail, routes)
+    if not isinstance(network, str):
+        exits = ()
     kind = gid_type if isinstance(gid_type, str) else ""
-    return Lane(shape.device, shape.port, named, kind, network, exits)
+    others = tuple(one for one in exits if one != network)
+    return Lane(shape.device, shape.port, named, kind, network, others, doubt)
+
+
+def _ways_out(rail: NodeRail, routes: tuple[Route, ...]) -> tuple[tuple[str, ...], str]:
+    """By all tables where the report has them; else by the main table, and what is in doubt."""
+    if rail.exits is None:
+        doubt = MAIN_ALONE
+    elif isinstance(rail.exits, Unread):
+        doubt = f"{MAIN_ALONE}: {rail.exits.reason}"
+    else:
+        return tuple(sorted(filter(_is_network, rail.exits))), ""
+    netdev = rail.shape.netdev
+    return (_exits(routes, netdev) if isinstance(netdev, str) else ()), doubt
 
 
 def _why(fact: str | Unread | None, what: str) -> str:

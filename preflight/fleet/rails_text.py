@@ -20,7 +20,7 @@ SIGNS = {
     Reach.NONE: "x",
     Reach.UNKNOWN: "?",
 }
-LEGEND = "= one network, r routed, - no route in the main table, x none, ? not known"
+LEGEND = "= one network, r routed, - no route, x none, ? not known"
 # The whole is in --json.
 MOST_KINDS = 12
 MOST_MEETINGS = 12

@@ -24,7 +24,7 @@ _MODEL_CONFIG = "model-config.json"
 
 
 class Sent(NamedTuple):
-    """files: name -> content, all in one folder. words: of ``mooncake-preflight fleet node``."""
+    """files: name -> content, all in one folder. words: of ``mooncake-preflight``."""
 
     files: Mapping[str, bytes]
     words: tuple[str, ...]
@@ -32,9 +32,22 @@ class Sent(NamedTuple):
 
 def sent_launch(launch: LaunchWords, node_seconds: float, ignored: tuple[str, ...]) -> Sent:
     """Raises UsageError for what is no launch, and for options that every node would refuse."""
-    _refuse_early(launch, ignored)
+    from preflight.fleet.node_command import waivers_of
+
+    waivers_of(ignored)
+    sent = launch_alone(launch)
     words = ["fleet", "node", f"--timeout={node_seconds:g}"]
     words += [f"--ignore={one}" for one in ignored]
+    return sent._replace(words=(*words, *sent.words))
+
+
+def launch_alone(launch: LaunchWords) -> Sent:
+    """words: what any command that takes a launch is to be given; () without one.
+
+    Raises UsageError for what is no launch.
+    """
+    _refuse_early(launch)
+    words: list[str] = []
     files: dict[str, bytes] = {}
     if launch.nic_nodes is not None:
         words.append(f"--nic-numa-nodes={_numbers(launch.nic_nodes)}")
@@ -71,10 +84,7 @@ def _written(launch: LaunchWords) -> WrittenLaunch | None:
     return None if found is None else found[0]
 
 
-def _refuse_early(launch: LaunchWords, ignored: tuple[str, ...]) -> None:
-    from preflight.fleet.node_command import waivers_of
-
-    waivers_of(ignored)
+def _refuse_early(launch: LaunchWords) -> None:
     if launch.mooncake_version is not None:
         from preflight.sizing.sizing_inputs import choose_mooncake
 

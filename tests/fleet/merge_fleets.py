@@ -86,6 +86,13 @@ def fleet_reports(nodes: str, changes: dict[str, Change] | None = None) -> list[
     ]
 
 
+def main_table_alone(report: Report, routes: Any) -> None:
+    """``routes`` as a report has them whose node was not asked for its rules: without ``exits``."""
+    report["routes"] = routes
+    for rail in report["rails"]:
+        rail.pop("exits", None)
+
+
 def write_lines(path: Path, reports: Iterable[Report]) -> str:
     """As JSON lines; returns the path."""
     path.write_text("".join(f"{line(report)}\n" for report in reports))

@@ -259,6 +259,7 @@ def test_a_gateway_that_is_none(nodes: Farm, tmp_path: Path) -> None:
     [
         (["--nodes", "gpu[001-002"], "'gpu[001-002' is not a set of nodes: missing bracket"),
         (["--nodes", "@nowhere"], "'@nowhere' names no node"),
+        (["--nodes", "@none:x"], "'@none:x': ClusterShell has no group source 'none' here"),
         (["--nodes", "-oProxyCommand=true"], "is not the name of a node"),
         (["--nodes", "a[1-2000000000]"], "names 2000000000 nodes: at most 100000"),
         (["--nodes", "a[1-3]", "--exclude", "a[1-3]"], "no node is left to ask"),

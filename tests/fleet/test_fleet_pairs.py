@@ -17,10 +17,21 @@ import jsonschema
 import pytest
 
 from preflight.preflight_command import run as main
-from tests.fleet.sshd_farm import PATIENCE_SECONDS, ROOT, Farm, Login, address_of, farm, name_of
+from tests.fleet.sshd_farm import (
+    AS_ASKED,
+    PATIENCE_SECONDS,
+    ROOT,
+    Farm,
+    Login,
+    address_of,
+    farm,
+    name_of,
+)
+from tests.fleet.test_fleet_check import site
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
 INSTALLED, ALSO_INSTALLED, CARRIED, DEAF, REFUSING, IDLE = range(41, 47)
+GATEWAY, BESIDE = 47, 48
 
 Json = dict[str, Any]
 
@@ -45,6 +56,8 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
         CARRIED: Login({"python3": PYTHON}),
         DEAF: Login({"mooncake-preflight": LISTENER_INSTEAD.format(instead=ENDS)}),
         IDLE: Login({"mooncake-preflight": LISTENER_INSTEAD.format(instead="exec sleep 1000")}),
+        GATEWAY: Login({}, f'echo "$SSH_ORIGINAL_COMMAND" >{folder}/gateway\n{AS_ASKED}'),
+        BESIDE: Login({"mooncake-preflight": TOOL}),
     }
     with farm(folder, logins, (REFUSING,)) as made:
         yield made
@@ -63,10 +76,17 @@ def command(made: Farm, numbers: Sequence[int], *words: str) -> list[str]:
     return [sys.executable, "-m", "preflight.preflight_command", *asked]
 
 
-def run(made: Farm, numbers: Sequence[int], *words: str) -> subprocess.CompletedProcess[str]:
+def run(
+    made: Farm, numbers: Sequence[int], *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     asked = command(made, numbers, *words)
     return subprocess.run(
-        asked, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, cwd=ROOT
+        asked,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_SECONDS,
+        cwd=ROOT,
+        env={**os.environ, **environment},
     )
 
 
@@ -150,11 +170,72 @@ def test_a_port_that_is_closed_breaks_the_pair(few: Farm) -> None:
         told = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", str(port), "--json")
         back = run(few, (INSTALLED, ALSO_INSTALLED), "--tcp", "1")
     (pair,) = json.loads(told.stdout)["pairs"]
-    opened = pair["there"] == name_of(ALSO_INSTALLED)
-    assert (told.returncode, pair["status"]) == ((1, "warn") if opened else (2, "fail"))
+    assert (told.returncode, pair["status"]) == (2, "fail")
+    opened, closed = name_of(ALSO_INSTALLED), name_of(INSTALLED)
+    assert f"TCP port {port} of {closed} from {opened}: [Errno 111]" in pair["cause"]
+    assert f"of {opened} from" not in pair["cause"]
     assert back.returncode == 2
     assert back.stdout.startswith("FAIL: 0 of 1 pairs of 2 nodes write to each other, TCP connects")
-    assert "TCP port 1: [Errno 111] Connection refused" in back.stdout
+    said = " ".join(back.stdout.split())
+    for one, other in ((opened, closed), (closed, opened)):
+        assert f"TCP port 1 of {one} from {other}: [Errno 111] Connection refused" in said
+    nothing_is_left(few)
+
+
+TCP_LAUNCH = """\
+export MOONCAKE_MASTER=10.0.0.100:50051 MOONCAKE_PROTOCOL=tcp
+export MC_MIN_RPC_PORT=15100 MC_MAX_RPC_PORT=15200
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 1 --page-size 64 \\
+  --enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake --port 30000
+"""
+
+
+@pytest.mark.fleet
+def test_a_launch_over_tcp_needs_no_rdma(few: Farm, tmp_path: Path) -> None:
+    """It is read on each node, the one with the program taken along too: the ports on which its
+    engines meet are tried both ways, and no RDMA port is missed."""
+    path = tmp_path / "launch.sh"
+    path.write_text(TCP_LAUNCH)
+    told = run(few, (INSTALLED, CARRIED), "--json", str(path))
+    answer = json.loads(told.stdout)
+    jsonschema.validate(answer, SCHEMA)
+    assert (told.returncode, answer["status"], answer["launch"]) == (0, "pass", str(path))
+    nothing_is_left(few)
+
+
+@pytest.mark.fleet
+def test_a_launch_that_asks_for_rdma_where_there_is_none(few: Farm, tmp_path: Path) -> None:
+    """Never a pass, and never the warning of nodes of which nobody asks it."""
+    path = tmp_path / "launch.sh"
+    path.write_text(TCP_LAUNCH.replace("=tcp", "=rdma MOONCAKE_DEVICE=mlx5_0"))
+    told = run(few, (INSTALLED, ALSO_INSTALLED), "--json", str(path))
+    answer = json.loads(told.stdout)
+    jsonschema.validate(answer, SCHEMA)
+    assert (told.returncode, answer["status"]) == (3, "unknown")
+    assert "gets no RDMA device (mlx5_0: this host has no such RDMA device)" in str(
+        answer["groups"]
+    )
+    ports = answer["pairs"][0]["answer"]["ports"]
+    assert [(one["what"], one["way"], one["error"]) for one in ports] == [
+        ("engine", "out", ""),
+        ("the port of this test", "back", ""),
+        ("engine", "back", ""),
+    ]
+    assert {one["port"] for one in ports if one["what"] == "engine"} <= set(range(15100, 15201))
+
+
+@pytest.mark.fleet
+@pytest.mark.skipif(has_rdma(), reason="this machine has an RDMA device: pairs are tried")
+def test_pairs_behind_a_gateway(few: Farm, tmp_path: Path) -> None:
+    """Each node gets its own words through ClusterShell's tree; three behind it, one beside it."""
+    behind = (INSTALLED, ALSO_INSTALLED, CARRIED)
+    environment = site(tmp_path / "site", GATEWAY, *behind)
+    told = run(few, (*behind, BESIDE), "--json", **environment)
+    answer = json.loads(told.stdout)
+    assert (told.returncode, answer["status"]) == (1, "warn"), told.stderr
+    assert len(answer["pairs"]) == 6
+    assert all(pair["connect_seconds"] > 0 for pair in answer["pairs"])
+    assert "ClusterShell.Gateway" in (few.folder / "gateway").read_text()
     nothing_is_left(few)
 
 
@@ -196,6 +277,8 @@ def test_an_interruption_ends_both_ends(few: Farm) -> None:
         (["--nodes", "a[1-2]", "--connect-timeout", "55"], "leaves less than 10 s of --timeout"),
         (["--nodes", "a[1-2]", "--remote-command", "'"], "No closing quotation"),
         (["--nodes", "a[1-2]", "--rounds", "0"], "--rounds"),
+        (["--nodes", "a[1-2]", "/nowhere.sh"], "'/nowhere.sh' does not exist"),
+        (["--nodes", "a[1-2]", "--mooncake-version", "0.3.13"], "is about a launch"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

@@ -15,6 +15,7 @@ from tests.fleet.merge_fleets import (
     every,
     fleet_reports,
     launch,
+    main_table_alone,
     merged_reports,
     rails,
     told,
@@ -180,7 +181,7 @@ def test_an_address_that_two_machines_have_fails(tmp_path: Path) -> None:
 def _subnet(address: str, routes: Any) -> Change:
     def change(report: Report) -> None:
         report["rails"][0]["addresses"] = [address]
-        report["routes"] = routes
+        main_table_alone(report, routes)
 
     return change
 
@@ -225,7 +226,7 @@ def test_a_fabric_with_a_subnet_for_each_link_is_one_finding(tmp_path: Path) -> 
     """A /31 for every NIC of every node, and no route: one finding for each interface."""
     reports = fleet_reports("gpu[01-40]")
     for number, report in enumerate(reports):
-        report["routes"] = []
+        main_table_alone(report, [])
         for at, rail in enumerate(report["rails"]):
             rail["addresses"] = [f"10.{at}.{number}.0/31"]
     fleet = merged_reports(tmp_path, reports)

@@ -20,15 +20,19 @@ from hypothesis import strategies as st
 
 from preflight.fleet.pairs_cause import cause, failure_text
 from preflight.fleet.pairs_connect_declaration import pair_connect
+from preflight.fleet.pairs_direction import broken, cause_of, reasons
 from preflight.fleet.pairs_json import pair_object
 from preflight.fleet.pairs_node import known
 from preflight.fleet.pairs_records import (
+    BACK,
     HERE,
-    PROTOCOL,
+    OUT,
+    TALK,
     THERE,
     VERBS,
     WRITE,
     Failure,
+    Flow,
     PairAnswer,
     PairError,
     Port,
@@ -129,13 +133,47 @@ def test_what_are_no_ports_is_refused(said: dict[str, Any]) -> None:
         found = known(said)
     except PairError:
         return
-    assert found.rails == ()
+    assert found.used == ()
 
 
+WORKS = Flow(3.2e-6, 9e-6, None, BUFFER_BYTES)
+NO_ANSWER = Failure(HERE, WRITE, "write", 12, SMALL_BYTES)
+LOST = Flow(failure=NO_ANSWER, arrived_bytes=0)
+UNANSWERED = LOST._replace(arrived_bytes=SMALL_BYTES)
+LARGE = Failure(HERE, WRITE, "write", 12, BUFFER_BYTES)
+LARGE_LOST = Flow(3e-6, None, LARGE, SMALL_BYTES)
+REFUSED = Flow(3e-6, None, Failure(HERE, WRITE, "write", 9, BUFFER_BYTES), SMALL_BYTES)
+NOT_CONNECTED = Flow(failure=Failure(HERE, VERBS, RTR, errno.ETIMEDOUT))
 TRIED = (
-    Tried(A, A, DIRECT, 3.2e-6, 9e-6, None),
-    Tried(A, B, UNROUTED, None, None, Failure(HERE, WRITE, "write", 12, 64), "no way"),
+    Tried(A, A, DIRECT, WORKS, WORKS._replace(small_seconds=4e-6)),
+    Tried(A, B, UNROUTED, LOST, LOST, "no way"),
 )
+
+DIRECTIONS = [
+    (WORKS, WORKS, (), ""),
+    (WORKS, None, (), ""),
+    # What does not arrive one way cannot be acknowledged the other way either.
+    (LOST, UNANSWERED, (OUT,), "from here to there: nothing arrives, and the other way it does"),
+    (UNANSWERED, LOST, (BACK,), "from there to here: nothing arrives, and the other way it does"),
+    (LOST, LOST, (OUT, BACK), "no way between the two ports: no route between X and Y"),
+    (LARGE_LOST, WORKS, (OUT,), "from here to there: small packets arrive and large ones do not"),
+    (WORKS, LARGE_LOST, (BACK,), "from there to here: small packets arrive and large ones"),
+    (REFUSED, REFUSED, (OUT, BACK), "the path MTUs differ"),
+    (NOT_CONNECTED, None, (OUT, BACK), "nobody answers for 10.0.1.2"),
+    (LOST._replace(arrived_bytes=None), LOST, (OUT, BACK), "no way"),
+]
+
+
+@pytest.mark.parametrize(("out", "back", "ways", "words"), DIRECTIONS)
+def test_which_way_is_broken(
+    out: Flow, back: Flow | None, ways: tuple[str, ...], words: str
+) -> None:
+    """A write needs both directions; whether it arrived tells which of them fails it."""
+    tried = Tried(A, B, UNROUTED, out, back)
+    assert broken(tried) == tuple(reasons(tried)) == ways
+    assert tried.works is (ways == ())
+    assert cause_of(tried).startswith(words)
+    assert bool(cause_of(tried)) is bool(ways)
 
 
 def test_both_ends_of_a_broken_pair_are_named() -> None:
@@ -145,9 +183,10 @@ def test_both_ends_of_a_broken_pair_are_named() -> None:
         "FAIL: 10.9.0.2:7471: 1 of 2 pairs of ports write to each other, TCP in 400 us",
         "TCP port 50051: fail: refused",
         "here \\ there    mlx5_0    mlx5_1",
-        "mlx5_0          3 us      broken",
+        "mlx5_0          4 us      broken",
         "mlx5_0 10.0.0.1 (path MTU 4096 B) to mlx5_1 10.0.1.2 (path MTU 1024 B)",
         "    transport retry counter exceeded (12) on a write of 64 B",
+        "    back: transport retry counter exceeded (12) on a write of 64 B",
         "    no way",
         "    by addresses and routes: no route between X and Y",
     ]
@@ -165,6 +204,7 @@ def test_both_ends_of_a_broken_pair_are_named() -> None:
         (TRIED[:1], (), "the other side is gone", "unknown"),
         (TRIED[:1], (PortTried(1, None, "refused"),), "", "fail"),
         ((), (), "", "unknown"),
+        ((TRIED[0]._replace(back=LARGE_LOST),), (), "", "fail"),
     ],
 )
 def test_the_verdict(
@@ -172,6 +212,18 @@ def test_the_verdict(
 ) -> None:
     """What was not tried never passes."""
     assert PairAnswer("peer", None, tried, ports, error).status == status
+
+
+def test_without_rdma_tcp_is_all() -> None:
+    """A launch over TCP passes where TCP connects, and no RDMA port is asked for."""
+    answer = PairAnswer("peer", 0.001, (), (), "", over="tcp")
+    assert answer.status == "pass"
+    assert answer._replace(connect_seconds=None).status == "unknown"
+    closed = (PortTried(15000, None, "refused", "engine", BACK),)
+    assert answer._replace(ports=closed).status == "fail"
+    text = pair_text(answer._replace(ports=closed), lambda text, _: text, 100)
+    assert "TCP port 15000 (engine) of this node, from the other: fail: refused" in text
+    jsonschema.validate(json.loads(json.dumps(pair_object(answer))), SCHEMA)
 
 
 # offsetof() of infiniband/verbs.h of rdma-core 44, gcc on x86-64.
@@ -217,7 +269,7 @@ def listener() -> Iterator[tuple[subprocess.Popen[str], int]]:
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
-        assert (said["protocol"], said["address"]) == (PROTOCOL, "127.0.0.1")
+        assert (said["protocol"], said["address"]) == (TALK, "127.0.0.1")
         yield process, said["port"]
     finally:
         process.kill()
@@ -244,7 +296,13 @@ def test_two_ends_without_rdma(listener: tuple[subprocess.Popen[str], int]) -> N
     code, answer = connect(port, "right", "--tcp", str(port), "--tcp", "1")
     assert "no RDMA port with a GID" in answer["error"]
     assert answer["connect_seconds"] > 0
-    assert [one["error"] == "" for one in answer["ports"]] == [True, False]
+    tried = [(one["port"], one["way"], one["error"] == "") for one in answer["ports"]]
+    assert tried == [
+        (port, "out", True),
+        (port, "back", True),
+        (1, "out", False),
+        (1, "back", False),
+    ]
     assert code == 2  # port 1
     process.wait(60)
 

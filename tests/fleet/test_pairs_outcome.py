@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,34 @@ from hypothesis import strategies as st
 
 from preflight.fleet.node_answer import Answer
 from preflight.fleet.pairs_connect import NO_PORT
+from preflight.fleet.pairs_flows import Flow, cuts
 from preflight.fleet.pairs_json import pair_object
 from preflight.fleet.pairs_matrix import Matrix, groups, matrix_object, matrix_text
 from preflight.fleet.pairs_meeting import met
 from preflight.fleet.pairs_outcome import Outcome, outcome
-from preflight.fleet.pairs_records import HERE, WRITE, Failure, PairAnswer, Port, PortTried, Tried
+from preflight.fleet.pairs_records import (
+    BACK,
+    HERE,
+    OUT,
+    WRITE,
+    Failure,
+    PairAnswer,
+    Port,
+    PortTried,
+    Tried,
+)
+from preflight.fleet.pairs_records import Flow as Writes
 from preflight.fleet.rails import Reach, Way
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pairs-v1.schema.json").read_text()
 )
 A, B = Port("mlx5_0", 1, "10.0.0.1", 4096), Port("mlx5_0", 1, "10.0.0.2", 4096)
-WORKS = Tried(A, B, Way(Reach.DIRECT), 3e-6, 9e-6, None)
-BROKEN = Tried(A, B, Way(Reach.DIRECT), None, None, Failure(HERE, WRITE, "write", 12, 64), "why")
+FINE_WRITES = Writes(3e-6, 9e-6, None, 65536)
+LOST = Writes(failure=Failure(HERE, WRITE, "write", 12, 64), arrived_bytes=0)
+WORKS = Tried(A, B, Way(Reach.DIRECT), FINE_WRITES, FINE_WRITES)
+BROKEN = Tried(A, B, Way(Reach.DIRECT), LOST, LOST, "why")
+ONE_WAY = Tried(A, B, Way(Reach.DIRECT), LOST, LOST._replace(arrived_bytes=64), "why")
 START, END = b"@mooncake-preflight start", b"@mooncake-preflight end 0"
 LISTENS = Answer("b", (START, b'{"protocol":"mooncake-preflight/pair/v1"}', END), code=0)
 NOT_THERE = Answer(
@@ -37,9 +54,16 @@ NOT_THERE = Answer(
 STOPPED = Answer("a", (START,))
 
 
-def connects(*tried: Tried, error: str = "", tcp: float | None = 0.001, port: str = "") -> Answer:
-    ports = (PortTried(50051, None, port),) if port else ()
-    told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, ports, error))
+def connects(
+    *tried: Tried,
+    error: str = "",
+    tcp: float | None = 0.001,
+    port: str = "",
+    way: str = OUT,
+    over: str = "rdma",
+) -> Answer:
+    ports = (PortTried(50051, None, port, "engine", way),) if port else ()
+    told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, ports, error, over))
     lines = json.dumps(told, indent=2).encode().splitlines()
     return Answer("a", (b"welcome", START, *lines, b"", END, b"bye"), code=0)
 
@@ -49,7 +73,23 @@ def connects(*tried: Tried, error: str = "", tcp: float | None = 0.001, port: st
     [
         (connects(WORKS), LISTENS, "pass", "", ""),
         (connects(WORKS, BROKEN), LISTENS, "fail", "(12) on a write of 64 B: why (1 of 2", ""),
-        (connects(WORKS, port="refused"), LISTENS, "fail", "TCP port 50051: refused", ""),
+        (
+            connects(WORKS, port="refused"),
+            LISTENS,
+            "fail",
+            "TCP port 50051 (engine) of b from a: refused",
+            "",
+        ),
+        (
+            connects(WORKS, port="refused", way=BACK),
+            LISTENS,
+            "fail",
+            "TCP port 50051 (engine) of a from b: refused",
+            "",
+        ),
+        (connects(over="tcp"), LISTENS, "pass", "", ""),
+        (connects(error="the other side: no such"), LISTENS, "unknown", "no such", "b"),
+        (connects(error="this node: no such"), LISTENS, "unknown", "no such", "a"),
         (connects(error=f"this node {NO_PORT}"), LISTENS, "warn", "TCP connects, and noth", ""),
         (connects(WORKS, error="the 5 s are over"), LISTENS, "unknown", "the 5 s are over", ""),
         (connects(), LISTENS, "unknown", "no two ports of theirs have the same name", ""),
@@ -71,7 +111,22 @@ def test_the_outcome_of_a_pair(
     assert bool(found.cause) is (status != "pass")
 
 
-PIECES = st.sampled_from(["error", "pairs", "ports", "connect_seconds", "failure", "here"])
+def flows_of(tried: Tried) -> dict[tuple[str, str], str]:
+    found = outcome("a", "b", 1, {"a": connects(tried), "b": LISTENS}, 60.0)
+    return {(flow.source, flow.target): flow.status for flow in found.flows}
+
+
+def test_each_direction_has_a_flow() -> None:
+    """One that loses packets is broken, and the one whose acknowledgements it loses is not."""
+    assert flows_of(WORKS) == {("a", "b"): "pass", ("b", "a"): "pass"}
+    assert flows_of(BROKEN) == {("a", "b"): "fail", ("b", "a"): "fail"}
+    assert flows_of(ONE_WAY) == {("a", "b"): "fail", ("b", "a"): "pass"}
+    assert flows_of(WORKS._replace(back=None)) == {("a", "b"): "pass", ("b", "a"): "unknown"}
+
+
+PIECES = st.sampled_from(
+    ["error", "pairs", "ports", "connect_seconds", "failure", "here", "back", "broken", "cause"]
+)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(PIECES, inner, max_size=4),
@@ -181,6 +236,7 @@ OUTCOMES = st.lists(
         st.just(0),
         st.none(),
         st.none(),
+        st.just(()),
     ),
     max_size=12,
 )
@@ -190,3 +246,75 @@ OUTCOMES = st.lists(
 def test_no_pair_that_does_not_pass_is_left_out(outcomes: list[Outcome]) -> None:
     found = [one for group in groups(outcomes) for one in group.pairs]
     assert sorted(found) == sorted(one for one in outcomes if one.status != "pass")
+
+
+def whole_fleet(nodes: int, lost: Callable[[Flow], bool], *ports: str) -> list[str]:
+    """What is told of a fleet in which all pairs were tried, and these flows are lost."""
+    names = [f"g{number}" for number in range(1, nodes + 1)]
+    outcomes = []
+    for here, there in combinations(names, 2):
+        flows = []
+        for (one, other), port, peer in product(((here, there), (there, here)), ports, ports):
+            flow = Flow(one, port, other, peer, "pass", seconds=3e-6)
+            if lost(flow):
+                flow = flow._replace(status="fail", why="why", text="text", seconds=None)
+            flows.append(flow)
+        bad = any(flow.status == "fail" for flow in flows)
+        status, cause = ("fail", "x") if bad else ("pass", "")
+        outcomes.append(Outcome(here, there, 1, status, cause, tried=2, flows=tuple(flows)))
+    return text_of(*outcomes, nodes=nodes)
+
+
+def test_a_nic_that_sends_nothing_is_named_with_its_direction() -> None:
+    """Of many partners: node, NIC and way, once; and the rails' table counts its flows."""
+    told = whole_fleet(4, lambda flow: flow[:2] == ("g2", "m1") and flow[3] == "m1", "m0", "m1")
+    assert told[1:4] == [
+        "fail: g2 m1 to g[1,3-4] m1",
+        "    nothing that it sends gets there, whoever is asked: text: why",
+        "rail, one way    tried    broken    slowest",
+    ]
+    assert told[5].split() == ["m1", "12", "3", "3", "us"]
+
+
+def test_a_nic_that_gets_nothing_is_named_with_its_direction() -> None:
+    told = whole_fleet(4, lambda flow: flow[2] == "g2", "m0")
+    assert told[1] == "fail: g[1,3-4] m0 to g2 m0"
+
+
+def test_one_broken_flow_is_named_by_both_its_ends() -> None:
+    told = whole_fleet(2, lambda flow: flow[:2] == ("g2", "m1") and flow[3] == "m1", "m0", "m1")
+    assert told[1:3] == ["fail: g2 m1 to g1 m1", "    text: why"]
+
+
+def test_rails_of_their_own_are_one_finding() -> None:
+    """Different names never meet, equal ones always: not a line for each pair of NICs."""
+    told = whole_fleet(5, lambda flow: flow[1] != flow[3], "m0", "m1", "m2")
+    assert told[1] == "fail: m0-2 of g[1-5]"
+    assert "NICs of different names meet nowhere (120 flows)" in " ".join(told)
+    assert sum(line.startswith("fail:") for line in told) == 1
+
+
+def test_a_rail_that_is_dead_everywhere_is_one_finding() -> None:
+    told = whole_fleet(5, lambda flow: flow[1] == "m1" and flow[3] == "m1", "m0", "m1")
+    assert told[1] == "fail: m1 of g[1-5]"
+
+
+FLOWS = st.lists(
+    st.builds(
+        Flow,
+        NAMES,
+        st.sampled_from(["m0", "m1"]),
+        NAMES,
+        st.sampled_from(["m0", "m1"]),
+        st.sampled_from(["pass", "fail", "unknown"]),
+    ),
+    max_size=40,
+)
+
+
+@given(FLOWS)
+def test_each_broken_flow_is_told_exactly_once(flows: list[Flow]) -> None:
+    told = [flow for cut in cuts(flows) for flow in cut.flows]
+    broken = {flow for flow in flows if flow.status == "fail"}
+    assert set(told) == broken
+    assert len(told) == len(broken)
