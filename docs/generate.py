@@ -16,7 +16,14 @@ sys.path.insert(0, str(ROOT))
 from checks.finding import Check  # noqa: E402
 from checks.judging import every_check  # noqa: E402
 from preflight.check.check_launch import LAUNCH_CHECKS  # noqa: E402
-from preflight.check.pages import MEANS, as_markdown, check_page, rule_page  # noqa: E402
+from preflight.check.pages import (  # noqa: E402
+    MEANS,
+    as_markdown,
+    check_page,
+    consequence_text,
+    rule_page,
+    worst_status,
+)
 from preflight.fleet.fleet_checks import FLEET_CHECKS, FLEET_SECTIONS  # noqa: E402
 from preflight.rules.launch_rules import RULES  # noqa: E402
 
@@ -47,20 +54,25 @@ def check_pages() -> dict[str, str]:
     """Every file below ``docs/checks``, by name."""
     found = checks()
     rows = "".join(
-        f"| [{check.id}]({check.id}.md) | {check.asks} | {check.consequence.value} |\n"
-        for check in found
+        f"| [{check.id}]({check.id}.md) | {check.asks} | {at_worst(check)} |\n" for check in found
     )
     head = (
         "# What `mooncake-preflight check` looks at\n\n"
         "What it finds in the launch itself is in [rules](../rules/README.md), and what only "
         "several nodes show [below](#what-mooncake-preflight-fleet-merge-finds-between-nodes).\n\n"
-        "| id | asks | when it fails |\n| --- | --- | --- |\n"
+        "| id | asks | at worst |\n| --- | --- | --- |\n"
     )
     sections = "".join(fleet_section(title, held) for title, held in FLEET_SECTIONS.items())
     written = {
         f"{check.id}.md": as_markdown(check_page(check)) for check in (*found, *FLEET_CHECKS)
     }
     return {"README.md": head + rows + sections, **written}
+
+
+def at_worst(check: Check) -> str:
+    """The worst status that the check gives, and what comes of it."""
+    status, consequence = worst_status(check).value, consequence_text(check)
+    return f"{status}: {consequence}" if consequence else status
 
 
 def fleet_section(title: str, found: Iterable[Check]) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 import click
 
-from preflight.output import say
+from preflight.output import OutputError, discard_output, open_streams, say
 
 EXIT_USAGE = 64  # EX_USAGE
 EXIT_DEFECT = 70  # EX_SOFTWARE
 EXIT_INTERRUPTED = 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Told the exit code and why there is no answer; returns the exit code of the process.
 Refuse = Callable[[int, str], int]
@@ -21,27 +24,56 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
 
     ``refuse`` is called where there is no answer, after standard error was told why.
     """
+    open_streams()
+
+    def refused(exit_code: int, message: str) -> int:
+        try:
+            return refuse(exit_code, message)
+        except OutputError:  # from here on what is printed is discarded
+            return refuse(exit_code, message)
+
     try:
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message(), err=True)
-        return refuse(EXIT_USAGE, "no subcommand was given")
+        return refused(EXIT_USAGE, "no subcommand was given")
     except click.ClickException as error:
         say(f"{name}: {error.format_message()}", err=True)
         if isinstance(error, click.UsageError):
             path = name if error.ctx is None else error.ctx.command_path
+            if isinstance(error, click.NoSuchOption) and _takes_a_launch(error.ctx):
+                say(f"A launch's own options stand behind --: {path} -- COMMAND ...", err=True)
             say(f"Try '{path} --help'.", err=True)
-        return refuse(EXIT_USAGE, error.format_message())
+        return refused(EXIT_USAGE, error.format_message())
+    except OutputError as error:
+        say(f"{name}: {error}", err=True)
+        return refused(EXIT_USAGE, str(error))
     except (click.Abort, KeyboardInterrupt):
         say(f"{name}: interrupted", err=True)
-        return refuse(EXIT_INTERRUPTED, "interrupted")
+        return refused(EXIT_INTERRUPTED, "interrupted")
+    except MemoryError:
+        message = "this program itself finds no memory (ulimit -v, or the memory cgroup)"
+        say(f"{name}: {message}", err=True)
+        return refused(EXIT_DEFECT, message)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            message = f"{error.filename or 'standard output'}: {error.strerror}"
+            discard_output()
+            say(f"{name}: {message}", err=True)
+            return refused(EXIT_USAGE, message)
         message = f"a defect of {name}, please report it: {type(error).__name__}: {error}"
         say(f"{name}: {message}", err=True)
-        return refuse(EXIT_DEFECT, message)
+        return refused(EXIT_DEFECT, message)
 
 
 def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
     """The words before ``--``: those behind it are the launch's."""
     words = tuple(arguments)
     return words[: words.index("--")] if "--" in words else words
+
+
+def _takes_a_launch(context: click.Context | None) -> bool:
+    return context is not None and any(
+        isinstance(parameter, click.Argument) and parameter.name == "launch"
+        for parameter in context.command.params
+    )

@@ -14,6 +14,7 @@ from preflight.launch_options import (
     COLOR,
     ROOT,
     TIMEOUT,
+    examples,
     launch_words,
     refusing_usage,
     with_launch,
@@ -43,6 +44,7 @@ LATER = {
 # Those whose --json is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {
     "capacity": "mooncake-preflight/capacity/v1",
+    "explain": "mooncake-preflight/explain-log/v1",
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",
     "fleet": "mooncake-preflight/fleet/v1",
@@ -58,7 +60,14 @@ def command() -> None:
     """Know before the launch whether a host can run SGLang HiCache with Mooncake."""
 
 
-@command.command(context_settings=CONTEXT)
+@command.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight check launch.sh",
+        "mooncake-preflight check -- python3 -m sglang.launch_server --tp 8 ...",
+        "mooncake-preflight check --root host.tar.gz --skip 'pci.*' launch.sh",
+    ),
+)
 @JSON
 @click.option("--only", multiple=True, metavar="GLOB", help="These checks alone, as 'rdma.*'.")
 @click.option("--skip", multiple=True, metavar="GLOB", help="All but these.")
@@ -147,7 +156,13 @@ def check(**options: Any) -> int:
     return int(refusing_usage(run_check, request))
 
 
-@command.command(context_settings=CONTEXT)
+@command.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight facts",
+        "mooncake-preflight facts --json --root host.tar.gz",
+    ),
+)
 @JSON
 @TIMEOUT
 @ROOT
@@ -169,7 +184,13 @@ def facts(**options: Any) -> int:
     return int(code)
 
 
-@command.command(context_settings=CONTEXT)
+@command.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight capture host.tar.gz launch.sh",
+        "ssh gpu012 mooncake-preflight capture - > gpu012.tar.gz",
+    ),
+)
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--keep-names", is_flag=True, help="Host and user names and addresses as they are.")
 @TIMEOUT
@@ -193,7 +214,14 @@ def capture(**options: Any) -> int:
     return int(code)
 
 
-@command.command("exec", context_settings=CONTEXT)
+@command.command(
+    "exec",
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight exec -- python3 -m sglang.launch_server --tp 8 ...",
+        "MOONCAKE_PREFLIGHT_MODE=warn mooncake-preflight exec -- python3 -m ...",
+    ),
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),
@@ -239,7 +267,14 @@ def list_checks() -> int:
     return 0
 
 
-@command.command(context_settings=CONTEXT)
+@command.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight explain memlock.limit",
+        "mooncake-preflight explain --log server.log",
+        "journalctl -u sglang | mooncake-preflight explain",
+    ),
+)
 @click.argument("id_", metavar="[ID]", required=False)
 @click.option("--log", metavar="FILE", help="A server's log; - is standard input.")
 @JSON

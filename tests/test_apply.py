@@ -33,14 +33,15 @@ from preflight.plans.apply_journal import SCHEMA, Journal, JournalError, state_f
 from preflight.plans.apply_steps import WANTS_FILE, Step, difference, steps_of
 from preflight.plans.apply_write import PART, Writer
 from preflight.plans.plan import SYSCTL_FILE, plan
-from preflight.plans.plan_host import kept_settings
+from preflight.plans.plan_host import kept_settings, plan_of
 from preflight.plans.plan_hugepages import UNIT_FILE
 from preflight.plans.plan_limits import LIMITS_FILE
 from preflight.plans.plan_records import Gap, Plan
 from preflight.plans.undo import BOOT_ID, boot_id, undo
 from preflight.usage_error import UsageError
 from tests.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
-from tests.synthetic import GIB, MIB
+from tests.synthetic import GIB, MIB, build_host, gpu_host
+from tests.test_synthetic import NICS, script
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 NODE = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
@@ -221,7 +222,7 @@ def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(
     on, found = machine(host), planned(host)
     before_that = steps(host, found)
     (host / NODE.format(1).lstrip("/")).unlink()
-    assert apply_plan(REQUEST, found, on) == EXIT_FAILED
+    assert apply_plan(REQUEST, found, on) == EXIT_UNKNOWN
     assert f"{NODE.format(1)} cannot be read" in capsys.readouterr().err
     with Journal(on.state) as journal:
         outcome = carry_out(before_that, journal, on.writer, on.root)
@@ -335,6 +336,43 @@ def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(h
     impossible = found._replace(impossible=("2 MiB pages: more than there is",))
     assert apply_plan(REQUEST, impossible, on) == EXIT_FAILED
     assert on.writer.written == []  # type: ignore[attr-defined]
+
+
+HIDDEN = (
+    "/proc/meminfo",
+    "/proc/buddyinfo",
+    "/sys/devices/system/node/node1/meminfo",
+    "/sys/kernel/mm/hugepages/hugepages-2048kB",
+    "/sys/devices/system/node/node1/hugepages",
+)
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_host_that_hides_what_decides_is_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], hidden: str, dry_run: bool
+) -> None:
+    """As behind a mount over a part of /proc or /sys: nothing is written, the place is named."""
+    host, run = tmp_path / "host", tmp_path / "run.sh"
+    build_host(host, gpu_host())
+    run.write_text(script("Qwen/Qwen3-8B", 8, NICS, "16gb"))
+    words = LaunchWords((str(run),), mooncake_version="0.3.13.post1", sglang_version="0.5.23")
+    on, request = machine(host), REQUEST._replace(launch=words, dry_run=dry_run)
+    seen = plan_of(words, str(host), 60.0)
+    assert any(step.pool for step in steps(host, seen))
+    assert seen.undecided == ()
+    place = host / hidden.lstrip("/")
+    place.rename(tmp_path / "away")
+    if (tmp_path / "away").is_dir():
+        place.mkdir()  # an empty folder, as a tmpfs is
+    else:
+        place.write_text("")
+    assert apply_plan(request, plan_of(words, str(host), 60.0), on) == EXIT_UNKNOWN
+    said = capsys.readouterr().err
+    assert hidden.split("/node1/hugepages")[0] in said
+    assert "nothing was changed" in said
+    assert on.writer.written == []  # type: ignore[attr-defined]
+    assert entries(on) == []
 
 
 def test_who_may_not_write_gets_the_commands(

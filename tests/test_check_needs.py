@@ -299,3 +299,69 @@ def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(tmp_path: Path, 
             shared,
             not shared,
         )
+
+
+@pytest.mark.parametrize(
+    ("stated", "mooncake", "segment_nodes"),
+    [
+        ((0, 1), "0.3.13.post1", (0, 1)),
+        ((0, 1), "0.3.14", (0, 1)),  # a client that is bound to no node
+        ((0, 1), "0.3.9", ()),
+        ((1,), "0.3.13.post1", ()),
+        ((), "0.3.13.post1", ()),
+    ],
+)
+@pytest.mark.parametrize("huge", ["", "MC_STORE_USE_HUGEPAGE=1 "])
+def test_a_segment_in_shares_says_where_they_are_bound(
+    tmp_path: Path,
+    root: Root,
+    stated: tuple[int, ...],
+    mooncake: str,
+    segment_nodes: tuple[int, ...],
+    huge: str,
+) -> None:
+    """It is one region to the NICs, and still a share to each node to mbind."""
+    text = f"{huge}mooncake_client --global_segment_size=80MB --protocol=rdma\n"
+    reading = read_source(str(_script(tmp_path, text)), {})
+    options = SourceOptions(nic_nodes=stated, mooncake_version=mooncake)
+    needs = launch_needs(size_source(reading, "launch.sh", options, root, root.text))
+    (client,) = needs.processes
+    assert client.segment_nodes == segment_nodes
+    assert needs.nic_nodes == stated
+
+
+def test_nobody_knows_where_a_segment_lies_whose_nics_cannot_be_read(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    Host({PAGE: HostPool(300000)}, nodes=(0, 1), memory_bytes=2048 * GIB).write(host)
+    node = host / "sys/class/infiniband/mlx5_0/device/numa_node"
+    node.parent.mkdir(parents=True)
+    node.write_text("no number\n")
+    text = "mooncake_client --global_segment_size=80MB --protocol=rdma\n"
+    needs = _needs(_script(tmp_path, text), Root(str(host)))
+    (client,) = needs.processes
+    assert isinstance(client.segment_nodes, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "least_bytes"),
+    [
+        ("--tp 2", 4096),
+        ("--tp 1", 0),
+        ("--tp 16 --nnodes 2 --node-rank 0 --dist-init-addr a:1", 4096),
+        ("--tp 16 --nnodes 2 --node-rank 1 --dist-init-addr a:1", 0),  # the writer is elsewhere
+        ("--tp 2 --nnodes 2 --node-rank 0 --dist-init-addr a:1", 0),  # no reader here
+        ("--pp 2", 0),
+    ],
+)
+def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
+    tmp_path: Path, root: Root, words: str, least_bytes: int
+) -> None:
+    """Its first rank alone, and not where the message queue is switched off."""
+    server = f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B {words}\n"
+    needs = _needs(_script(tmp_path, server), root)
+    assert sum(one.shm_bytes for one in needs.processes) == least_bytes
+    assert needs.processes[0].shm_bytes == least_bytes
+    for value in ("0", "false", "False", ""):
+        off = f"SGLANG_USE_MESSAGE_QUEUE_BROADCASTER={value} {server}"
+        without = _needs(_script(tmp_path, off), root)
+        assert sum(one.shm_bytes for one in without.processes) == 0

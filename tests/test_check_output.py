@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -51,6 +52,40 @@ def plain(text: str, colour: str) -> str:
 
 def marked(text: str, colour: str) -> str:
     return f"\x1b[{len(colour)}m{text}\x1b[0m"
+
+
+# What is unknown for one reason ----------------------------------------------------------------
+
+
+def unset(check: str, before: str = "", **fields: Any) -> Finding:
+    text = f"{before}MODEL_PATH is not set where '$MODEL_PATH' stands (a.sh:2)"
+    return Finding(check, UNKNOWN, "launch", text=text)._replace(**fields)
+
+
+def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
+    others = "what its processes take is not known: "
+    rows = [
+        unset("a.b"),
+        unset("a.c", others, subject="node 0"),
+        unset("a.d", need="1 GiB"),
+        Finding("a.e", UNKNOWN, "host", text="/proc/meminfo: Permission denied"),
+        unset("a.f", have="2 GiB"),
+    ]
+    found = report(Findings(rows, {}, lambda _: ()), {}, None, "/")
+    text = report_text(found, plain, 100, 0)
+    assert "unknown: a.b, a.c, a.d\n    MODEL_PATH is not set where" in text
+    assert "to do: put MODEL_PATH=... in front of this command, or give --env-file" in text
+    assert "unknown  a.b      and 2 more, for one reason" in text
+    assert "unknown: a.e, host\n    /proc/meminfo: Permission denied" in text
+    assert "unknown: a.f, launch: have 2 GiB" in text
+    assert text.count("MODEL_PATH is not set") == 2
+    each = report_text(found, plain, 100, 1)
+    assert each.count("MODEL_PATH is not set") == 4
+
+
+def test_two_alike_are_said_one_by_one() -> None:
+    text = report_text(reported([unset("a.b"), unset("a.c")]), plain, 100, 0)
+    assert text.count("MODEL_PATH is not set") == 2
 
 
 # Folding -------------------------------------------------------------------------------------

@@ -7,6 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from checks.finding import Consequence, Status
+from preflight.check.check_catalogue import catalogue
+from preflight.check.pages import as_markdown, check_page
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -46,6 +50,31 @@ def test_every_notice_of_a_reader_is_documented() -> None:
             used |= set(re.findall(call, module.read_text()))
     assert len(used) > 10
     assert {id_ for id_ in used if f"`{id_}`" not in text} == set()
+
+
+def test_a_page_says_what_comes_of_a_status_that_its_check_gives() -> None:
+    """No fail is told of where none is ever found, and no consequence of what only is unknown."""
+    headings = {
+        Status.FAIL: "when it fails",
+        Status.WARN: "what it warns of",
+        Status.UNKNOWN: "when it is unknown",
+    }
+    seen = set()
+    for check in catalogue().checks.values():
+        given = {status for status, _ in check.outcomes}
+        worst = next(status for status in headings if status in given)
+        seen.add(worst)
+        page = as_markdown(check_page(check))
+        assert [heading for heading in headings.values() if f"| {heading} |" in page] == [
+            headings[worst]
+        ]
+        told = [
+            one for one in Consequence if re.search(rf"(\| |, or ){one.value}( \||, or )", page)
+        ]
+        assert set(told) == (
+            set() if worst is Status.UNKNOWN else {check.consequence, *check.or_else}
+        )
+    assert seen == set(headings)
 
 
 def test_check_pages_are_generated_from_the_checks() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.logs.log_explain import LogReading, explanations_object, explanations_text
+from preflight.logs.log_text import Bounded, read_blocks
 
 LOGS = Path(__file__).with_name("logs")
 COMMAND = [sys.executable, "-m", "preflight.preflight_command", "explain"]
@@ -54,9 +60,39 @@ def test_bytes_that_are_no_text_are_no_failure() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("memlock.limit", "--log", "x"), ("--log", "/no/such/file"), ("memlock.limit", "--json")],
+    [
+        ("memlock.limit", "--log", "x"),
+        ("--log", "/no/such/file"),
+        ("--log", "/dev/zero"),
+        ("--log", "."),
+        ("memlock.limit", "--json"),
+    ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...]) -> None:
     done = explain(*arguments)
     assert done.returncode == 64
     assert b"Traceback" not in done.stderr
+
+
+def test_what_has_no_end_is_refused_on_standard_input_too() -> None:
+    with open("/dev/zero", "rb") as endless:
+        done = subprocess.run(
+            COMMAND, stdin=endless, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 64
+    assert "standard input: a device, and no log" in done.stderr
+
+
+@given(st.binary(max_size=40), st.integers(1, 50))
+def test_a_log_is_read_up_to_its_bound_and_says_so(content: bytes, most: int) -> None:
+    bounded = Bounded(io.BytesIO(content), most)
+    assert "".join(read_blocks(bounded)) == content[:most].decode("utf-8", "replace")
+    assert bounded.cut == (len(content) > most)
+
+
+def test_a_log_that_goes_on_is_said_in_both_forms() -> None:
+    reading = LogReading(3, [], whole=False)
+    text = explanations_text(reading, lambda text, _: text, 60)
+    assert "Only the first 16 GiB of the log were read" in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert explanations_object(reading, 0)["whole"] is False

@@ -287,16 +287,31 @@ def test_every_model_that_is_known_is_there_to_be_read(model: str) -> None:
     assert any(text.startswith("4 ") for text in assumptions)
 
 
-def test_a_described_host_without_devices_assumes_none(
+def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_same(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The launch asks for RDMA: what no size changes keeps it from running as it was meant."""
+    """Neither absent, which would be a failure, nor there, which would be a pass."""
     code, found = answer(capsys, script, "--memory", "1tb")
-    assert code == 1
-    assert "rdma.no-device" in {finding["check"] for finding in found["beside"]}
-    assert found["status"] == "fits-but-fails"
-    assert run_preflight(["fit", "--memory", "1tb", script]) == 1
-    assert capsys.readouterr().out.startswith("THE SIZES FIT, AND IT FAILS ALL THE SAME")
+    devices = {f["check"]: f["status"] for f in found["beside"] if f["have"] == "not described"}
+    assert {"gpu.count": "unknown", "rdma.no-device": "unknown"}.items() <= devices.items()
+    assert "fail" not in {finding["status"] for finding in found["beside"]}
+    assert (code, found["status"]) == (3, "unknown")
+    assert found["sizes"]["l2"]["bytes"]
+    assert run_preflight(["fit", "--memory", "1tb", script]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("THE SIZES FIT, THE REST IS NOT DESCRIBED")
+    assert "give --gpus, as 8xH800" in said
+    assert "GPUs are not described (--gpus)" in said
+
+
+def test_what_is_described_and_too_little_fails_as_ever(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answer(capsys, script, "--memory", "1tb", "--gpus", "1xH800")
+    failed = {f["check"] for f in found["beside"] if f["status"] == "fail"}
+    assert failed == {"gpu.count"}
+    assert "rdma.no-device" in {f["check"] for f in found["beside"] if f["status"] == "unknown"}
+    assert (code, found["status"]) == (1, "fits-but-fails")
 
 
 def test_describing_needs_memory_first() -> None:

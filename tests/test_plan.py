@@ -368,7 +368,7 @@ def test_a_page_size_that_the_kernel_does_not_have_is_a_gap(tmp_path: Path) -> N
 
 def test_a_node_that_the_host_does_not_have_is_a_gap(tmp_path: Path) -> None:
     found = plan(launch(on_nodes(1, 1, 1)), facts_on(tmp_path), [])
-    assert ["no node 2" in gap.reason for gap in found.gaps] == [True]
+    assert ["no pool of node 2" in gap.reason for gap in found.gaps] == [True]
 
 
 def test_topics_that_were_not_read_are_gaps_and_no_failure() -> None:

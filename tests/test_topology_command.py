@@ -110,7 +110,7 @@ def test_devices_of_one_node_alone_are_warned_of(on: Any, tmp_path: Path) -> Non
     """By the check that says so elsewhere too, and for the memory of the other node here."""
     code, text = on(gpu_host(), script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_1", 8))
     assert code == 1
-    assert "warn: numa.gpu-nic-distance, rank 4-7 (each of 4): mlx5_0, mlx5_1: all SYS" in text
+    assert "warn: numa.gpu-nic-distance, rank 4-7 (each of 4): have mlx5_0, mlx5_1: all SYS" in text
     assert "note: memory on node 1 has no NIC in use there" in text
 
 

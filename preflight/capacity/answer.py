@@ -78,7 +78,7 @@ def _store(
     asked: Asked,
     folders: Mapping[str, Folder | Unknown],
 ) -> _Store:
-    _, mooncake, _ = choose_mooncake(options.mooncake_version)
+    _, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
     alone = any(

@@ -11,6 +11,7 @@ from preflight.launch_options import (
     ROOT,
     SIZE,
     TIMEOUT,
+    examples,
     launch_words,
     refusing_usage,
     with_launch,
@@ -19,7 +20,13 @@ from preflight.launch_options import (
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight capacity launch.sh",
+        "mooncake-preflight capacity --nodes-in-cluster 3 --other-segments 120gb launch.sh",
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions that each of them asks.")

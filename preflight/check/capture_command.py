@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from checks.archive import archive_bytes, write_whole
+from checks.archive import archive_bytes, is_stream, write_whole
 from checks.capture import LARGEST_BYTES, capture_files
 from checks.reading import read_facts
 from checks.recording import Answers
 from checks.unknown import Unknown
-from preflight.host_source import Host, LaunchWords, launch_of, open_host
+from preflight.host_source import Host, LaunchWords, captured_installed, launch_of, open_host
 from preflight.launches.written_launch import WrittenLaunch, read_launch, size_written
 from preflight.output import say
 from preflight.program_version import program_version
@@ -39,6 +39,7 @@ def run_capture(
     path: str, launch: LaunchWords, root: str, timeout_seconds: float, keep_names: bool
 ) -> int:
     """Write the capture; returns the exit code. Raises UsageError."""
+    path = "/dev/stdout" if path == "-" else path
     host = open_host(root)
     recorded = record(launch, host, timeout_seconds)
     answers, extras = recorded.answers, recorded.extras
@@ -56,7 +57,8 @@ def run_capture(
     said = "as they are" if keep_names else "replaced"
     say(
         f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
-        f"{len(content)} bytes, names and addresses {said}"
+        f"{len(content)} bytes, names and addresses {said}",
+        err=is_stream(path),
     )
     if len(content) > LARGEST_BYTES:
         say(f"mooncake-preflight: {path} has more than {LARGEST_BYTES} bytes", err=True)
@@ -66,12 +68,12 @@ def run_capture(
 def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     """Ask the host all that checks ask, for the launch that is given and for none."""
     from preflight.launches.launch_record import environment_record, launch_record
-    from preflight.sizing.sizing_inputs import choose_mooncake
 
     extras: dict[str, Any] = {
         "program": program_version(),
         "environment": environment_record(host.environment),
-        "mooncake_version": choose_mooncake(words.mooncake_version)[1].value,
+        "mooncake_version": words.mooncake_version or host.extras.get("mooncake_version"),
+        "installed": _installed(host),
         "launch": None,
     }
     _read(host, None, timeout_seconds)
@@ -85,6 +87,18 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         hosts = _read(host, (seen, options), timeout_seconds)
         extras["launch"] = launch_record(launch, options, files)
     return Recorded(host.root.answers, extras, hosts)
+
+
+def _installed(host: Host) -> dict[str, Any] | None:
+    """What decides where no version is named; None where an older capture does not say."""
+    from checks.installed import Installed, installed_mooncake, installed_sglang
+
+    found = captured_installed(host)
+    if found is None:
+        if host.capture is not None:
+            return None
+        found = Installed(installed_mooncake(), installed_sglang())
+    return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
 
 
 def _read(

@@ -15,6 +15,7 @@ from preflight.sizing.source_sizing import SourceSizing
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
 
+_LESS_L2 = "less --hicache-size or --hicache-ratio, or fewer ranks"
 GATE = Check(
     "sglang.admission-gate",
     "Does SGLang's own check of host memory admit the L2 pools?",
@@ -32,8 +33,8 @@ GATE = Check(
         (Status.UNKNOWN, "the pools, or the memory that is available, are not known"),
         (Status.SKIP, "no server of the launch has a hierarchical cache on this host"),
     ),
-    "less --hicache-size or --hicache-ratio, fewer ranks, or another number of huge pages: the "
-    "finding names the interval of nr_hugepages that suffices and is admitted",
+    f"{_LESS_L2}, or another number of huge pages: the finding names the interval of nr_hugepages "
+    "that suffices and is admitted",
     "SGLang mem_cache/pool_host/base.py and mem_cache/host_memory.py, 0.5.2 to 0.5.23; SGLang "
     "#34972, #40135",
     (),
@@ -67,17 +68,22 @@ MAPPING = Check(
 )
 MISREAD = Check(
     "launch.misread",
-    "Is the environment read as it was meant?",
+    "Are the launch and its environment read as they were meant?",
     Consequence.DEGRADED,
-    "Mooncake reads its switches and sizes in its own way: a switch that is set to 0 is on, a size "
-    "that does not parse becomes a default. Each misreading is one finding, named by its note.",
+    "A comment behind the backslash of a continued line ends the command there, numactl takes an "
+    "assignment behind it for the program, docker keeps the quotes of an env file: what starts is "
+    "not what was written. Mooncake reads its switches and sizes in its own way: a switch that is "
+    "set to 0 is on, a size that does not parse becomes a default. Each misreading is one finding, "
+    "named by its note.",
     (
-        (Status.PASS, "every value is read as it was written"),
-        (Status.WARN, "a value becomes something else; the text says what"),
+        (Status.PASS, "the launch and every value are read as they were written"),
+        (Status.WARN, "a command or a value becomes something else; the text says what"),
+        (Status.FAIL, "the shell or a wrapper fails before the program starts"),
     ),
-    "write the value as the text says",
-    "Mooncake utils.h, mmap_arena.cpp, local_hot_cache.cpp",
+    "write it as the text says; docs/launch.md has the notices by id",
+    "bash; numactl; docker; Mooncake utils.h, mmap_arena.cpp, local_hot_cache.cpp",
     (),
+    or_else=(Consequence.WILL_NOT_START,),
 )
 UNUSED = Check(
     "launch.unused",
@@ -115,6 +121,21 @@ _HOST_NOTES = (
     "rdma-without-device",
     "mooncake-installed-twice",
 )
+# Notices of the readers that say that something else runs than was meant, and those of them after
+# which nothing runs at all. The other notices say what was not read.
+_READ_OTHERWISE = (
+    "assignment-after-wrapper",
+    "byte-order-mark",
+    "carriage-return",
+    "continuation-broken",
+    "env-file-name",
+    "env-file-quotes",
+    "not-a-program",
+    "program-behind-mark",
+    "sudo-environment",
+    "unterminated",
+)
+_NOTHING_RUNS = ("assignment-after-wrapper", "program-behind-mark", "unterminated")
 _ASSUMPTIONS = ("rank-nodes-assumed", "mooncake-newer", "mooncake-version-unread")
 
 
@@ -123,6 +144,7 @@ def launch_findings(sizing: SourceSizing) -> list[Finding]:
     return [
         *_sizes(sizing),
         *_mapping(sizing),
+        *_reading(sizing),
         *_notes(sizing),
         *(_rule(found) for found in sizing.inputs.findings),
         *_gate(sizing),
@@ -173,6 +195,18 @@ def _mapping(sizing: SourceSizing) -> Iterator[Finding]:
         yield Finding(MAPPING.id, Status.PASS, "launch", have="nothing impossible")
 
 
+def _reading(sizing: SourceSizing) -> Iterator[Finding]:
+    """The notices of the readers that say that a shell takes the launch for another."""
+    for note in dict.fromkeys(sizing.reading.notes):
+        if note.id in _READ_OTHERWISE:
+            subject = f"{note.id}, {note.origin}"
+            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text)
+            if note.id in _NOTHING_RUNS:
+                worse = Consequence.WILL_NOT_START
+                found = found._replace(status=Status.FAIL, consequence=worse)
+            yield found
+
+
 def _notes(sizing: SourceSizing) -> Iterator[Finding]:
     shown = sizing.shown
     if shown is None:
@@ -186,7 +220,7 @@ def _notes(sizing: SourceSizing) -> Iterator[Finding]:
     for check, notes in by_check:
         for note in notes:
             yield Finding(check.id, Status.WARN, note.id, text=note.text)
-        if not notes:
+        if not notes and not (check is MISREAD and any(_reading(sizing))):
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 
 
@@ -219,5 +253,5 @@ def _admission(admission: Admission) -> Finding:
         have="refused",
         need=need,
         text=f"{when}the server prints ValueError: {said}",
-        advice=GATE.remedy,
+        advice=GATE.remedy if pages is not None else _LESS_L2,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from checks.hugetlb_fit import Usage
 from checks.launch_needs import LaunchNeeds, ProcessNeeds, Storage
+from checks.registration import SEGMENT
 from checks.unknown import Unknown
 from preflight.launches.container_limits import container_limits
 from preflight.launches.launch_processes import Kind, LaunchProcess
@@ -13,11 +14,12 @@ from preflight.launches.launch_services import ports, services
 from preflight.launches.launch_storage import offload_of, storage
 from preflight.launches.rank_devices import store_devices
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.registrations import regions_of
+from preflight.mooncake.registrations import all_regions_of
 from preflight.mooncake.replay import OFFLOAD_BUFFER, ProcessReplay
 from preflight.sglang.server_launch import plain_environment
 from preflight.sglang.server_pools import ServerMemory
 from preflight.sglang.server_ranks import server_ranks
+from preflight.sglang.shared_memory import least_shm_bytes
 from preflight.sizing.needs import ON_HUGE_PAGES, hugetlb_usages
 from preflight.sizing.source_sizing import SourceSizing
 
@@ -43,7 +45,9 @@ def launch_needs(sizing: SourceSizing) -> LaunchNeeds:
         if process.kind not in _PROGRAMS:
             continue
         mine = _take(process, replays)
-        members += _members(process, mine, memory.get(str(process.command.origin)))
+        unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
+        made = _members(process, mine, memory.get(str(process.command.origin)))
+        members += [one if unplaced is None else _unplaced(one, unplaced) for one in made]
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += storage(process, max(1, len(mine)), own_folders)
     launch = shown.inputs.launch if shown is not None else None
@@ -59,6 +63,7 @@ def launch_needs(sizing: SourceSizing) -> LaunchNeeds:
         launch.default_page_bytes if launch is not None else 0,
         str(versions["mooncake_version"].value) if "mooncake_version" in versions else "",
         str(versions["sglang_version"].value) if "sglang_version" in versions else "",
+        None if shown is None else shown.inputs.flags.nic_nodes,
     )
 
 
@@ -113,7 +118,9 @@ def _members(
     if not replays and sized and not isinstance(unknown, Unknown):
         unknown = Unknown(f"{process.name}: what it maps is not known")
     if isinstance(unknown, Unknown):
-        base = base._replace(regions=unknown, regular_bytes=unknown, hugetlb_bytes=unknown)
+        base = base._replace(
+            regions=unknown, regular_bytes=unknown, hugetlb_bytes=unknown, segment_nodes=unknown
+        )
     if not replays:
         yield base._replace(rdma=store_devices(process, 0) if sized else None)
         return
@@ -124,17 +131,39 @@ def _members(
             gpu=_gpu(process, rank),
             rdma=store_devices(process, rank),
             gpu_registered_bytes=_gpu_registered(process),
+            segment_nodes=_segment_nodes(replay),
+            shm_bytes=_shm(process, rank, environment),
         )
         if not isinstance(unknown, Unknown):
             mapped = (*replay.allocations, *replay.heap)
             ring = sum(a.bytes for a in mapped if a.what == OFFLOAD_BUFFER)
             member = member._replace(
-                regions=tuple(region for a in mapped for region in regions_of(a)),
+                regions=tuple(all_regions_of(mapped)),
                 ring_bytes=ring if base.uses_uring else 0,
                 regular_bytes=sum(_mapped(a) for a in mapped if a.backing is Backing.REGULAR),
                 hugetlb_bytes=sum(_mapped(a) for a in mapped if a.backing in ON_HUGE_PAGES),
             )
         yield member
+
+
+def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
+    """What the process puts into /dev/shm at least; the server's first rank makes it."""
+    ranks = None if process.server is None else server_ranks(process.server)
+    if rank or ranks is None or isinstance(ranks, Unknown):
+        return 0
+    return least_shm_bytes(ranks, environment)
+
+
+def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
+    """Where the shares of its segment are bound; () where it is one mapping."""
+    shares = [a for a in replay.allocations if a.what == SEGMENT]
+    nodes = tuple(share.node for share in shares if share.node is not None)
+    return nodes if len(shares) > 1 else ()
+
+
+def _unplaced(process: ProcessNeeds, why: Unknown) -> ProcessNeeds:
+    """``process`` where nobody knows on which nodes its NICs sit."""
+    return process if process.rdma is None else process._replace(segment_nodes=why)
 
 
 def _mapped(allocation: Allocation) -> int:

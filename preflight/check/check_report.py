@@ -20,8 +20,8 @@ EXIT_CODES = {Status.PASS: 0, Status.WARN: 1, Status.FAIL: 2, Status.UNKNOWN: 3}
 class Row(NamedTuple):
     """One finding, or several alike: ``finding`` is the first, its subject names them all.
 
-    ignored: the reason of the waiver, None without one. consequence: of its check. commands: what
-    mends it on this host, one a line; those that start with # are for people.
+    ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
+    commands: what mends it on this host, one a line; those that start with # are for people.
     """
 
     finding: Finding
@@ -119,7 +119,8 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         evidence=_evidence(group),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
-    return Row(shown, subjects, ignored, found.consequences.get(first.check), commands)
+    consequence = first.consequence or found.consequences.get(first.check)
+    return Row(shown, subjects, ignored, consequence, commands)
 
 
 def _evidence(group: Iterable[Finding]) -> tuple[Evidence, ...]:

@@ -26,6 +26,10 @@ LEAST_CELL = 12
 LONGEST_VALUE = 160
 LONGEST_CELL = 72
 MOST_EVIDENCE = 4
+# So many that are unknown for one reason are said in one place; -v says each.
+LEAST_TOGETHER = 3
+_OF_WHAT = " is not known: "
+_NOT_SET = " is not set where "
 
 
 def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str:
@@ -33,7 +37,9 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
     parts = [verdict_line(report, paint, width)]
     if verbosity >= 0:
         wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
-        parts += [_table(wanting, paint, width), *(_details(row, paint, width) for row in wanting)]
+        groups = [[row] for row in wanting] if verbosity > 0 else _by_cause(wanting)
+        parts.append(_table([_first(rows) for rows in groups], paint, width))
+        parts += [_group(rows, paint, width) for rows in groups]
         parts += [_passes(report, paint, width, verbosity), _skips(report, paint, width, verbosity)]
         parts.append(_notes(report, width))
     return "\n\n".join(part for part in parts if part)
@@ -64,6 +70,45 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     return _rstrip(
         tabulate(cells, heads, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
     )
+
+
+def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
+    """What is unknown for one reason, as a variable that nothing sets, stands together."""
+    groups: dict[object, list[Row]] = {}
+    for number, row in enumerate(rows):
+        text = row.finding.text
+        cause = text.partition(_OF_WHAT)[2] or text
+        alike = row.finding.status is Status.UNKNOWN and row.ignored is None and cause
+        plain = not (row.finding.advice or row.finding.have or row.commands)
+        groups.setdefault(cause if alike and plain else number, []).append(row)
+    return [
+        part
+        for group in groups.values()
+        for part in ([group] if len(group) >= LEAST_TOGETHER else [[row] for row in group])
+    ]
+
+
+def _first(rows: Sequence[Row]) -> Row:
+    """The row of the table that stands for all of them."""
+    if len(rows) == 1:
+        return rows[0]
+    finding = rows[0].finding._replace(subject=f"and {len(rows) - 1} more, for one reason", need="")
+    return rows[0]._replace(finding=finding)
+
+
+def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
+    if len(rows) == 1:
+        return _details(rows[0], paint, width)
+    text = rows[0].finding.text
+    cause = clean(text.partition(_OF_WHAT)[2] or text)
+    head = _hanging(f"{label(rows[0])}: {_ids(rows)}", width)
+    lines = [_first_word(head, paint, _colour(rows[0])), _indented(cause, width)]
+    before, unset, _ = cause.partition(_NOT_SET)
+    if unset:
+        name = before.rpartition(" ")[2]
+        advice = f"to do: put {name}=... in front of this command, or give --env-file"
+        lines.append(_indented(advice, width))
+    return "\n".join(lines)
 
 
 def _seen(row: Row) -> tuple[str, str, str]:

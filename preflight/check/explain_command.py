@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from preflight.check.check_catalogue import catalogue
 from preflight.check.pages import as_text, check_page, rule_page
 from preflight.check.selection import nearest
 from preflight.output import columns
 from preflight.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 
 def list_text() -> str:
@@ -33,19 +38,34 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
     import sys
 
-    from preflight.logs.log_explain import explanations_object, explanations_text, read_log
+    from preflight.logs.log_explain import (
+        LogReading,
+        explanations_object,
+        explanations_text,
+        read_log,
+    )
     from preflight.logs.log_pattern import Stage
-    from preflight.logs.log_text import read_blocks
+    from preflight.logs.log_text import Bounded, read_blocks, why_no_log
     from preflight.output import columns, painter, say, say_json
 
-    if path == "-":
-        reading = read_log(read_blocks(sys.stdin.buffer))
-    else:
-        try:
+    def read(stream: BinaryIO) -> LogReading:
+        why = why_no_log(stream.fileno())
+        if why:
+            raise UsageError(f"{'standard input' if path == '-' else f'--log {path}'}: {why}")
+        bounded = Bounded(stream)
+        return read_log(read_blocks(bounded))._replace(whole=not bounded.cut)
+
+    try:
+        if path == "-":
+            reading = read(sys.stdin.buffer)
+        else:
             with open(path, "rb") as file:
-                reading = read_log(read_blocks(file))
-        except OSError as error:
-            raise UsageError(f"--log {path}: {error.strerror}") from None
+                reading = read(file)
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"--log {path}: {reason}") from None
     stages = {each.stage for each in reading.explanations}
     code = 2 if stages - {Stage.WARNING} else len(stages)
     if as_json:

@@ -48,7 +48,12 @@ def judged(
     wanted = {topic for check, _ in checks for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    return Judged(host, launch, needs, facts, judge(facts, needs, checks), _of_launch(launch))
+    found = judge(facts, needs, checks)
+    if sized is not None and sized.least_needs is not None:
+        from preflight.check.two_bounds import between
+
+        found = between(found, judge(facts, sized.least_needs, checks))
+    return Judged(host, launch, needs, facts, found, _of_launch(launch))
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:

@@ -30,7 +30,7 @@ class Page(NamedTuple):
 def check_page(check: Check) -> Page:
     """The page of a check of the host or the launch."""
     rows = [
-        ("when it fails", check.consequence.value),
+        _worst_row(check),
         ("what to do", check.remedy),
         ("read or seen in", check.source),
     ]
@@ -39,6 +39,31 @@ def check_page(check: Check) -> Page:
     if check.root:
         rows.append(("as root", check.root))
     return Page(check.id, check.asks, check.why, tuple(rows), check.outcomes)
+
+
+def worst_status(check: Check) -> Status:
+    """The worst that its findings can be, but unknown, which counts where there is nothing else."""
+    given = {status for status, _ in check.outcomes}
+    return next(
+        (status for status in (Status.FAIL, Status.WARN) if status in given), Status.UNKNOWN
+    )
+
+
+def consequence_text(check: Check) -> str:
+    """What comes of what it finds; "" where it never finds anything, and only does not know."""
+    if worst_status(check) is Status.UNKNOWN:
+        return ""
+    return ", or ".join(one.value for one in (check.consequence, *check.or_else))
+
+
+def _worst_row(check: Check) -> tuple[str, str]:
+    """What comes of a finding, under the status that it really has."""
+    worst = worst_status(check)
+    if worst is Status.FAIL:
+        return "when it fails", consequence_text(check)
+    if worst is Status.WARN:
+        return "what it warns of", consequence_text(check)
+    return "when it is unknown", "nothing was found to fail, and nothing passes"
 
 
 def rule_page(rule: Rule) -> Page:

@@ -35,19 +35,29 @@ def select(
     for option, patterns in (("--only", only), ("--skip", skip)):
         for pattern in patterns:
             if not any(_matches(check, (pattern,)) for check in ids):
-                raise UsageError(
-                    f"{option} {pattern}: no check has such an id{nearest(pattern, ids)}"
-                )
+                raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
     waivers: dict[str, str] = {}
     for text in ignore:
         check, _, reason = text.partition("=")
         if check not in ids:
-            raise UsageError(f"--ignore {check}: no check has this id{nearest(check, ids)}")
+            raise UsageError(f"--ignore {check}: {_why_not(check, ids, 'this')}")
         waivers[check] = reason.strip() or NO_REASON
     selection = Selection(tuple(only), tuple(skip), waivers)
     if not any(selection.takes(check) for check in ids):
         raise UsageError("--only and --skip together leave nothing to check, which is no pass")
     return selection
+
+
+def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
+    """Why ``pattern`` chooses none of ``ids``; what is found between nodes has its own command."""
+    from preflight.fleet.fleet_checks import FLEET_CHECKS
+
+    if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
+        return (
+            "is found between nodes, never on one host: `mooncake-preflight fleet merge` judges "
+            "it, from the nodes' reports, as does `fleet check`, which gets them itself"
+        )
+    return f"no check has {such} id{nearest(pattern, ids)}"
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:

@@ -125,13 +125,17 @@ def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
             "nodes"
         )
     else:
-        assumed.append("no GPU: ranks are bound to no NUMA node, unless --gpus says which")
+        assumed.append(
+            "GPUs are not described (--gpus): the sizes are those of ranks bound to no NUMA node"
+        )
     if described.nics is not None:
         count, name = described.nics
         nic = NICS[name]
         assumed.append(f"{count} NICs, {nic.product}, with limits as seen: {nic.source}")
     else:
-        assumed.append("no NIC: nothing is registered, unless --nics says with which")
+        assumed.append(
+            "NICs are not described (--nics): the sizes are those of memory that no NIC bounds"
+        )
     return tuple(assumed)
 
 

@@ -13,10 +13,11 @@ from preflight.check.remedies import Context, commands, context_of
 from preflight.fit.fit_hints import hints
 from preflight.fit.fit_records import Answer, Fitted, Goal
 from preflight.fit.fit_solver import solve
-from preflight.fit.judged_values import HostState, LaunchState
+from preflight.fit.judged_values import GATES, HostState, LaunchState
 from preflight.fit.launch_edit import Edited, edited
 from preflight.fit.launch_texts import launch_texts
 from preflight.fit.launch_values import knobs, with_values
+from preflight.fit.not_described import is_not_described, tolerant
 from preflight.host_source import Host, LaunchWords, launch_of, open_host, size_within
 from preflight.output import say, say_json
 from preflight.usage_error import UsageError
@@ -101,7 +102,11 @@ def fitted(request: FitRequest, host: Host, assumptions: tuple[str, ...] = ()) -
     facts = read_facts(host.root, sized.needs, request.timeout_seconds, READERS)
     sizes = knobs(launch.reading, sized.sizing.inputs.processes)
     state = LaunchState(launch, options, sizes)
-    machine = HostState(host.root, facts, list(every_check()), request.keep_bytes)
+    checks = list(every_check())
+    if assumptions:
+        _, gpus, nics, _ = request.described
+        checks = tolerant(checks, GATES, gpus is not None, nics is not None)
+    machine = HostState(host.root, facts, checks, request.keep_bytes)
     answer = solve(state, machine, Goal(request.goal))
     if assumptions:
         answer = _of_description(answer, machine)
@@ -125,9 +130,13 @@ def fitted(request: FitRequest, host: Host, assumptions: tuple[str, ...] = ()) -
 
 
 def _of_description(answer: Answer, machine: HostState) -> Answer:
-    """Without what checks of the host miss in a description: only what it says can fail."""
+    """Without what checks of the host miss in a description, but for devices that it leaves out."""
     asked = {check.id for check, _ in machine.checks}
-    kept = [f for f in answer.beside if f.status is Status.FAIL or f.check not in asked]
+    kept = [
+        found
+        for found in answer.beside
+        if found.status is Status.FAIL or found.check not in asked or is_not_described(found)
+    ]
     return answer._replace(beside=tuple(kept))
 
 
@@ -136,7 +145,9 @@ def _exit_code(answer: Answer) -> int:
         return EXIT_NOTHING
     if answer.fits is None or answer.unknown:
         return EXIT_UNKNOWN
-    return EXIT_OTHERS if any(f.status is Status.FAIL for f in answer.beside) else 0
+    if any(found.status is Status.FAIL for found in answer.beside):
+        return EXIT_OTHERS
+    return EXIT_UNKNOWN if any(map(is_not_described, answer.beside)) else 0
 
 
 def _edited(

@@ -10,6 +10,7 @@ from preflight.launch_options import (
     COLOR,
     SIZE,
     TIMEOUT,
+    examples,
     launch_words,
     refusing_usage,
     with_launch,
@@ -20,7 +21,14 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 GOALS = ("l2", "pool", "balanced")
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight fit launch.sh",
+        "mooncake-preflight fit --goal balanced --keep 64gb --write launch.sh",
+        "mooncake-preflight fit --memory 2tb --gpus 8xH800 --nics 8xmlx5 launch.sh",
+    ),
+)
 @click.option(
     "--goal",
     type=click.Choice(GOALS),
@@ -63,8 +71,8 @@ def fit(**options: Any) -> int:
     A host that is not there yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
 
     Exit codes: 0 the sizes are found; 1 they are, and something that no size changes keeps the
-    launch from starting; 2 nothing fits; 3 what decides cannot be read; 64 usage error; 70 a defect
-    of this program.
+    launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
+    usage error; 70 a defect of this program.
     """
     from preflight.fit.fit_command import FitRequest, run_fit
 

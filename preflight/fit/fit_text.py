@@ -10,6 +10,7 @@ from checks.units import format_bytes, format_page_size
 from preflight.fit.fit_records import Answer, Bound, Fitted, Goal, Share
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
+from preflight.fit.not_described import is_not_described
 from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
@@ -27,13 +28,15 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     lines: list[str] = []
     what = f"{found.launch} on {found.host}, {_GOALS[answer.goal]}"
     if answer.reason:
-        lines.append(f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}")
+        verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
+        lines += _wrapped(verdict, width)
     elif answer.fits is None:
-        lines.append(f"{paint('NOTHING FITS', 'red')}: {what}: not with {_values(found)}")
+        verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {_values(found)}"
+        lines += _wrapped(verdict, width)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
     else:
-        lines.append(f"{_verdict(answer, paint)}: {what}")
+        lines += _wrapped(f"{_verdict(answer, paint)}: {what}", width)
         lines += ["", *_table(found)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
@@ -60,7 +63,11 @@ def _verdict(answer: Answer, paint: Paint) -> str:
     """That the sizes fit is no good news of a launch that fails for something else."""
     if any(finding.status is Status.FAIL for finding in answer.beside):
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
-    return paint("UNKNOWN", "yellow") if answer.unknown else paint("FITS", "green")
+    if answer.unknown:
+        return paint("UNKNOWN", "yellow")
+    if any(map(is_not_described, answer.beside)):
+        return paint("THE SIZES FIT, THE REST IS NOT DESCRIBED (see below)", "yellow")
+    return paint("FITS", "green")
 
 
 def _values(found: Fitted) -> str:

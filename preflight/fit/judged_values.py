@@ -51,7 +51,7 @@ GATES = (
     "hugetlb.cgroup-limit",
     _RESERVATION,
     "memlock.limit",
-    "rdma.region-size",
+    "rdma.region-too-large",
     "rdma.table-capacity",
     KEEP,
 )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from preflight.logs.log_pattern import Groups, Hit, Layer, Pattern, Reading, Stage
 from preflight.logs.log_search import MOST_NAMES, Search
-from preflight.logs.log_text import blocks
+from preflight.logs.log_text import MOST_LOG_BYTES, blocks
 
 SCHEMA = "mooncake-preflight/explain-log/v1"
 
@@ -16,6 +16,11 @@ SCHEMA = "mooncake-preflight/explain-log/v1"
 _TYPED = frozenset(
     "apt cat curl df dmesg docker errno etcdctl getconf grep ls lsmod modprobe options ping pip "
     "ss".split()
+)
+
+_CUT = (
+    f"Only the first {MOST_LOG_BYTES >> 30} GiB of the log were read, and what ends a server "
+    "stands last: give its end, as tail -c 1G server.log | mooncake-preflight explain"
 )
 
 Paint = Callable[[str, str], str]
@@ -53,10 +58,14 @@ class Explanation(NamedTuple):
 
 
 class LogReading(NamedTuple):
-    """What was read: the number of lines, and the explanations, the likely root cause first."""
+    """What was read: the number of lines, and the explanations, the likely root cause first.
+
+    whole: False where the log goes on after the most that is read of one.
+    """
 
     lines: int
     explanations: list[Explanation]
+    whole: bool = True
 
 
 def explain_log(lines: Iterable[str]) -> list[Explanation]:
@@ -116,17 +125,20 @@ def _explanation(pattern: Pattern, hit: Hit, seen: Mapping[str, Hit]) -> Explana
 def explanations_text(reading: LogReading, paint: Paint, width: int) -> str:
     """For a terminal ``width`` columns wide, without a final newline; paint(text, colour)."""
     found = reading.explanations
+    cut = [] if reading.whole else [textwrap.fill(_CUT, width, break_on_hyphens=False)]
     if not found:
-        return textwrap.fill(
+        nothing = textwrap.fill(
             f"Nothing known was found in {_lines(reading.lines)}: no line of SGLang, Mooncake, "
             "CUDA or the kernel that this program can explain. The kernel log is often where the "
             "reason stands: dmesg -T.",
             width,
         )
+        return "\n\n".join([nothing, *cut])
     kinds = "kind of known problem" if len(found) == 1 else "kinds of known problems"
     head = f"{len(found)} {kinds} in {_lines(reading.lines)}, the likely root cause first."
     parts = [textwrap.fill(head, width)]
     parts += [_one(number, each, paint, width) for number, each in enumerate(found, 1)]
+    parts += cut
     return "\n\n".join(parts)
 
 
@@ -181,6 +193,7 @@ def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
         "schema": SCHEMA,
         "exit_code": exit_code,
         "lines": reading.lines,
+        "whole": reading.whole,
         "explanations": [
             {
                 "id": each.pattern,

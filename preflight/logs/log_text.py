@@ -11,6 +11,9 @@ BLOCK_BYTES = 1 << 20
 # A line longer than this is cut: no line of a log is, binary junk may be.
 LONGEST_LINE_BYTES = 4 << 20
 
+# Read of one log at most: a log of days has less, and a stream without an end is left one day.
+MOST_LOG_BYTES = 16 << 30
+
 # Colours and cursor movements of a terminal (ECMA-48 CSI), hyperlinks and titles (OSC).
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)?)"
@@ -21,6 +24,39 @@ class ByteReader(Protocol):
     """What is read from: ``sys.stdin.buffer``, ``open(path, "rb")``."""
 
     def read(self, size: int, /) -> bytes: ...
+
+
+class Bounded:
+    """A stream that ends after ``most_bytes``; ``cut`` tells that there was more."""
+
+    def __init__(self, stream: ByteReader, most_bytes: int = MOST_LOG_BYTES) -> None:
+        self._stream, self._left = stream, most_bytes
+        self.cut = False
+
+    def read(self, size: int, /) -> bytes:
+        if self._left:
+            chunk = self._stream.read(min(size, self._left))
+            self._left -= len(chunk)
+            return chunk
+        self.cut = self.cut or bool(self._stream.read(1))
+        return b""
+
+
+def why_no_log(handle: int) -> str:
+    """Why what is open as ``handle`` is no log, "" for a file, a pipe, a terminal and /dev/null.
+
+    Other devices have no end: /dev/zero would be read for ever. Raises OSError.
+    """
+    import os
+    import stat
+
+    status = os.fstat(handle)
+    if stat.S_ISBLK(status.st_mode):
+        return "a block device, and no log: give the log's file"
+    if not stat.S_ISCHR(status.st_mode) or os.isatty(handle):
+        return ""
+    null = os.stat(os.devnull).st_rdev
+    return "" if status.st_rdev == null else "a device, and no log: give the log's file"
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:

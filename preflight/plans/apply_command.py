@@ -73,9 +73,7 @@ def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
     """Bring the machine to ``plan``."""
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
-        for gap in unknown:
-            say(f"{NAME}: {gap.reason}: nothing was changed", err=True)
-        return EXIT_UNKNOWN
+        return _refused([gap.reason for gap in unknown], EXIT_UNKNOWN)
     if request.persist and plan.context.container:
         raise UsageError(
             f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
@@ -94,17 +92,18 @@ def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
     if not steps.steps:
         say("nothing to change")
         return 0
-    if plan.impossible and any(step.pool for step in steps.steps):
-        for reason in plan.impossible:
-            say(f"{NAME}: {reason}: nothing was changed", err=True)
-        return EXIT_FAILED
+    grows = any(step.pool for step in steps.steps)
+    if plan.impossible and grows:
+        return _refused(plan.impossible, EXIT_FAILED)
+    # Pages that nobody counted the rest of the host against press it out: the others wait too.
+    if plan.undecided and grows:
+        return _refused(plan.undecided, EXIT_UNKNOWN)
+    lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
+    if lost:
+        return _refused((f"{', '.join(lost)} cannot be read",), EXIT_UNKNOWN)
     if request.dry_run:
         say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)")
         return 0
-    lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
-    if lost:
-        say(f"{NAME}: {', '.join(lost)} cannot be read: nothing was changed", err=True)
-        return EXIT_FAILED
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
         return _not_permitted(forbidden, request, plan.context)
@@ -112,6 +111,12 @@ def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
         say("nothing was changed", err=True)
         return EXIT_LEFT
     return _carry_out(steps.steps, machine)
+
+
+def _refused(reasons: Iterable[str], exit_code: int) -> int:
+    for reason in reasons:
+        say(f"{NAME}: {reason}: nothing was changed", err=True)
+    return exit_code
 
 
 def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:

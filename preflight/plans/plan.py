@@ -38,6 +38,8 @@ _LISTS = ("net.ipv4.ip_local_reserved_ports", "cpuset.mems", "cpuset.cpus")
 # A command that writes the drop-in: the plan's own settings say so better.
 _BOOT = "hugetlb.after-reboot"
 _RESERVATION = "hugetlb.reservation"
+# Whether pages may be taken from the rest of the host: unknown, none are.
+_DECISIVE = (_RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
 _NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
 _MEASURED = (Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE)
 _STATUSES = list(Status)
@@ -89,6 +91,7 @@ def plan(
         (*conflicts, *more),
         tuple(left_out),
         tuple(dict.fromkeys(_impossible(findings))),
+        tuple(dict.fromkeys(_undecided(findings))),
         context,
     )
 
@@ -115,6 +118,13 @@ def _impossible(findings: Iterable[Finding]) -> Iterator[str]:
     for finding in findings:
         if finding.check == _RESERVATION and finding.status is Status.FAIL:
             yield f"{finding.subject}: have {finding.have}, need {finding.need}: {finding.text}"
+
+
+def _undecided(findings: Iterable[Finding]) -> Iterator[str]:
+    """What could not be read, and decides whether the host can do without the pages."""
+    for finding in findings:
+        if finding.check in _DECISIVE and finding.status is Status.UNKNOWN:
+            yield f"{finding.check}, {finding.subject}: {finding.text or 'not known'}"
 
 
 def _kept(name: str, value: str) -> Wish:

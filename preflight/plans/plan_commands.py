@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from preflight.launch_options import ROOT, TIMEOUT, launch_words, refusing_usage, with_launch
+from preflight.launch_options import (
+    ROOT,
+    TIMEOUT,
+    examples,
+    launch_words,
+    refusing_usage,
+    with_launch,
+)
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # As preflight.plans.plan_formats, which is imported where it is used.
@@ -27,7 +34,14 @@ FORMATS = (
 )
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight plan launch.sh",
+        "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake.conf",
+        "mooncake-preflight plan --format k8s --name server launch.sh",
+    ),
+)
 @click.option(
     "--format",
     "format_",
@@ -77,7 +91,14 @@ def plan(**options: Any) -> int:
     return int(refusing_usage(run_plan, request))
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight apply --dry-run launch.sh",
+        "sudo mooncake-preflight apply --yes --persist launch.sh",
+        "sudo mooncake-preflight apply --undo",
+    ),
+)
 @click.option("--dry-run", is_flag=True, help="Show the difference, and change nothing.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--persist", is_flag=True, help="Write drop-ins too, so that a reboot keeps it.")

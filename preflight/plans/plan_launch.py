@@ -16,6 +16,7 @@ from checks.launch_needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.mapping_checks import USUAL_MAP_COUNT, shm_wanted_bytes
 from checks.memory_checks import RESERVE_BYTES, regular_bytes
 from checks.memory_facts import SHM
+from checks.numa import NODES
 from checks.rdma_facts import RdmaFacts
 from checks.rdma_problems import Cause
 from checks.rdma_use import devices_in_use
@@ -55,7 +56,11 @@ def pools(
             gaps.append(Gap("pages", f"{format_page_size(size)} pages: {pool.reason}"))
         else:
             gaps += [
-                Gap("pages", f"{format_page_size(size)} pages: this host has no node {spot.node}")
+                Gap(
+                    "pages",
+                    f"{format_page_size(size)} pages: no pool of node {spot.node} below {NODES}: "
+                    "this host has no such node, or hides it",
+                )
                 for spot, target in targets.items()
                 if spot.page_size_bytes == size and target.now_pages is None
             ]

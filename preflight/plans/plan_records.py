@@ -93,7 +93,8 @@ class Plan(NamedTuple):
     source: the launch's name, "" without one. default_page_bytes: the kernel's. pool_nodes: NUMA
     nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
     different values, which was taken. left_out: variables of the launch that are not shown.
-    impossible: why the missing pages cannot be had now, whatever is tried.
+    impossible: why the missing pages cannot be had now, whatever is tried. undecided: what could
+    not be read, and decides whether pages may be taken.
     """
 
     source: str
@@ -107,6 +108,7 @@ class Plan(NamedTuple):
     conflicts: tuple[str, ...]
     left_out: tuple[str, ...]
     impossible: tuple[str, ...]
+    undecided: tuple[str, ...]
     context: Context
 
     def of(self, *kinds: Kind | Request) -> tuple[Planned, ...]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
+from checks.finding import Kind
+from checks.units import format_bytes
+from preflight.output import columns
 from preflight.plans.plan_formats import FORMATS, Names, Rendering
-from preflight.plans.plan_records import Plan, Planned, Scope
+from preflight.plans.plan_records import Plan, Planned, Request, Scope
 
-WIDTH = 100
 # What to render the settings of a scope with.
 DIALECTS = {
     Scope.FLAG: "in the launch itself",
@@ -30,13 +32,13 @@ def text(plan: Plan, names: Names) -> Rendering:
         lines += _scope(scope, [setting for setting in changes if setting.scope is scope])
     if rest:
         lines += ["", "as wanted, or not judged here"]
-        lines += [f"  {setting.name}: {_wanted(setting)}" for setting in rest]
+        lines += [f"  {_name(setting)}: {_wanted(setting)}" for setting in rest]
     lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
     lines += _listed("cannot be had now", plan.impossible)
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("left out, as their names say that they are secrets", plan.left_out)
     formats = ", ".join(name for name in FORMATS if name != "text")
-    lines += ["", f"formats: {formats}"]
+    lines += ["", _wrapped(f"formats: {formats}", "", "  ")]
     return Rendering("\n".join(lines))
 
 
@@ -49,27 +51,44 @@ def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
         return
     yield from ("", f"{scope.value} ({DIALECTS[scope]})")
     for setting in settings:
-        yield f"  {setting.name}: {setting.now or 'not set'} -> {_wanted(setting)}"
+        now = _amount(setting, setting.now) if setting.now else "not set"
+        yield f"  {_name(setting)}: {now} -> {_wanted(setting)}"
         for reason in setting.reasons:
             about = f"{reason.check}: " if reason.check else ""
             yield _indented(f"{about}{reason.text}")
         yield _indented(f"lasts: {'yes' if setting.lasts else 'no'}, {setting.how}")
 
 
+def _name(setting: Planned) -> str:
+    return f"{setting.name} pages" if setting.kind is Request.HUGEPAGES else setting.name
+
+
 def _wanted(setting: Planned) -> str:
-    return setting.wanted or "removed"
+    return _amount(setting, setting.wanted) if setting.wanted else "removed"
+
+
+def _amount(setting: Planned, value: str) -> str:
+    """A value as others read it; one in bytes with what that comes to."""
+    in_bytes = setting.kind in (Request.MEMORY, Request.HUGEPAGES, Kind.SHM_SIZE)
+    if not in_bytes or not value.isdecimal():
+        return value
+    return f"{value} bytes ({format_bytes(int(value))})"
 
 
 def _indented(line: str) -> str:
-    return textwrap.fill(
-        line,
-        WIDTH,
-        initial_indent="      ",
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return _wrapped(line, "      ", "      ")
 
 
 def _listed(title: str, lines: list[str] | tuple[str, ...]) -> list[str]:
-    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+    return ["", title, *(_wrapped(line, "  ", "    ") for line in lines)] if lines else []
+
+
+def _wrapped(line: str, first: str, further: str) -> str:
+    return textwrap.fill(
+        line,
+        columns(),
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -14,6 +14,7 @@ from preflight.launch_options import (
     RANK_NODES,
     SIZE,
     Command,
+    examples,
     with_options,
 )
 
@@ -31,7 +32,13 @@ def probe() -> None:
     """Measure what no file tells, by trying it and taking it back."""
 
 
-@probe.command(context_settings=CONTEXT)
+@probe.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight probe registration",
+        "mooncake-preflight probe registration --device mlx5_0",
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @click.option(
     "--device",

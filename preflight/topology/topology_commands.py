@@ -10,6 +10,7 @@ from preflight.launch_options import (
     COLOR,
     ROOT,
     TIMEOUT,
+    examples,
     launch_words,
     refusing_usage,
     with_launch,
@@ -18,7 +19,13 @@ from preflight.launch_options import (
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.command(context_settings=CONTEXT)
+@click.command(
+    context_settings=CONTEXT,
+    epilog=examples(
+        "mooncake-preflight topology",
+        "mooncake-preflight topology --measure launch.sh",
+    ),
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @click.option(
     "--measure",

@@ -146,7 +146,9 @@ def _findings(answer: Answer, processes: Mapping[str, str], paint: Paint, width:
         shown = [finding for finding in answer.findings if finding.status is status]
         # What was seen is in --json; alike but for that, they are one here.
         for finding in fold(finding._replace(evidence=(), settings=()) for finding in shown):
-            seen = f": {clean(finding.have)}" if finding.have else ""
+            amounts = (("have", finding.have), ("need", finding.need))
+            said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
+            seen = f": {said}" if said else ""
             subject = finding.subject
             for source in sources:
                 subject = subject.replace(source, "")
