@@ -8,6 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from checks.root import Root
+from preflight.launches.written_launch import read_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.test_sizing_command import SCHEMA, Ran, run
 
@@ -156,3 +158,13 @@ def test_usage_errors(
     assert says in ran.err
     as_json = run([*words, "--json"], root=host)
     assert checked(as_json)["status"] == "error"
+
+
+@pytest.mark.parametrize("word", ["mooncake_master", "{}/bin/mooncake_client"])
+def test_a_program_that_needs_no_argument_is_a_command(tmp_path: Path, word: str) -> None:
+    """Where a wheel put it, it is a short Python script, which is no launch."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mooncake_client").write_text("#!/usr/bin/python3\nimport sys\n")
+    launch = read_launch((word.format(tmp_path),), (), {}, Root(str(tmp_path)))
+    (command,) = launch.reading.commands
+    assert command.words[0].text == word.format(tmp_path)

@@ -156,7 +156,7 @@ def _edited(
     """The launch's files with the new values, or the command line with them."""
     words = request.launch.words
     changed = with_values(state.launch.reading, state.launch.read_file, answer.sizes, answer.values)
-    if len(words) == 1 and not request.launch.is_command:
+    if words == (state.launch.name,):  # a file is called as it was given
         texts = launch_texts(words[0], request.launch.env_files, host.environment, host.root.live)
         if texts is not None:
             return edited(texts, answer.sizes, answer.values), ""

@@ -49,6 +49,12 @@ _PROGRAMS = {
 }
 
 
+def is_program(word: str) -> bool:
+    """True for a program's own name, with or without its folder: what starts without arguments."""
+    name = word.rpartition("/")[2]
+    return name in _PROGRAMS and not name.endswith(".py")
+
+
 class SglangServer(NamedTuple):
     """One SGLang server: its arguments and, where HiCache stores in Mooncake, its store."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from checks.root import Root
 from checks.unknown import Unknown
 from preflight.launches.command_line import read_argv
+from preflight.launches.launch_processes import is_program
 from preflight.launches.launch_source import ReadFile, Reading
 from preflight.launches.read_source import SourceError, read_source
 from preflight.sizing.source_inputs import SourceOptions
@@ -31,8 +32,11 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """``launch`` is one file, or the words of a command. Raises UsageError where it is neither."""
-    is_file = len(launch) == 1 and not is_command
+    """``launch`` is one file, or the words of a command. Raises UsageError where it is neither.
+
+    One word that is the name of a program is a command too: mooncake_master needs no argument.
+    """
+    is_file = len(launch) == 1 and not is_command and not is_program(launch[0])
     try:
         if is_file:
             name = launch[0]
