@@ -50,7 +50,8 @@ def test_a_bound_that_is_too_low_aborts_the_real_program(
     )
     statuses = {row["status"] for row in said.json["findings"]}
     assert statuses == {expected, "pass"}, said.out
-    aborted = "Resource temporarily unavailable" in done.out
+    # Two threads of the master may abort at once: the reason is not always printed to its end.
+    aborted = "terminate called" in done.out
     assert aborted == (expected == "fail"), done.out[-500:]
     if expected == "fail":
         assert done.code == ABORTED

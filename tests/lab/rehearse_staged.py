@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MIB = 1 << 20
+# Of one step. A segment of 4 GiB takes some 20 seconds, more where other guests run beside.
+LIMIT_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,6 @@ def rehearse_staged(
     stock = {Spot(2 * MIB, node): Stock(count, count) for node, count in enumerate(pages)}
     stock[Spot(2 * MIB, None)] = Stock(sum(pages), sum(pages))
     plan = plan_members(members, launch, stock, library)
-    answer = judge(plan, run(plan, Root(), 60, lambda _: None))
+    answer = judge(plan, run(plan, Root(), LIMIT_SECONDS, lambda _: None))
     say_json(answer_object(answer))
     return answer.exit_code

@@ -26,8 +26,8 @@ def answer_of(rehearsal: Rehearsal, rehearsed: Rehearsed) -> dict[str, Any]:
     status = rehearsal.status
     if status == "starts" and len(answer["processes"]) > 1 and answer["transfer"]["error"]:
         status = "warns"  # soft-RoCE between two processes, on a machine that is busy
-    assert answer["status"] == status, found
-    assert found["code"] == EXIT_CODES[status], found
+    assert answer["status"] == status, (answer["reason"], found)
+    assert found["code"] == EXIT_CODES[status], (answer["reason"], found)
     return answer
 
 
