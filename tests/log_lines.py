@@ -6,6 +6,8 @@ quoted from the sources that the pattern modules name, filled with plausible val
 
 from __future__ import annotations
 
+from tests import log_lines_start
+
 _E = "E1121 07:41:24.118824 4907 "
 _W = "W1121 07:41:24.118824 4907 "
 _MLX5 = "[ 5012.117731] mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:816:(pid 4907): "
@@ -249,7 +251,11 @@ LINES: tuple[tuple[str, str], ...] = (
         _E + "efa_context.cpp:587] fi_mr_reg failed for 0x7f0a40000000: Cannot allocate memory",
         "mooncake.efa-register",
     ),
-    ("RuntimeError: global_segment_size cannot over 32GiB", "mooncake.ascend-segment"),
+    (
+        _E + "transfer_executor_base.cpp:523] Register mem ret: 103900, errmsg: EL0004: Failed to "
+        "allocate memory",
+        "mooncake.ascend-register",
+    ),
     (
         _E + "rdma_transport.cpp:448] Failed to register memory region (chunk 0) with context 3",
         "mooncake.register-local",
@@ -538,6 +544,53 @@ LINES: tuple[tuple[str, str], ...] = (
         "F1121 master.cpp:65] Invalid value for --rpc_port: 70000. too large",
         "mooncake.flag-invalid",
     ),
+    *(
+        (line, "mooncake.flag-illegal")
+        for line in (
+            "ERROR: illegal value 'maybe' specified for bool flag 'enable_ha'",
+            "ERROR: illegal value '' specified for int32 flag 'rpc_port'",
+            "ERROR: boolean value (nometrics_port) specified for int32 command line flag",
+            "ERROR: flag '--rpc_port' is missing its argument; flag description: Port for RPC "
+            "server to listen on (0 = use port, preferred over port)",
+        )
+    ),
+    *(
+        (line, "mooncake.master-refuses")
+        for line in (
+            "F1121 17:08:21.282475 29267 master.cpp:1476] Invalid memory allocator: foo, must be "
+            "'cachelib' or 'offset'",
+            "F1121 17:08:21.803360 29382 master.cpp:1445] HA backend connection string must be set "
+            "when enable_ha is true, backend_type=etcd. Only backend_type=etcd may fall back to "
+            "etcd_endpoints",
+            "E1121 17:08:26.179992 29818 master_service_supervisor.cpp:515] Failed to parse HA "
+            "backend config: UNAVAILABLE_IN_CURRENT_MODE, backend_type=redis",
+            "F1121 17:08:28.209219 30095 master.cpp:1453] enable_oplog requires enable_ha=true",
+            "F1121 17:08:31.397794 30751 master.cpp:205] offloading_queue_limit must be greater "
+            "than 0",
+            "E1121 17:08:32.729952 31074 master_service.cpp:328] put_start_release_timeout=1 must "
+            "be larger than put_start_discard_timeout_sec=30",
+            "  what():  put_start_release_timeout must be larger than "
+            "put_start_discard_timeout_sec",
+            "E1121 17:08:34.474875 31418 master_service.cpp:263] Failed to create snapshot stores: "
+            "Unknown snapshot object store type: ''",
+            "E1121 17:11:06.062897 5588 master.cpp:1480] Invalid Client liveness configuration: "
+            "Client liveness TTLs must be positive",
+        )
+    ),
+    (
+        "F1121 17:08:33.289680 31190 master.cpp:1424] Failed to initialize default config: Failed "
+        "to parse JSON file: * Line 1, Column 1",
+        "mooncake.master-config",
+    ),
+    (
+        "F1121 17:08:30.821857 30635 master.cpp:439] Failed to resolve rpc_interface=nosuch0: "
+        "network interface 'nosuch0' was not found",
+        "mooncake.master-interface",
+    ),
+    (
+        "F1121 07:41:24.1 4907 etcd_helper.cpp:496] Etcd is not enabled in compilation",
+        "mooncake.not-built-in",
+    ),
     # store, settings, offload
     (
         _W + "client_service.cpp:1890] Failed to start put operation for key=k2 due to "
@@ -711,6 +764,57 @@ LINES: tuple[tuple[str, str], ...] = (
         "bootstrap_port=8998 is dead.",
         "sglang.prefill-dead",
     ),
+    # threads
+    (
+        "[48614.602061] cgroup: fork rejected by pids controller in /docker/9f1c",
+        "kernel.pids",
+    ),
+    *(
+        (line, "threads.refused")
+        for line in (
+            "RuntimeError: can't start new thread",
+            "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource "
+            "temporarily unavailable",
+            "  what():  Resource temporarily unavailable",
+            "RuntimeError: Resource temporarily unavailable",
+            "libgomp: Thread creation failed: Resource temporarily unavailable",
+            "OMP: System error #11: Resource temporarily unavailable",
+            "pthread_create failed: Resource temporarily unavailable",
+            "runtime/cgo: pthread_create failed: Resource temporarily unavailable",
+            "E0710 15:24:06.605366961 2474524 thd.cc:157] pthread_create failed: Resource "
+            "temporarily unavailable",
+            "runtime: failed to create new OS thread (have 5 already; errno=11)",
+            'failed to spawn thread: Os { code: 11, kind: WouldBlock, message: "Resource '
+            'temporarily unavailable" }',
+            "pyo3_runtime.PanicException: The global thread pool has not been initialized.: "
+            "ThreadPoolBuildError { kind: IOError(Os { code: 11, kind: WouldBlock, message: "
+            '"Resource temporarily unavailable" }) }',
+            "OS can't spawn worker thread: Resource temporarily unavailable (os error 11)",
+            "libc++abi: terminating due to uncaught exception of type std::__1::system_error: "
+            "thread constructor failed: Resource temporarily unavailable",
+            "bash: fork: retry: Resource temporarily unavailable",
+            "bash: fork: Resource temporarily unavailable",
+            "sh: 0: Cannot fork",
+            "timeout: fork system call failed: Resource temporarily unavailable",
+            "mount failed: fork/exec /usr/bin/mount: resource temporarily unavailable",
+            '[0.020s][warning][os,thread] Failed to start thread "G1 Conc#0" - pthread_create '
+            "failed (EAGAIN) for attributes: stacksize: 1024k, guardsize: 4k, detached.",
+        )
+    ),
+    ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "threads.errno-11"),
+    ("Pod was evicted: The node had condition: [PIDPressure].", "threads.node-pids"),
+    *(
+        (line, "process.terminate")
+        for line in (
+            "terminate called after throwing an instance of 'std::runtime_error'",
+            "terminate called after throwing an instance of 'std::system_errorI1121 17:03:54.46 "
+            "14020 master_service.cpp:2596] Task cleanup thread started",
+            "terminate called after throwing an instance of 'terminate called recursively",
+            "terminate called recursively",
+            "terminate called without an active exception",
+        )
+    ),
+    *log_lines_start.LINES,
     # processes, container, CUDA
     (
         "RuntimeError: Rank 0 scheduler died during initialization (exit code: -7). If exit code "

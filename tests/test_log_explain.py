@@ -84,7 +84,8 @@ def test_checks_of_readings_exist() -> None:
     """What a line's own numbers or its neighbours decide names checks that exist, too."""
     known = set(catalogue().ids)
     everything = [line for line, _ in LINES]
-    for line, _ in LINES:
+    read = {pattern.id for pattern in PATTERNS if pattern.read}
+    for line in (line for line, expected in LINES if read & set(expected.split())):
         for each in [*explain_log([line]), *explain_log([line, *everything])]:
             assert set(each.checks) <= known
 
@@ -114,6 +115,8 @@ FILES = (
     ("io-uring-above-1gib.log", "mooncake.uring-buffer", "io-uring.unavailable"),
     ("kernel-mkeys.log", "kernel.mlx5-limits", "rdma.resources"),
     ("oom-in-container.log", "kernel.oom-cgroup", "memory.cgroup"),
+    ("threads-master.log", "process.terminate", "limits.threads"),
+    ("threads-openblas.log", "threads.refused", "limits.threads"),
 )
 
 
@@ -201,6 +204,148 @@ def test_a_kill_that_the_kernel_explains_is_a_consequence() -> None:
     assert ids([KILLED, OOM])[0] == "kernel.oom-host"
 
 
+REFUSED = "  what():  Resource temporarily unavailable"
+SYSTEM_ERROR = "terminate called after throwing an instance of 'std::system_error'"
+PIDS = "[48614.6] cgroup: fork rejected by pids controller in {}"
+
+
+def test_a_program_that_is_refused_a_thread_is_told_by_its_reason() -> None:
+    """The reason on the line behind it says all; the abort's exit code follows from it."""
+    lines = [SYSTEM_ERROR, REFUSED, "container exited with code 134"]
+    assert ids(lines) == ["threads.refused", "process.signal"]
+    assert only(lines, "process.signal").stage is Stage.CONSEQUENCE
+    assert only(lines, "process.signal").checks == ("limits.threads",)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("Connection refused", "std::system_error"),
+        ("basic_string::_M_construct null not valid", "std::logic_error"),
+        ("vector::reserve", "std::length_error"),
+    ],
+)
+def test_another_exception_is_not_taken_for_threads(what: str, kind: str) -> None:
+    """Nor is one of that type with another reason; the reason is shown."""
+    lines = [f"terminate called after throwing an instance of '{kind}'", f"  what():  {what}"]
+    assert ids(lines) == ["process.terminate"]
+    found = only(lines, "process.terminate")
+    assert "limits.threads" not in found.checks
+    assert what in found.decided
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope", "podPidsLimit"),
+        ("/machine.slice/libpod-9f.scope/container", "2048"),
+        ("/docker/9f1c", "--pids-limit"),
+        ("/system.slice/sglang.service", "TasksMax"),
+    ],
+)
+def test_the_path_of_a_cgroup_tells_who_bounds_it(path: str, says: str) -> None:
+    """Each maker has a setting of its own."""
+    assert says in only([PIDS.format(path)], "kernel.pids").decided
+    assert only([PIDS.format("/a")], "kernel.pids").decided == ""
+
+
+def test_openblas_tells_the_bound_of_the_user() -> None:
+    """-1 is no bound: then only the cgroup's is left."""
+    refused = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource "
+    refused += "temporarily unavailable"
+    bound = "OpenBLAS blas_thread_init: RLIMIT_NPROC {} current, {} max"
+    unbounded = only([refused, bound.format(-1, -1)], "threads.refused")
+    assert "it is the cgroup" in unbounded.decided
+    assert "4096" in only([refused, bound.format(4096, 4096)], "threads.refused").decided
+    by_kernel = only([refused, PIDS.format("/docker/9f")], "threads.refused")
+    assert by_kernel.checks == ("limits.threads",)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("enable_snapshot", "from 0.3.10 to 0.3.13.post1"),
+        ("metrics_host", "from 0.3.13 on"),
+        ("local_buffer_size", "mooncake_client has --local_buffer_size from 0.3.12 on"),
+        ("rcp_port", "no release"),
+    ],
+)
+def test_an_unknown_flag_is_told_by_the_releases_that_have_it(name: str, says: str) -> None:
+    """The line is the same for a flag that was dropped, one to come and one misspelt."""
+    found = only([f"ERROR: unknown command line flag '{name}'"], "mooncake.flag-unknown")
+    assert says in found.decided
+
+
+RUNC = "error during container init: error setting rlimits for ready process: error setting rlimit "
+NO_NODE = "0/3 nodes are available: 3 Insufficient {}. preemption: 0/3 nodes are available"
+LOW = "The node was low on resource: {}. Threshold quantity: 10Gi, available: 1Gi."
+
+LIMITED = (
+    ("runtime.rlimit", f"{RUNC}type 8: operation not permitted", "memlock.runtime-limit"),
+    ("runtime.rlimit", f"{RUNC}type 7: operation not permitted", "limits.nofile"),
+    ("runtime.rlimit", "crun: setrlimit `RLIMIT_NPROC`: Operation not permitted", "limits.threads"),
+    (
+        "runtime.ulimit",
+        "bash: ulimit: max locked memory: cannot modify limit: Operation not permitted",
+        "memlock.runtime-limit",
+    ),
+    (
+        "runtime.ulimit",
+        "bash: ulimit: open files: cannot modify limit: Operation not permitted",
+        "limits.nofile",
+    ),
+    ("runtime.unschedulable", NO_NODE.format("hugepages-2Mi"), "hugetlb.shortage"),
+    ("runtime.unschedulable", NO_NODE.format("rdma/hca_shared_devices_a"), "rdma.no-device"),
+    ("runtime.unschedulable", NO_NODE.format("nvidia.com/gpu"), "gpu.count"),
+    ("runtime.unschedulable", NO_NODE.format("memory"), "memory.host"),
+    ("runtime.evicted", LOW.format("memory"), "memory.host"),
+    ("runtime.evicted", LOW.format("ephemeral-storage"), "storage.offload-space"),
+    (
+        "mooncake.offload-mount",
+        "MountLocalDiskSegment failed, error code is UNABLE_OFFLOAD",
+        "offload-one-sided",
+    ),
+)
+
+
+@pytest.mark.parametrize(("pattern", "line", "check"), LIMITED)
+def test_a_limit_or_resource_is_told_by_its_name(pattern: str, line: str, check: str) -> None:
+    """Where one message serves many limits, the one that is meant has its check."""
+    assert only([line], pattern).checks[0] == check
+
+
+def test_an_address_of_another_host_is_no_port_that_is_taken() -> None:
+    """uvicorn begins both lines alike."""
+    bind = "ERROR: [Errno {}] error while attempting to bind on address ('10.9.9.9', 30000): {}"
+    assert ids([bind.format(99, "cannot assign requested address")]) == ["start.address-foreign"]
+    assert ids([bind.format(98, "address already in use")]) == ["sglang.port"]
+
+
+def test_what_nccl_does_not_say_is_read_from_its_warning() -> None:
+    """The segment in /dev/shm that could not be made stands before the error."""
+    error = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"
+    full = "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), "
+    full += "error: No space left on device (28)"
+    assert only([error], "start.nccl").stage is Stage.SYMPTOM
+    found = only([full, error], "start.nccl")
+    assert (found.stage, found.checks) == (Stage.CONSEQUENCE, ("shm.space",))
+    assert ids([full, error]) == ["runtime.shm", "start.nccl"]
+
+
+def test_nodes_that_did_not_come_are_counted() -> None:
+    """The line has both numbers."""
+    line = "DistStoreError: Timed out after 601 seconds waiting for clients. 1/4 clients joined."
+    assert "3 did not reach" in only([line], "start.rendezvous").sums
+
+
+def test_errno_11_is_a_limit_where_a_fork_got_it() -> None:
+    """A lock or a pipe that is not ready has the same words."""
+    error = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    assert only([error], "threads.errno-11").stage is Stage.SYMPTOM
+    forked = only(["    self.pid = _fork_exec(", error], "threads.errno-11")
+    assert forked.stage is Stage.CAUSE
+
+
 def test_a_seccomp_line_is_read_by_architecture_and_call() -> None:
     """238 is set_mempolicy on x86-64 and something else on arm64."""
     line = 'audit: type=1326 audit(1.2:3): pid=1 comm="a" exe="/a" arch={} syscall={} code=0x50000'
@@ -220,6 +365,18 @@ def test_a_master_that_was_told_to_end_is_no_problem() -> None:
     assert ids([signal, stopped]) == []
 
 
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("0.0.0.0", "port 51971 is taken"), ("10.99.99.99", "10.99.99.99, port 51971")],
+)
+def test_a_master_that_ends_in_silence_is_told_by_its_address(address: str, says: str) -> None:
+    """It prints the same lines for a port that is taken and for an address of another host."""
+    started = "I1121 master.cpp:1522] Master service started on port 51971, max_threads=2, "
+    started += f"rpc_port=51971, rpc_address={address}, rpc_interface=, client_ttl=10"
+    stopped = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
+    assert says in only([started, stopped], "mooncake.master-ended").decided
+
+
 NUMBERS = (
     # 40 GB asked, 34.13 GB left after 10 GiB: 5.87 GB are missing; 40 + 10.74 GB have to be there.
     ("Not enough host memory available. Requesting 40.00 GB but only have 34.13 GB free.",
@@ -237,6 +394,8 @@ NUMBERS = (
     ("Cannot map memory with base addr 0x75fb76000000 and size of 0x200000 pages", ("8.00 GiB",)),
     ("Arena OOM: requested=83886080, aligned_size=83886080, aligned_offset=16777216, "
      "pool_size=94371840", ("74.00 MiB left", "96.00 MiB at least")),
+    ("segment.cpp:216] buffer=140169202106368 or size=67108864 is not aligned to 16777216 as "
+     "required by Cachelib", ("What is no multiple is its address (0x7f7baf800000)",)),
     ("HugeTLB: allocating 262144 of page size 2.00 MiB failed.  Only allocated 191222 hugepages.",
      ("70922 of 262144",)),
 )  # fmt: skip
@@ -303,6 +462,17 @@ def test_words_alone_are_no_known_line() -> None:
         "using default chat template",
         "exited with code 0",
         "E1121 transfer_metadata.cpp:1098] Local segment descriptor not found",
+        "RuntimeError: can't start new thread at interpreter shutdown",
+        "  what():  Connection refused",
+        "0/3 nodes are available: 3 node(s) had untolerated taint",
+        "cat: /proc/sys/vm/nr_hugepages: No such file or directory",
+        "Watchdog timeout is set to 300 s",
+        "python3[12]: segfault handler installed",
+        "AER: Corrected error received: 0000:3b:00.0",
+        "vocab file does not appear in the folder",
+        "accept: Resource temporarily unavailable",
+        "PIDPressure      False   KubeletHasSufficientPID",
+        "OpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max",
     ]
     assert ids(harmless) == []
 

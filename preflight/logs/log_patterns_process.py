@@ -44,6 +44,16 @@ def _read_sigkill(groups: Groups, seen: Seen) -> Reading:
     return Reading(decided="no kernel line is in this log: dmesg -T | grep -i oom decides.")
 
 
+def _read_signal(groups: Groups, seen: Seen) -> Reading:
+    if "threads.refused" in seen or "kernel.pids" in seen:
+        return Reading(
+            decided="a thread was refused in this log, and a C++ program aborts at that.",
+            checks=("limits.threads",),
+            stage=Stage.CONSEQUENCE,
+        )
+    return Reading()
+
+
 def _read_library(groups: Groups, seen: Seen) -> Reading:
     library = groups.get("name", "")
     if library.startswith("libcudart"):
@@ -117,7 +127,7 @@ ENDS = (
         "a process crashed (SIGSEGV or SIGABRT)",
         "see the last lines of that process; two Mooncakes or CUDAs in one image do this",
         "an F line of glog or 'Check failure stack trace' before it is Mooncake's own refusal",
-    ),
+    )._replace(read=_read_signal),
     _line(
         "process.ended",
         Layer.SGLANG,
@@ -128,9 +138,10 @@ ENDS = (
             "crashed with exit code",
             "EngineDeadError",
             "Scheduler hit an exception",
+            "Initialization failed. warmup error",
         ),
         r"scheduler died during initialization|Received sigquit|crashed with exit code|"
-        r"EngineDeadError|Scheduler hit an exception",
+        r"EngineDeadError|Scheduler hit an exception|Initialization failed\. warmup error",
         (),
         "a process of the server ended, and the server with it",
         "see what was logged before it; nothing at all before an exit code of 1 is numactl, which "
@@ -266,12 +277,14 @@ CUDA = (
             "CUDA driver version is insufficient",
             "system not yet initialized",
             "No CUDA GPUs are available",
+            "forward compatibility was attempted",
         ),
         r"no CUDA-capable device is detected|Found no NVIDIA driver|CUDA driver version is "
-        r"insufficient|system not yet initialized|No CUDA GPUs are available",
+        r"insufficient|system not yet initialized|No CUDA GPUs are available|"
+        r"forward compatibility was attempted",
         ("gpu.driver", "gpu.count"),
-        "CUDA finds no usable GPU: no driver in the container, one too old, or (not yet "
-        "initialized) no fabric manager",
+        "CUDA finds no usable GPU: no driver in the container, one too old for this image's CUDA, "
+        "or (not yet initialized) no fabric manager",
         "start the container with --gpus all; upgrade the driver; start nvidia-fabricmanager",
         "nvidia-smi in the same container",
     ),
@@ -289,8 +302,8 @@ CUDA = (
         "cuda.argument",
         Layer.CUDA,
         Stage.SYMPTOM,
-        ("CUDA error: invalid argument",),
-        r"CUDA error: invalid argument",
+        ("CUDA error: invalid argument", "CUDA error: OS call failed"),
+        r"CUDA error: (?:invalid argument|OS call failed)",
         ("memory.host", "register-chunk-ignored", "pci.iommu"),
         "a CUDA call was refused; while HiCache starts, it is the pinning of a large host pool",
         "set SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB=8; upgrade torch (older ones cannot pin above "

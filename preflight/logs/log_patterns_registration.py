@@ -286,14 +286,16 @@ PATTERNS = (
         _read_efa,
     ),
     Pattern(
-        "mooncake.ascend-segment",
+        "mooncake.ascend-register",
         Layer.MOONCAKE,
         Stage.CAUSE,
-        ("global_segment_size cannot over",),
-        r"global_segment_size cannot over (?P<limit>\w+)",
-        ("launch.cannot-map",),
-        "Ascend firmware (HDK) before 25.5.0 takes a segment of {limit} an NPU at most",
-        "upgrade the HDK, or lower the segment",
+        ("Register mem ret: ",),
+        r"Register mem ret: (?P<code>-?\d+), errmsg: ?(?P<error>[^\n]{0,160})",
+        ("ascend-host-memory",),
+        "an Ascend NPU did not register memory (code {code}); with an HDK before 25.5.0 it takes "
+        "20 to 32 GB of host memory",
+        "upgrade the HDK to 25.5.0, or lower the segment",
+        "npu-smi info shows the HDK's version",
     ),
     Pattern(
         "mooncake.register-local",

@@ -54,13 +54,37 @@ def _read_mount(groups: Groups, seen: Seen) -> Reading:
         return Reading(decided="the versions of client and master differ, see there.")
     error = groups.get("error", "")
     if "INVALID_PARAM" in error:
-        return Reading(decided="INVALID_PARAMS: the master refuses the segment's size or address.")
+        return Reading(
+            decided="INVALID_PARAMS: the master refuses the segment's size or address, and says in "
+            "its own log why; with --memory_allocator=cachelib both are multiples of 16 MiB.",
+            checks=("segment-not-slabs", "segment-base-unaligned", "software.version-skew"),
+        )
     if "SEGMENT_ALREADY_EXISTS" in error:
         return Reading(decided="another client has that name and address.")
     return Reading()
 
 
+def _read_ended(groups: Groups, seen: Seen) -> Reading:
+    hit = seen.get("mark.master-started")
+    if hit is None:
+        return Reading()
+    address, port = hit.last.get("address", ""), hit.last.get("port", "?")
+    if address in ("", "0.0.0.0", "::"):
+        return Reading(decided=f"it listens on every address: port {port} is taken.")
+    return Reading(
+        decided=f"it was to listen on {address}, port {port}: one of the two is not to be had.",
+        checks=("network.port-taken", "network.advertised-address"),
+    )
+
+
 PATTERNS = (
+    mark(
+        "mark.master-started",
+        Layer.MOONCAKE,
+        "Master service started on port",
+        r"Master service started on port (?P<port>\d+)"
+        r"(?:[^\n]*? rpc_address=(?P<address>[^,\s]*))?",
+    ),
     mark(
         "mark.master-stopped-by-signal",
         Layer.MOONCAKE,
@@ -338,38 +362,13 @@ PATTERNS = (
         ("Task cleanup thread stopped",),
         r"Task cleanup thread stopped",
         ("network.port-taken", "service.reachable"),
-        "the master ended with no signal and no error: its RPC port is taken, which it does not "
-        "say (seen with 0.3.13 and 0.3.14)",
-        "find who has the port in 'Master service started on port ..' (ss -ltnp)",
+        "the master ended with no signal and no error: its RPC port is taken, or --rpc_address is "
+        "no address of this host, which it does not say (seen with 0.3.13 and 0.3.14)",
+        "find who has the port in 'Master service started on port ..' (ss -ltnp), and see that "
+        "rpc_address= in the same line is an address of this host (ip addr)",
         "a regular end has 'Shutdown signal received' before it; the admin port's failure has "
         "a line of its own",
-        unless=("mark.master-stopped-by-signal", "mooncake.port-taken"),
-    ),
-    _line(
-        "mooncake.flag-unknown",
-        Stage.CAUSE,
-        "unknown command line flag",
-        r"unknown command line flag '(?P<name>[^'\n]{1,80})'",
-        ("arguments-refused", "software.version-skew"),
-        "this release of the program has no flag --{name}",
-        "take it out, or install the release that has it",
-    ),
-    _line(
-        "mooncake.flag-value",
-        Stage.CAUSE,
-        "must be between 0.0 and 1.0",
-        r"(?P<name>[\w ]{1,40}ratio) must be between 0\.0 and 1\.0",
-        ("number-out-of-range",),
-        "{name} is no fraction of 1",
-        "write a number from 0 to 1",
-    ),
-    _line(
-        "mooncake.flag-invalid",
-        Stage.CAUSE,
-        "Invalid value for --",
-        r"Invalid value for --(?P<name>[\w-]{1,60}): (?P<value>[^\n]{0,80})",
-        ("number-refused", "arguments-refused"),
-        "--{name} does not take {value}",
-        "see its help for what it takes",
+        _read_ended,
+        ("mark.master-stopped-by-signal", "mooncake.port-taken"),
     ),
 )

@@ -141,10 +141,14 @@ STORE = (
             "Either master_server_address or client_server_address",
             "Config file path not set",
             "Failed to load config from",
+            "extra config JSON",
+            "onfiguration loading failed: ",
+            "error occurred while loading the configuration: ",
         ),
         r"Either the environment variable 'MOONCAKE_MASTER'|Either master_server_address or "
         r"client_server_address|Config file path not set|Failed to load config from "
-        r"(?P<name>[^\s:]{1,200})",
+        r"(?P<name>[^\s:]{1,200})|backend extra config JSON|(?:onfiguration loading failed|error "
+        r"occurred while loading the configuration): (?P<error>[^\n]{1,160})",
         ("store-config-refused", "extra-config-ignored", "storage.files"),
         "the store's configuration names neither a master nor a client, or cannot be read",
         "set MOONCAKE_MASTER=host:50051, or master_server_address in the JSON",
@@ -170,8 +174,15 @@ STORE = (
     _line(
         "sglang.layout",
         Stage.CAUSE,
-        ("Unsupported layout", "HiCache cannot build the", "layer_first multi-buffer is only"),
-        r"Unsupported layout(?: for models with head_dim != v_head_dim)?: (?P<name>\w{1,40})|"
+        (
+            "Unsupported layout",
+            "Unsupported IO backend",
+            "HiCache cannot build the",
+            "layer_first multi-buffer is only",
+        ),
+        r"Unsupported layout(?: for models with head_dim != v_head_dim(?: and io_backend='\w{1,20}'"
+        r")?)?: (?P<name>\w{1,40})|Unsupported layout (?P<name2>\w{1,40}) for io backend|"
+        r"Unsupported IO backend(?: for models with head_dim != v_head_dim)?: (?P<name3>\w{1,40})|"
         r"HiCache cannot build the (?P<pool>[^\n]{1,80}?) host pool|layer_first multi-buffer",
         ("host-pools-refused", "storage-needs-equal-heads"),
         "the host pools of this model cannot have this memory layout",
@@ -234,7 +245,8 @@ ARGUMENTS = (
             "is used by a process already",
         ),
         r"(?:[\w-]{1,40}) at (?P<name>\d{1,5}) is not available in|attempting to bind on address "
-        r"\('(?P<host>[^']{1,60})', (?P<port>\d+)\)|is used by a process already",
+        r"\('(?P<host>[^']{1,60})', (?P<port>\d+)\): address already in use|"
+        r"is used by a process already",
         ("network.port-taken", "network.port-range"),
         "a port of the server is taken",
         "end the process that has it (ss -ltnp), or give another --port",

@@ -223,7 +223,8 @@ OFFLOAD = (
         Stage.CAUSE,
         ("insufficient disk space", "No space left on device", "Failed to evict file"),
         r"insufficient disk space|Failed to evict file|"
-        r"^(?![^\n]{0,2000}(?:register memory|max_mr_size))[^\n]{0,2000}No space left on device",
+        r"^(?![^\n]{0,2000}(?:register memory|max_mr_size|/dev/shm|posix_fallocate))[^\n]{0,2000}"
+        r"No space left on device",
         ("storage.offload-space", "offload-quota-unset", "shm.space"),
         "a file system is full: where no quota is set, every rank may take 90 % of the disk",
         "set MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES for each rank, or free space",
