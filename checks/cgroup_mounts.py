@@ -38,6 +38,14 @@ class CgroupMount(NamedTuple):
         return tuple("/".join((self.point, *parts[:n])) for n in range(len(parts), -1, -1))
 
 
+def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
+    """Where the controller's limits on this process are; None where no cgroup can limit it."""
+    memberships = read_memberships(root)
+    if isinstance(memberships, Unknown):
+        return None if memberships.absent else memberships
+    return mount_showing(root, memberships, controller)
+
+
 def read_memberships(root: Root) -> str | Unknown:
     """/proc/self/cgroup, Unknown where a line of it names no cgroup.
 
@@ -53,7 +61,7 @@ def read_memberships(root: Root) -> str | Unknown:
 
 
 def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
-    """Where the controller's limits on this process are; None where no cgroup can limit it."""
+    """The same of what ``read_memberships`` gave."""
     paths = paths_of(memberships, controller)
     if "cgroup" in paths:  # one version at a time has a controller
         paths.pop("cgroup2", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from checks.facts import Facts
 from checks.finding import (
@@ -19,7 +19,7 @@ from checks.launch_needs import LaunchNeeds
 from checks.rdma import DEVICES
 from checks.rdma_facts import Nic, RdmaFacts
 from checks.rdma_gids import GidChoice, asked_index
-from checks.rdma_judging import Scope, judge_devices, nics_of, nothing_asked, users
+from checks.rdma_judging import Scope, judge_devices, judge_uses, nics_of
 from checks.rdma_ports import IB, ROCE_2, Gid, Port
 from checks.rdma_problems import (
     Cause,
@@ -30,9 +30,9 @@ from checks.rdma_problems import (
     port_problem,
     reach_problem,
 )
-from checks.rdma_use import Use, uses
+from checks.rdma_use import Use
 from checks.unknown import Unknown
-from checks.version_text import release_of
+from checks.version_text import Release
 
 CHECKS = CheckSet()
 # config.cpp: with both, neither holds.
@@ -64,7 +64,8 @@ _SOURCE = "Mooncake rdma_context.cpp findBestGidIndex, rdma_gid_probe.h"
             (Status.UNKNOWN, "the GID table or the interfaces' addresses could not be read"),
             (Status.SKIP, "no RDMA, no device, or the device is not reached anyway"),
         ),
-        remedy="Give the interface an IPv4 address and set MC_GID_INDEX to its RoCE v2 entry.",
+        remedy="Give the interface an IPv4 address (a container has the host's with --network "
+        "host) and set MC_GID_INDEX to its RoCE v2 entry.",
         source=f"{_SOURCE}; Mooncake #1066, #2741, #1592",
         topics=("rdma",),
     )
@@ -224,22 +225,16 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
 )
 def subnets(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.subnets"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    release = release_of(needs.mooncake_version)
-    found = []
-    for use, instead in users(check, uses(facts.rdma, needs)):
-        if instead is not None:
-            found.append(instead)
-            continue
+
+    def judge_use(use: Use, release: Release | None) -> Iterator[Finding]:
         subnets: dict[str, str | Unknown] = {}
         for nic in nics_of(facts, use):
             choice = gid_choice(nic, use.environment, release)
             gid = choice if isinstance(choice, Unknown) else choice.gid
             subnets[nic.name] = _subnet(facts.rdma, gid)
-        found.append(_judge_subnets(check, use, subnets))
-    return found
+        yield _judge_subnets(check, use, subnets)
+
+    return judge_uses(check, facts, needs, judge_use)
 
 
 def _subnet(rdma: RdmaFacts, gid: Gid | Unknown | None) -> str | Unknown:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a driver that is there
 
+# SGLang 0.5.15 tries numactl before it starts a rank under it (utils/numa_utils.py,
+# _probe_numactl_args); 0.5.14 and older do not (the wheels).
+PROBES_NUMACTL = (0, 5, 15, 0)
+
 
 def nics_of(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """The RDMA devices that ``process`` registers memory with."""
@@ -115,6 +119,11 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     if not entry.isdecimal() or len(entry) > 4 or int(entry) >= len(physical):
         return None
     return physical[int(entry)]
+
+
+def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
+    """The processes of the launch that use a GPU."""
+    return [process for process in needs.processes if process.gpu is not None]
 
 
 def gpu_function(facts: Facts, process: ProcessNeeds) -> Function | Unknown | None:

@@ -7,7 +7,7 @@ Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages=, hugepagesz
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.root import Root
@@ -56,6 +56,29 @@ def pages_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> tuple[int, str] | None:
     """``(pages, source)`` of the last writer of a whole pool; None where nobody sets it."""
+    last, nodes = _last_writers(writers, page_size_bytes, default_page_bytes)
+    if nodes:
+        sources = sorted({source for _, source in nodes.values()})
+        return sum(pages for pages, _ in nodes.values()), ", ".join(sources)
+    return last
+
+
+def shares_after_boot(
+    writers: tuple[PoolWriter, ...],
+    page_size_bytes: int,
+    default_page_bytes: int | Unknown,
+    nodes: Sequence[int],
+) -> dict[int, int]:
+    """Pages of each of ``nodes``: the kernel spreads a whole pool evenly over those with memory."""
+    last, own = _last_writers(writers, page_size_bytes, default_page_bytes)
+    even = 0 if last is None or not nodes or own else last[0] // len(nodes)
+    return {node: own[node][0] if node in own else even for node in nodes}
+
+
+def _last_writers(
+    writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
+) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
+    """Who wrote the whole pool last, and who wrote its nodes after that."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for writer in writers:
@@ -68,11 +91,7 @@ def pages_after_boot(
             last, nodes = (writer.pages, writer.source), {}
         else:
             nodes[writer.node] = (writer.pages, writer.source)
-    if nodes:
-        base = 0
-        sources = sorted({source for _, source in nodes.values()})
-        return base + sum(pages for pages, _ in nodes.values()), ", ".join(sources)
-    return last
+    return last, nodes
 
 
 def unread_after_boot(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.cgroup_mounts import mount_showing, read_memberships
+from checks.cgroup_mounts import own_mount
 from checks.root import Root
 from checks.units import GIB, KIB, MIB
 from checks.unknown import Unknown
@@ -29,10 +29,7 @@ class HugeTlbLimit(NamedTuple):
 
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
     """The tightest limit over this process's cgroup and its ancestors; None if none binds."""
-    memberships = read_memberships(root)
-    if isinstance(memberships, Unknown):
-        return None if memberships.absent else memberships
-    mount = mount_showing(root, memberships, "hugetlb")
+    mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
     limit_name, used_name = _NAMES[mount.filesystem]

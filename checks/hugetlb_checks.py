@@ -153,8 +153,8 @@ _SHORTAGE = "hugetlb.shortage"
         "shared memory: Cannot allocate memory, without a word about huge pages. The store's "
         "segment and local buffer fail setup. Only the arena falls back, with a log line.",
         _OUTCOMES,
-        "reserve what is missing; the finding gives the number for the whole pool, with the pages "
-        "of others left to them",
+        "reserve what is missing, for a container on its host; the finding gives the number for "
+        "the whole pool, with the pages of others left to them",
         f"{_SOURCE}; Mooncake #3189, #1820, #2417",
         ("hugetlb",),
     )

@@ -17,7 +17,7 @@ from checks.finding import (
     unknown,
 )
 from checks.hugetlb import GIGANTIC_BYTES
-from checks.hugetlb_boot import pages_after_boot, unread_after_boot
+from checks.hugetlb_boot import pages_after_boot, shares_after_boot, unread_after_boot
 from checks.hugetlb_cgroup import HugeTlbLimit
 from checks.hugetlb_facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb_fit import Spot
@@ -47,8 +47,9 @@ _CGROUP = "hugetlb.cgroup-limit"
             (Status.UNKNOWN, "the limit cannot be read"),
             (Status.SKIP, "no launch was given, or it takes no huge pages"),
         ),
-        "ask for the pages where the container is described: resources.limits.hugepages-2Mi and "
-        "the same in requests, or a larger limit of the cgroup",
+        "in Kubernetes ask for the pages where the Pod is described: "
+        "resources.limits.hugepages-2Mi and the same in requests; elsewhere raise hugetlb.2MB.max "
+        "of the cgroup that the finding names, on the host",
         "kernel Documentation/admin-guide/cgroup-v2.rst; cloud-hypervisor #7387",
         ("hugetlb",),
     )
@@ -80,7 +81,7 @@ def _limit(
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
     if limit.left_bytes >= need_bytes:
         return Finding(_CGROUP, Status.PASS, subject, have, need, formula, "", evidence)
-    text = "the pool's pages are there and this cgroup may not have them"
+    text = "this cgroup may not have the pages, however many the pool has"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
     settings = (Setting(Kind.CGROUP, limit.source, "max", str(limit.left_bytes)),)
     return Finding(
@@ -239,15 +240,19 @@ _BOOT = "hugetlb.after-reboot"
             (Status.PASS, "what is set at boot is as much as the launch takes"),
             (
                 Status.WARN,
-                "nothing sets the pool at boot, something sets it too small, or a script that is "
-                "not read writes it last",
+                "nothing sets the pool at boot, something sets it too small or on other nodes, or "
+                "a script that is not read writes it last",
             ),
-            (Status.SKIP, "no launch was given, or it takes no huge pages"),
+            (
+                Status.SKIP,
+                "no launch was given, it takes no huge pages, or this is a container, which does "
+                "not show what its host sets at boot",
+            ),
         ),
         "write /etc/sysctl.d/90-mooncake-hugepages.conf, or for 1 GiB pages and for single nodes "
         "the kernel command line or a systemd unit",
         "sysctl.d(5); kernel Documentation/admin-guide/kernel-parameters.txt",
-        ("hugetlb",),
+        ("hugetlb", "system"),
     )
 )
 def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
@@ -258,7 +263,14 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         return
     default = facts.hugetlb.hugetlb.default_page_size_bytes
     for spot in wanted.spots(bound=False):
-        page, pages = spot.page_size_bytes, wanted.everything.get(spot, 0)
+        page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
+        bound = {
+            at.node: pages
+            for at, pages in wanted.everything.items()
+            if at.page_size_bytes == page and at.node is not None
+        }
+        # The nodes may have to have more together than is ever taken: see Usage.headroom.
+        pages = max(total, sum(bound.values()))
         subject = f"{format_page_size(page)} pages"
         need = f"{pages} pages"
         later = pages_after_boot(facts.hugetlb.writers, page, default)
@@ -267,7 +279,11 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
             have = f"{later[0]} pages at boot"
             evidence = (Evidence(later[1], f"{later[0]} pages"),)
         unread = unread_after_boot(facts.hugetlb.writers, page, default)
-        if later is not None and later[0] >= pages:
+        pool = facts.hugetlb.hugetlb.pool(page)
+        nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+        shares = shares_after_boot(facts.hugetlb.writers, page, default, nodes)
+        short = [node for node in bound if node in shares and shares[node] < bound[node]]
+        if later is not None and later[0] >= pages and not short:
             found = Finding(_BOOT, Status.PASS, subject, have, need, evidence=evidence)
             if unread:
                 text = f"{unread} writes the pool after that, by a script that is not read"
@@ -275,17 +291,31 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
                 found = found._replace(status=Status.WARN, text=text, advice=advice)
             yield found
             continue
+        if _in_container(facts):
+            text = "a container does not show what its host sets at boot: ask there"
+            yield Finding(_BOOT, Status.SKIP, subject, need=need, text=text, evidence=evidence)
+            continue
+        text = "the pool is what somebody wrote since the boot, and goes with the next one"
+        if later is not None and later[0] >= pages:
+            listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
+            text = f"what is set at boot does not lie where the launch takes it: {listed}"
+        even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         yield Finding(
             _BOOT,
             Status.WARN,
             subject,
             have,
             need,
-            text="the pool is what somebody wrote since the boot, and goes with the next one",
+            text=text,
             evidence=evidence,
-            advice=_boot_advice(page, page == default),
-            settings=_boot_settings(pages) if page == default else (),
+            advice=_boot_advice(page, page == default, even),
+            settings=_boot_settings(pages) if page == default and even else (),
         )
+
+
+def _in_container(facts: Facts) -> bool:
+    system = facts.topic("system")
+    return not isinstance(system, Unknown) and system.container.kind != "none"
 
 
 def _boot_settings(pages: int) -> tuple[Setting, ...]:
@@ -295,9 +325,14 @@ def _boot_settings(pages: int) -> tuple[Setting, ...]:
     return (Setting(Kind.COMMAND, f"{line} | sudo tee -a {file}", ""),)
 
 
-def _boot_advice(page: int, is_default: bool) -> str:
+def _boot_advice(page: int, is_default: bool, even: bool) -> str:
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
+    if not even:
+        return (
+            "write each node's pool from a systemd unit at boot (plan --format sysfs): "
+            "vm.nr_hugepages would spread it evenly"
+        )
     if is_default:
         return "write vm.nr_hugepages into /etc/sysctl.d/90-mooncake-hugepages.conf"
     return "write the pool from a systemd unit at boot"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from checks.finding import Kind, Setting
 from checks.hugetlb import POOLS, HugeTlb, Pool
 from checks.hugetlb_fit import Pages, Spot
 from checks.numa import NODES
 from checks.units import KIB
 from checks.unknown import Unknown
+
+if TYPE_CHECKING:
+    from checks.finding import Setting
 
 
 class Target(NamedTuple):
@@ -65,6 +67,8 @@ def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> tuple[Setting, ...]:
     """The settings that make the pools so; ``vm.nr_hugepages`` is the default size's alone."""
+    from checks.finding import Kind, Setting
+
     settings: list[Setting] = []
     for spot, target in targets.items():
         now = "" if target.now_pages is None else str(target.now_pages)

@@ -9,6 +9,8 @@ from checks.units import format_page_size
 from checks.unknown import Unknown
 
 NO_PAGES = "the launch takes no huge pages"
+# A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
+HEADROOM = "while a split segment is mapped"
 
 
 class Wanted:
@@ -50,4 +52,6 @@ def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
         if pages:
             counts[pages] = counts.get(pages, 0) + 1
     terms = [f"{n} x {pages}" if n > 1 else str(pages) for pages, n in counts.items()]
-    return f"{' + '.join(terms)} pages of {format_page_size(spot.page_size_bytes)}"
+    text = f"{' + '.join(terms)} pages of {format_page_size(spot.page_size_bytes)}"
+    more = max((usage.headroom.get(spot, 0) for usage in needs.usages), default=0)
+    return f"{text}, and {more} free {HEADROOM}" if more else text

@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 
 class Installed(NamedTuple):
-    """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version."""
+    """What a machine has: ``(distribution, version)`` of each Mooncake, and SGLang's version.
+
+    interpreter: for which they are installed, "" where that is not told (a capture).
+    """
 
     mooncake: tuple[tuple[str, str], ...]
     sglang: str | None
+    interpreter: str = ""
 
 
 def installed_mooncake(search_path: Iterable[str] | None = None) -> tuple[tuple[str, str], ...]:

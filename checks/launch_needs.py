@@ -66,10 +66,11 @@ class ProcessNeeds(NamedTuple):
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
     gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
     segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
-    regular_bytes: memory on regular pages that it takes and keeps. shm_bytes: what it certainly
-    puts into /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's buffer, which
-    io_uring pins besides all that is registered, once at start and once more for each later I/O
-    thread.
+    regular_bytes: memory on regular pages that it takes and keeps. bound_bytes: of that, what
+    Mooncake itself binds, NUMA node -> bytes, wherever the process is bound. shm_bytes: what it
+    certainly puts into /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's
+    buffer, which io_uring pins besides all that is registered, once at start and once more for each
+    later I/O thread.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ProcessNeeds(NamedTuple):
     ring_bytes: int = 0
     container: ContainerLimits | None = None
     segment_nodes: tuple[int, ...] | Unknown = ()
+    bound_bytes: Mapping[int, int] = {}
 
     @property
     def registered_bytes(self) -> int | Unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from checks.facts import Facts
 from checks.finding import (
@@ -17,7 +17,7 @@ from checks.finding import (
     skip,
     unknown,
 )
-from checks.launch_needs import LaunchNeeds
+from checks.launch_needs import LaunchNeeds, ProcessNeeds
 from checks.memory_checks import regular_bytes
 from checks.memory_facts import MAX_MAP_COUNT, OVERCOMMIT, SHM
 from checks.units import GIB, MIB, format_bytes
@@ -67,15 +67,30 @@ _SHM = "shm.space"
     )
 )
 def shm_space(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    """/dev/shm as it is here, and as the launch's containers would have it."""
+    """/dev/shm as it is here, and as each of the launch's containers would have its own."""
     if needs is None:
         yield skip(_SHM)
         return
-    need_bytes = sum(process.shm_bytes for process in needs.processes)
-    ranks = sum(1 for process in needs.processes if process.gpu is not None)
-    containers = [process.container for process in needs.processes if process.container]
-    if containers:
-        container = containers[0]
+    # A container whose processes have no GPU (a master) shares nothing with those that have.
+    groups: dict[str, list[ProcessNeeds]] = {}
+    for process in needs.processes:
+        if process.gpu is not None or process.shm_bytes or not _anybody(needs):
+            origin = "" if process.container is None else process.container.origin
+            groups.setdefault(origin, []).append(process)
+    for group in groups.values() or ((),):
+        yield from _shm_of(facts, group)
+
+
+def _anybody(needs: LaunchNeeds) -> bool:
+    return any(process.gpu is not None or process.shm_bytes for process in needs.processes)
+
+
+def _shm_of(facts: Facts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding]:
+    """Of ``processes`` that share one /dev/shm: that of their container, or this one."""
+    need_bytes = sum(process.shm_bytes for process in processes)
+    ranks = sum(1 for process in processes if process.gpu is not None)
+    container = processes[0].container if processes else None
+    if container is not None:
         if container.host_ipc:
             text = "the container shares the host's /dev/shm"
             yield Finding(_SHM, Status.PASS, container.origin, text, format_bytes(need_bytes))
@@ -146,7 +161,8 @@ _MAPS = "memory.max-map-count"
             (Status.WARN, "less"),
             (Status.UNKNOWN, "the limit cannot be read"),
         ),
-        "sysctl -w vm.max_map_count=262144, and a drop-in of sysctl.d",
+        "sysctl -w vm.max_map_count=262144 and a drop-in of sysctl.d, for a container on its "
+        "host: it has none of its own",
         "Mooncake #1765; ucx #8702",
         ("memory",),
     )
@@ -192,7 +208,7 @@ _OVERCOMMIT = "memory.overcommit"
             (Status.FAIL, "the policy is 2, and less is left than the launch maps"),
             (Status.UNKNOWN, "the policy or the limit cannot be read"),
         ),
-        "sysctl -w vm.overcommit_memory=0",
+        "sysctl -w vm.overcommit_memory=0, for a container on its host: it has none of its own",
         "kernel Documentation/mm/overcommit-accounting.rst",
         ("memory",),
     )

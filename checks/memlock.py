@@ -39,6 +39,8 @@ _POD_HINT = (
 )
 NO_LARGEST = Unknown("nobody asked how long one registration may be")
 UNLIMITED = -1  # as ContainerLimits writes it
+# Why a launch is not judged: nothing of it is locked for a NIC.
+NO_RDMA = "no process of the launch uses RDMA"
 
 
 class Demand(NamedTuple):
@@ -84,6 +86,13 @@ def format_limit(limit: Limit) -> str:
     """``8.00 MiB``, ``unlimited``; the hard limit where it differs."""
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
     return soft if soft == hard else f"{soft} soft, {hard} hard"
+
+
+def soft_text(limit: Limit | Unknown) -> str:
+    """The soft limit in bytes, as a setting has it: ``unlimited``; "" where it is not known."""
+    if isinstance(limit, Unknown):
+        return ""
+    return "unlimited" if limit.soft is None else str(limit.soft)
 
 
 def demand(

@@ -17,7 +17,7 @@ from checks.finding import (
     unknown,
 )
 from checks.launch_needs import LaunchNeeds, ProcessNeeds
-from checks.memlock import QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant
+from checks.memlock import NO_RDMA, QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant
 from checks.rdma_use import devices_in_use
 from checks.registration import largest_region_bytes
 from checks.runtime_limits import Limit
@@ -88,7 +88,7 @@ def memlock_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         yield skip(_LIMIT)
         return
     if not needs.rdma_processes:
-        yield skip(_LIMIT, "no process of the launch uses RDMA")
+        yield skip(_LIMIT, NO_RDMA)
         return
     release = release_of(needs.mooncake_version)
     yield from fold(_judge_limit(facts, process, release) for process in needs.rdma_processes)
@@ -224,7 +224,9 @@ _RINGS = "memlock.io-uring-buffers"
             (Status.UNKNOWN, "the limit could not be told"),
             (Status.SKIP, "no launch, or none of its processes uses io_uring"),
         ),
-        remedy="Lift RLIMIT_MEMLOCK where the process is started.",
+        remedy="Lift RLIMIT_MEMLOCK where the process is started: --ulimit memlock=-1 for docker, "
+        "LimitMEMLOCK=infinity in the unit of a service, or of the runtime for Kubernetes, "
+        "limits.d for logins.",
         source="kernel io_uring/rsrc.c; Mooncake uring_file.cpp; SGLang #26061",
         topics=("limits", "system"),
     )

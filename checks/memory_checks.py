@@ -122,7 +122,8 @@ _CGROUP = "memory.cgroup"
             (Status.UNKNOWN, "the limit or the launch's sizes are not known"),
             (Status.SKIP, "no launch was given"),
         ),
-        "raise the container's memory limit (requests = limits), or lower the launch's sizes",
+        "raise the memory limit (docker: --memory; Kubernetes: requests = limits; a unit: "
+        "MemoryMax), or lower the launch's sizes",
         "kernel Documentation/admin-guide/cgroup-v2.rst; SGLang #40135, #40066",
         ("memory",),
     )

@@ -19,7 +19,7 @@ from checks.finding import (
 )
 from checks.launch_needs import LaunchNeeds, Port
 from checks.network import LARGEST_PORT, PORT_RANGE, SOCKETS, NetworkFacts
-from checks.services import key_of
+from checks.services import has_no_address, key_of
 from checks.unknown import Unknown
 
 CHECKS = CheckSet()
@@ -273,7 +273,7 @@ def _advertised(
     need = "an address of this host"
     evidence = (Evidence(origin, name),)
     if isinstance(found, Unknown):
-        if found.absent:
+        if has_no_address(found):
             text = "the name does not resolve: no peer can connect"
             return Finding(_ADVERTISED, Status.FAIL, name, "", need, "", text, evidence)
         return unknown(_ADVERTISED, name, found.reason, need=need)

@@ -25,18 +25,19 @@ CHECKS = CheckSet()
 @CHECKS.declare(
     Check(
         id="numa.node-memory",
-        asks="Has each NUMA node the regular memory that the processes bound to it take?",
+        asks="Has each NUMA node the regular memory that is bound to it?",
         consequence=Consequence.DIES_LATER,
         why=(
             "`--membind` is strict: a rank that has filled its node is killed by the OOM killer "
             "(`oom-kill:constraint=CONSTRAINT_MEMORY_POLICY` in dmesg, exit code 137) while other "
             "nodes are free. It happens where all ranks are bound to one node (a GPU without an "
             "affinity, a --numa-node that repeats a number), and pages reserved for HugeTLB are "
-            "gone from the node too. Host pools are filled at start, so it dies while it loads or "
-            "minutes later."
+            "gone from the node too. A segment on regular pages that Mooncake splits over the "
+            "nodes of its NICs is bound in the same way, whatever node its process is on. Host "
+            "pools are filled at start, so it dies while it loads or minutes later."
         ),
         outcomes=(
-            (Status.PASS, "the node has free what its processes take, or no process is bound"),
+            (Status.PASS, "the node has free what is bound to it, or nothing is bound"),
             (Status.WARN, "it fits only once page cache is dropped, or swap takes the rest"),
             (Status.FAIL, "even with all page cache dropped the node has less, and no swap"),
             (Status.UNKNOWN, "the node's memory or what the processes take is not known"),
@@ -52,27 +53,33 @@ def node_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.node-memory"
     if needs is None:
         return [skip(check)]
-    bound: dict[int, list[ProcessNeeds]] = {}
-    for process in needs.processes:
-        if process.node is not None:
-            bound.setdefault(process.node, []).append(process)
+    placed = (node for process in needs.processes for node in (process.node, *process.bound_bytes))
+    bound = sorted({node for node in placed if node is not None})
     if not bound:
-        return [Finding(check, Status.PASS, "launch", have="no process is bound to a node")]
+        return [Finding(check, Status.PASS, "launch", have="nothing is bound to a node")]
     policy = facts.numa.policy
     if not isinstance(policy, Unknown) and policy.set_mempolicy:
         text = "set_mempolicy is refused here, so nothing is bound"
         return [Finding(check, Status.SKIP, "launch", text=text)]
-    return [_memory_of(check, node, bound[node], facts) for node in sorted(bound)]
+    return [_memory_of(check, node, needs.processes, facts) for node in bound]
 
 
-def _memory_of(check: str, number: int, processes: list[ProcessNeeds], facts: Facts) -> Finding:
+def _memory_of(
+    check: str, number: int, everything: tuple[ProcessNeeds, ...], facts: Facts
+) -> Finding:
     finding = Finding(check, Status.UNKNOWN, f"node {number}")
-    sizes = [process.regular_bytes for process in processes]
-    for size in sizes:
+    processes = [process for process in everything if process.node == number]
+    shares = [p.bound_bytes[number] for p in everything if number in p.bound_bytes]
+    need = sum(shares)
+    for process in processes:
+        size = process.regular_bytes
         if isinstance(size, Unknown):
             return finding._replace(text=f"what its processes take is not known: {size.reason}")
-    need = sum(size for size in sizes if isinstance(size, int))
-    names = f"{len(processes)} process{'es' if len(processes) > 1 else ''} bound to it"
+        # What Mooncake binds itself lies where that says, here or elsewhere.
+        need += size - sum(process.bound_bytes.values())
+    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} bound to it"
+    share = f"{format_bytes(sum(shares))} of segments that are split over the NICs' nodes"
+    names = " + ".join([*([count] if processes else []), *([share] if shares else [])])
     finding = finding._replace(need=format_bytes(need), formula=names)
     node = facts.numa.node(number)
     if node is None:
@@ -214,7 +221,8 @@ def _nearest(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds
             (Status.UNKNOWN, "its numa_node, or which NICs are in use, is not known"),
             (Status.SKIP, "the host has no RDMA device, or the launch uses none"),
         ),
-        remedy="Set the affinity in the firmware; the kernel also takes it through numa_node.",
+        remedy="Set the affinity in the firmware; or, as root on the host and until the next "
+        "boot, echo NODE > /sys/class/infiniband/DEVICE/device/numa_node.",
         source="Mooncake topology.cpp listInfiniBandDevices; kernel drivers/pci/pci-sysfs.c",
         topics=("rdma", "numa", "pci"),
     )

@@ -137,7 +137,9 @@ def _names_setting(process: ProcessNeeds, origin: str, names: list[str]) -> tupl
             (Status.UNKNOWN, "whether a device can be used could not be read"),
             (Status.SKIP, "no launch, no RDMA, or another check says why each device is lost"),
         ),
-        remedy="Make the host's devices visible to the process, or take the filter away.",
+        remedy="Make the host's devices visible to the process (docker: --device /dev/infiniband "
+        "--network host; Kubernetes: the resource of the RDMA device plugin; a bare host: the "
+        "driver's module), or take the filter away.",
         source=f"{_TOPOLOGY}; vLLM #51518, Mooncake #960",
         topics=("rdma",),
     )

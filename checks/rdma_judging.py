@@ -156,6 +156,23 @@ def judge_used(
     yield from (judge(nic) for nic in wanted.values())
 
 
+def judge_uses(
+    check: str,
+    facts: Facts,
+    needs: LaunchNeeds | None,
+    judge: Callable[[Use, Release | None], Iterable[Finding]],
+) -> list[Finding]:
+    """``judge`` of each use of devices, with Mooncake's release; why not, where none can be had."""
+    skipped = nothing_asked(check, needs)
+    if skipped is not None or needs is None:
+        return [skipped] if skipped else []
+    release = release_of(needs.mooncake_version)
+    found: list[Finding] = []
+    for use, instead in users(check, uses(facts.rdma, needs)):
+        found += judge(use, release) if instead is None else [instead]
+    return found
+
+
 class Registered(NamedTuple):
     """One process's regions and the devices that each is registered with."""
 
@@ -170,20 +187,14 @@ def judge_regions(
     check: str, facts: Facts, needs: LaunchNeeds | None, judge: Callable[[Registered], Finding]
 ) -> list[Finding]:
     """``judge`` of each process that registers memory; equal findings together."""
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    release = release_of(needs.mooncake_version)
-    found = []
-    for use, instead in users(check, uses(facts.rdma, needs)):
-        if instead is not None:
-            found.append(instead)
-            continue
+
+    def judge_use(use: Use, release: Release | None) -> Iterator[Finding]:
+        nics = nics_of(facts, use)
         for process in use.processes:
             regions = process.regions
             if isinstance(regions, Unknown):
-                found.append(Finding(check, Status.UNKNOWN, process.name, text=regions.reason))
+                yield Finding(check, Status.UNKNOWN, process.name, text=regions.reason)
             else:
-                nics = nics_of(facts, use)
-                found.append(judge(Registered(process, regions, nics, use.environment, release)))
-    return fold(found)
+                yield judge(Registered(process, regions, nics, use.environment, release))
+
+    return fold(judge_uses(check, facts, needs, judge_use))

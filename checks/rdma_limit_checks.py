@@ -59,7 +59,8 @@ CROWDED_PERCENT = 80
             (Status.UNKNOWN, "a limit or the launch's memory could not be read"),
             (Status.SKIP, "no launch, no RDMA, or no device"),
         ),
-        remedy="Raise the device's line in rdma.max, in this cgroup and its ancestors.",
+        remedy="Raise the device's line in rdma.max, in this cgroup and its ancestors, as root on "
+        "the host: echo 'DEVICE hca_handle=max hca_object=max' > rdma.max.",
         source="kernel/cgroup/rdma.c; Documentation/admin-guide/cgroup-v2.rst; Mooncake "
         "topology.cpp isIbDeviceAvailable, transfer_engine_impl.cpp; seen on rxe",
         topics=("rdma",),

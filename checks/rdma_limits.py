@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from checks.cgroup_mounts import mount_showing, read_memberships
+from checks.cgroup_mounts import own_mount
 from checks.root import Root
 from checks.unknown import Unknown
 
@@ -69,10 +69,7 @@ def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
 
     Source: Documentation/admin-guide/cgroup-v2.rst (RDMA), kernel/cgroup/rdma.c.
     """
-    memberships = read_memberships(root)
-    if isinstance(memberships, Unknown):
-        return () if memberships.absent else memberships
-    mount = mount_showing(root, memberships, "rdma")
+    mount = own_mount(root, "rdma")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
     found: list[RdmaCgroup] = []

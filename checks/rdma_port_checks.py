@@ -19,10 +19,10 @@ from checks.finding import (
 from checks.launch_needs import LaunchNeeds
 from checks.rdma import DEVICES
 from checks.rdma_facts import DEFAULT_PKEY_INDEX, Nic
-from checks.rdma_judging import Scope, judge_devices, nics_of, nothing_asked, users
+from checks.rdma_judging import Scope, judge_devices, judge_uses, nics_of
 from checks.rdma_ports import Port
 from checks.rdma_problems import Cause, Lost, port_of, port_problem, reach_problem
-from checks.rdma_use import Use, uses
+from checks.rdma_use import Use
 from checks.unknown import Unknown
 
 CHECKS = CheckSet()
@@ -133,13 +133,7 @@ def _netdevs(port: Port) -> set[str]:
 )
 def port_mtu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.port-mtu"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    return [
-        instead or _judge_mtus(check, facts, use)
-        for use, instead in users(check, uses(facts.rdma, needs))
-    ]
+    return judge_uses(check, facts, needs, lambda use, _: [_judge_mtus(check, facts, use)])
 
 
 def _judge_mtus(check: str, facts: Facts, use: Use) -> Finding:
@@ -211,15 +205,11 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
 )
 def pkey(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.pkey"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    found: list[Finding] = []
-    for use, instead in users(check, uses(facts.rdma, needs)):
-        if instead is not None:
-            found.append(instead)
-        found += [_judge_pkey(check, nic, use) for nic in nics_of(facts, use)]
-    return list(dict.fromkeys(found))
+
+    def judge_use(use: Use, _: object) -> list[Finding]:
+        return [_judge_pkey(check, nic, use) for nic in nics_of(facts, use)]
+
+    return list(dict.fromkeys(judge_uses(check, facts, needs, judge_use)))
 
 
 def _judge_pkey(check: str, nic: Nic, use: Use) -> Finding:

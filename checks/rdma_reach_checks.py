@@ -46,7 +46,9 @@ _EPERM = "(1)"
             (Status.UNKNOWN, "only the machine itself can tell, and this is a recording of files"),
             (Status.SKIP, "no RDMA, or no device"),
         ),
-        remedy="Give the container the device, the user the permission, or load ib_uverbs.",
+        remedy="Give the container the device (docker: --device /dev/infiniband; Kubernetes: the "
+        "resource of the RDMA device plugin), the user the permission to read and write it, or "
+        "load ib_uverbs on the host.",
         source="Mooncake topology.cpp isIbDeviceAccessible; rdma-core libibverbs.md",
         topics=("rdma",),
     )

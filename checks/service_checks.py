@@ -17,7 +17,14 @@ from checks.finding import (
 )
 from checks.launch_needs import LaunchNeeds, Service
 from checks.network_checks import is_loopback
-from checks.services import ABSENT_KEY, METADATA_PATH, NOT_FOUND, Answer, key_of
+from checks.services import (
+    ABSENT_KEY,
+    METADATA_PATH,
+    NOT_FOUND,
+    Answer,
+    has_no_address,
+    key_of,
+)
 from checks.unknown import Unknown
 
 CHECKS = CheckSet()
@@ -81,7 +88,7 @@ def _address(service: Service, answer: Answer | None, hosts: int) -> Finding:
         return Finding(_ADDRESS, Status.FAIL, subject, "", "", "", text, evidence, advice)
     found = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(found, Unknown):
-        if found.absent or "gaierror" in found.reason or "Name or service" in found.reason:
+        if has_no_address(found):
             text = f"the name does not resolve here ({found.reason})"
             return Finding(_ADDRESS, Status.FAIL, subject, "", "", "", text, evidence)
         return unknown(_ADDRESS, subject, found.reason)

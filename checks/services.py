@@ -16,6 +16,14 @@ METADATA_PATH = "/metadata"
 ABSENT_KEY = "?key=mooncake-preflight"
 NOT_FOUND = "metadata not found"
 
+# gai_strerror(3) of EAI_NONAME and EAI_NODATA, in glibc's and musl's words.
+_NO_ADDRESS = (
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "Name has no usable address",
+)
+
 
 class Answer(NamedTuple):
     """What came back from one service.
@@ -75,7 +83,9 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 def _ask(root: Root, service: Service) -> Answer:
     host, port = str(service.host), service.port
-    addresses = _addresses(root.call("services.resolve", host))
+    addresses: tuple[str, ...] | Unknown = (host,)
+    if not _is_address(host):
+        addresses = _addresses(root.call("services.resolve", host))
     if service.own or port is None or isinstance(addresses, Unknown):
         return Answer(addresses, Unknown("not asked"))
     found = root.call("services.connect", host, port)
@@ -91,6 +101,24 @@ def _ask(root: Root, service: Service) -> Answer:
             path = "/health"
         return _http(root, service, path, answer)
     return _master(root, host, port, answer) if service.kind == "master" else answer
+
+
+def has_no_address(why: Unknown) -> bool:
+    """Whether the resolver said that a name has none, as opposed to nobody asking, or answering."""
+    return any(said in why.reason for said in _NO_ADDRESS)
+
+
+def _is_address(host: str) -> bool:
+    """Whether ``host`` is an address as it stands, which no name service is asked for."""
+    import socket
+
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
 
 
 def _refusal(found: dict[str, object]) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.installed import distribution_of, is_mooncake
+from checks.installed import Installed, distribution_of, is_mooncake
 from checks.launch_needs import LaunchNeeds
 from checks.root import Root
 from checks.unknown import Unknown
@@ -75,6 +75,23 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
     if isinstance(environments, Unknown):
         return environments
     return next((one for one in environments if one.sglang or one.package or one.mooncake), None)
+
+
+def installed_engine(root: Root) -> Installed | None:
+    """What a launch would load here, where it is another interpreter's than this program's own.
+
+    None where this one has SGLang or Mooncake itself, and where nothing is found.
+    """
+    search = root.call("software.search")
+    environments = _environments(root, search)
+    engine = engine_of(environments)
+    if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
+        return None
+    if root.live and engine is environments[0]:
+        return None
+    pairs = tuple((wheel.name, wheel.version) for wheel in engine.mooncake)
+    sglang = None if engine.sglang is None else engine.sglang.version
+    return Installed(pairs, sglang, engine.interpreter)
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:

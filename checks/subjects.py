@@ -20,11 +20,22 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def fold_names(names: list[str]) -> str:
-    """``rank 0-7 (each of 8)`` where the names count up, else ``a, b (each of 2)``."""
-    parts = [re.fullmatch(r"(.*?)(\d{1,9})", name) for name in names]
-    prefixes = {part[1] for part in parts if part}
-    numbers = [int(part[2]) for part in parts if part]
-    count = f"(each of {len(names)})"
-    if len(prefixes) == 1 and numbers == list(range(numbers[0], numbers[0] + len(names))):
-        return f"{prefixes.pop()}{numbers[0]}-{numbers[-1]} {count}"
-    return f"{', '.join(names)} {count}"
+    """``rank 0-7 (each of 8)``: what counts up is a range, however much else there is."""
+    shown: list[tuple[str, int | None, int]] = []  # what stands before the number, first, last
+    for name in names:
+        part = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        # Zeros in front are part of a name: gpu009 and gpu010 are no range of numbers.
+        number = None if part is None or str(int(part[2])) != part[2] else int(part[2])
+        if part is None or number is None:
+            shown.append((name, None, 0))
+        elif shown and shown[-1] == (part[1], shown[-1][1], number - 1):
+            shown[-1] = (part[1], shown[-1][1], number)
+        else:
+            shown.append((part[1], number, number))
+    return f"{', '.join(_range(*one) for one in shown)} (each of {len(names)})"
+
+
+def _range(prefix: str, first: int | None, last: int) -> str:
+    if first is None:
+        return prefix
+    return f"{prefix}{first}" if first == last else f"{prefix}{first}-{last}"

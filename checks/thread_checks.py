@@ -69,7 +69,10 @@ class _Need(NamedTuple):
         'and mooncake_master abort ("terminate called after throwing an instance of '
         '\'std::system_error\'", "Resource temporarily unavailable"), Python raises "RuntimeError: '
         'can\'t start new thread", OpenBLAS says "pthread_create failed for thread". Nothing else '
-        "of the memory or the network is wrong then, and it comes at the start or under load. "
+        "of the memory or the network is wrong then, and it comes at the start or under load; the "
+        "same words come of a thread whose stack cannot be mapped (ulimit -v, vm.max_map_count). "
+        "What two threads of one program say as they abort runs together, down to a bare "
+        "'terminate called recursively'. "
         "User 0 of the initial user namespace, CAP_SYS_RESOURCE and CAP_SYS_ADMIN are exempt from "
         "RLIMIT_NPROC; nobody is from the rest.\n\n"
         "What fails is less than the processes were measured to need with a single CPU. What warns "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.c_numbers import kernel_count
-from checks.cgroup_mounts import mount_showing, read_memberships
+from checks.cgroup_mounts import own_mount
 from checks.numa import parse_cpu_list
 from checks.root import Root
 from checks.unknown import Unknown
@@ -66,10 +66,7 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Those that have a limit, the own one first."""
-    memberships = read_memberships(root)
-    if isinstance(memberships, Unknown):
-        return () if memberships.absent else memberships
-    mount = mount_showing(root, memberships, "pids")
+    mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
     found = []

@@ -56,6 +56,10 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
         say(f"{name}: {message}", err=True)
         return refused(EXIT_DEFECT, message)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _of_others(error):
+            message = _missing(error)
+            say(f"{name}: {message}", err=True)
+            return refused(EXIT_USAGE, message)
         if isinstance(error, OSError) and error.errno in _FULL:
             message = f"{error.filename or 'standard output'}: {error.strerror}"
             discard_output()
@@ -64,6 +68,19 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
         message = f"a defect of {name}, please report it: {type(error).__name__}: {error}"
         say(f"{name}: {message}", err=True)
         return refused(EXIT_DEFECT, message)
+
+
+def _of_others(error: ModuleNotFoundError) -> bool:
+    return bool(error.name) and (error.name or "").partition(".")[0] not in ("checks", "preflight")
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """Of a dependency that this was installed without (``pip install --no-deps``)."""
+    import sys
+
+    module = (error.name or "").partition(".")[0]
+    wheel = {"yaml": "PyYAML", "pynvml": "nvidia-ml-py"}.get(module, module)
+    return f"{wheel} is not installed for {sys.executable}: {sys.executable} -m pip install {wheel}"
 
 
 def own_words(arguments: Sequence[str]) -> tuple[str, ...]:

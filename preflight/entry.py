@@ -1,4 +1,4 @@
-"""Where both programs start: Ctrl-C ends them in silence from the first line on.
+"""Where both programs start: Ctrl-C ends them without a traceback from the first line on.
 
 Nothing is imported here before it is caught: what Python does before this line is its own.
 """
@@ -12,19 +12,24 @@ _INTERRUPTED = 130
 
 def preflight() -> None:
     """``mooncake-preflight``."""
-    try:
-        from preflight.preflight_command import main
-
-        main()
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+    _start("preflight.preflight_command")
 
 
 def sizing() -> None:
     """``mooncake-hicache-sizing``."""
-    try:
-        from preflight.sizing.sizing_command import main
+    _start("preflight.sizing.sizing_command")
 
+
+def _start(module: str) -> None:
+    """Run ``module.main``; where not even its imports are through, ``module.refuse`` answers."""
+    try:
+        try:
+            from importlib import import_module
+
+            main = import_module(module).main
+        except KeyboardInterrupt:
+            refuse = import_module(module).refuse
+            sys.exit(refuse(sys.argv[1:], _INTERRUPTED, "interrupted"))
         main()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from checks.installed import Installed
     from checks.launch_needs import LaunchNeeds
     from preflight.launches.written_launch import WrittenLaunch
-    from preflight.sizing.source_inputs import SourceOptions
+    from preflight.sizing.source_options import SourceOptions
     from preflight.sizing.source_sizing import SourceSizing
 
 
@@ -71,7 +71,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.sizing.source_inputs import SourceOptions
+    from preflight.sizing.source_options import SourceOptions
 
     given = SourceOptions(
         None,
@@ -89,6 +89,10 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOpti
         launch = read_launch(
             words.words, words.env_files, host.environment, host.root, words.is_command
         )
+        if host.capture is None:
+            from preflight.sizing.chosen_versions import installed_there
+
+            given = given._replace(installed=installed_there(launch.reading, host.root))
         return launch, given
     from preflight.launches.launch_record import launch_from
 

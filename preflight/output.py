@@ -40,7 +40,8 @@ def open_streams() -> None:
 def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
     """Print a line. A reader that is gone is no failure, and no reason for another exit code.
 
-    Raises OutputError where standard output cannot be written to.
+    Raises OutputError where standard output cannot be written to. After an interrupt in the midst
+    of a text nothing follows that could be taken for its rest.
     """
     stream = sys.stderr if err else sys.stdout
     try:
@@ -50,6 +51,9 @@ def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
             encoding = stream.encoding or "ascii"
             plain = text.encode(encoding, "backslashreplace").decode(encoding)
             click.echo(plain, err=err, color=color)
+    except KeyboardInterrupt:
+        _discard(stream)
+        raise
     except OSError as error:
         _discard(stream)
         if not err and not isinstance(error, BrokenPipeError):

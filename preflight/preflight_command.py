@@ -41,13 +41,14 @@ LATER = {
     "fit": "preflight.fit.fit_commands:fit",
     "fleet": "preflight.fleet.fleet_commands:fleet",
 }
-# Those whose --json is of a schema of its own, on every way out; the others speak as check does.
+# Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {
     "capacity": "mooncake-preflight/capacity/v1",
     "explain": "mooncake-preflight/explain-log/v1",
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",
     "fleet": "mooncake-preflight/fleet/v1",
+    "plan": "mooncake-preflight/plan/v1",
     "probe": "mooncake-preflight/probe-registration/v1",
     "rehearse": "mooncake-preflight/rehearse/v1",
     "topology": "mooncake-preflight/topology/v1",
@@ -309,21 +310,22 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run with ``arguments``; returns the exit code."""
-    words = own_words(arguments)
 
-    def refuse(exit_code: int, message: str) -> int:
-        return _refuse(words, exit_code, message)
+    def refused(exit_code: int, message: str) -> int:
+        return refuse(arguments, exit_code, message)
 
-    return run_command(command, NAME, arguments, refuse)
+    return run_command(command, NAME, arguments, refused)
 
 
-def _refuse(words: Sequence[str], exit_code: int, message: str) -> int:
-    """The object, the line and the exit code that were asked for: on this way out too."""
+def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
+    """The object, the line and the exit code that were asked for, where there is no answer."""
     from preflight.check.exit_protocols import refusal_code, refusal_line
 
-    protocol = _protocol(words)
+    words = own_words(arguments)
+    asked = _value(words, "--exit-protocol")
+    protocol = asked if asked in PROTOCOLS else "native"
     code = refusal_code(exit_code, protocol)
-    if "--json" in words:
+    if "--json" in words or (words[:1] == ("plan",) and _value(words, "--format") == "json"):
         own = SCHEMAS.get(next(iter(words), ""))
         if own is not None:
             from preflight.error_object import error_object as own_error
@@ -340,14 +342,14 @@ def _refuse(words: Sequence[str], exit_code: int, message: str) -> int:
     return code
 
 
-def _protocol(words: Sequence[str]) -> str:
-    """The protocol that was asked for, where the rest of the command line cannot be read."""
+def _value(words: Sequence[str], option: str) -> str:
+    """What ``option`` was given, "" for nothing: the rest of the command line cannot be read."""
+    found = ""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name == "--exit-protocol":
-            value = value if equals else next(iter(words[number + 1 :]), "")
-            return value if value in PROTOCOLS else "native"
-    return "native"
+        if name == option:
+            found = value if equals else next(iter(words[number + 1 :]), "")
+    return found
 
 
 if __name__ == "__main__":

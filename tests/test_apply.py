@@ -6,6 +6,7 @@ does the same to this machine.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_undo_takes_it_back_in_reverse(host: Path) -> None:
     paths = [path for path, _ in on.writer.written]  # type: ignore[attr-defined]
     assert paths == [MAPS, NODE.format(1), NODE.format(0)]
     assert entries(on) == []
+
+
+def test_undo_that_cannot_ask_does_not_read_as_done(
+    host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = machine(host)
+    apply_plan(REQUEST, planned(host), on)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    request = REQUEST._replace(yes=False, launch=REQUEST.launch._replace(words=()))
+    with pytest.raises(UsageError, match="give --yes"):
+        run_undo(request, on)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines
+    assert all(": to be put back to " in line for line in lines)
 
 
 @given(
@@ -336,6 +352,17 @@ def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(h
     impossible = found._replace(impossible=("2 MiB pages: more than there is",))
     assert apply_plan(REQUEST, impossible, on) == EXIT_FAILED
     assert on.writer.written == []  # type: ignore[attr-defined]
+
+
+def test_what_decides_about_pages_alone_stops_nothing_else(host: Path) -> None:
+    """Where no page is missing, the settings are made whatever of the memory is not known."""
+    on = machine(host)
+    unread = planned(host)._replace(undecided=("memory.host, host: not read",))
+    assert apply_plan(REQUEST, unread, on) == EXIT_UNKNOWN
+    assert on.writer.written == []  # type: ignore[attr-defined]
+    enough = planned(host, pages=(0, 0))._replace(undecided=("memory.host, host: not read",))
+    assert apply_plan(REQUEST, enough, on) == 0
+    assert read(host, MAPS) == "262144"
 
 
 HIDDEN = (

@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,8 @@ def test_what_was_only_assumed_is_so_from_a_capture_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is installed where the capture is read decides nothing, twice removed neither."""
-    root = str(build_host(tmp_path / "host", gpu_host()))
+    packages = dict(name.split("-", 1) for name in there)
+    root = str(build_host(tmp_path / "host", replace(gpu_host(), packages=packages)))
     monkeypatch.setattr("sys.path", [_install(tmp_path / "there", *there)])
     live_host = open_host(root)
     path = saved(tmp_path / "a.tar.gz", *record(script, live_host, 10.0)[:2])

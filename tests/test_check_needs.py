@@ -14,7 +14,7 @@ from checks.unknown import Unknown
 from preflight.check.check_needs import launch_needs
 from preflight.launches.launch_services import split_address
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import Host, HostPool
 

@@ -11,7 +11,7 @@ from checks.root import Root
 from checks.units import GIB
 from preflight.check.check_store import key_findings
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import Host
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+from pathlib import Path
 
-from preflight.launches.compose import interpolate, read_compose
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.launches.compose import read_compose
+from preflight.launches.compose_env_file import read_compose_env_file
+from preflight.launches.compose_interpolation import interpolate
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
-from preflight.launches.launch_source import Origin, SourceError
+from preflight.launches.launch_source import Command, Origin, SourceError
 from preflight.launches.variables import environment_words
 
+COMPOSE_V1 = "/usr/lib/python3/dist-packages/compose"
 TEXT = """\
 x-env: &env
   MC_STORE_USE_HUGEPAGE: 1
@@ -179,3 +188,172 @@ def test_values_stay_as_they_are_written() -> None:
         "true",
         None,
     ]
+
+
+def process(text: str, environment: dict[str, str] | None = None, **files: str) -> Command:
+    (command,) = read_compose(text, "c.yaml", environment or {}, beside=files.get).commands
+    return command
+
+
+ENV_FILE = """\
+# comment
+export A="a $CALLER"
+B='b $CALLER'   # comment
+C=c # comment
+D = d#d
+E: e
+CALLER
+NOBODY
+F="two
+lines \\"q\\" \\n"
+G=${A:-x}/${NONE:-n}
+"""
+
+
+def test_env_files_have_quotes_and_variables() -> None:
+    """Unlike those of docker run; and ``format: raw`` is one of those."""
+    text = "services: {s: {image: i, command: x, env_file: [{path: e, format: FORMAT}]}}"
+    read = process(text.replace(", format: FORMAT", ""), {"CALLER": "c"}, e=ENV_FILE).environment
+    assert {name: word.text for name, word in read.items()} == {
+        "A": "a c",
+        "B": "b $CALLER",
+        "C": "c",
+        "D": "d#d",
+        "E": "e",
+        "CALLER": "c",
+        "F": 'two\nlines "q" \n',
+        "G": "a c/n",
+    }
+    assert read["G"].origin == Origin("e", 11)
+    raw = process(text.replace("FORMAT", "raw"), {"CALLER": "c"}, e='A="a" # b').environment
+    assert raw["A"].text == '"a" # b'
+
+
+@pytest.mark.parametrize("line", ["A b=1", "=1", "A='b", "A!=1"])
+def test_env_files_that_compose_refuses(line: str) -> None:
+    text = "services: {s: {image: i, command: x, env_file: e}}"
+    reading = read_compose(text, "c", {}, {"e": f"X=1\n{line}\n"})
+    (note,) = reading.notes
+    assert note.id == "env-file-name"
+    assert note.origin == Origin("e", 2)
+
+
+@pytest.mark.skipif(not Path(COMPOSE_V1).is_dir(), reason="no docker-compose to compare with")
+def test_env_files_as_docker_compose_reads_them(tmp_path: Path) -> None:
+    """Version 1, which fills in no variables there."""
+    given = "A=1\nB=\"q r\"\n# c\nD='3 #x'\nX=a b # c\nexport E=1\nT= 5\nU=\nV=a=b\nW=a#b\n"
+    (tmp_path / "e").write_text(given)
+    text = "services: {s: {image: i, command: x, env_file: e}}"
+    (tmp_path / "docker-compose.yml").write_text(f"version: '2.4'\n{text}\n")
+    judged = subprocess.run(
+        ["docker-compose", "config"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    environment = yaml.safe_load(judged.stdout)["services"]["s"]["environment"]
+    ours = process(text, {}, e=given).environment
+    assert {name: word.text for name, word in ours.items()} == environment
+
+
+def test_dotenv_is_what_the_caller_does_not_say() -> None:
+    text = "services: {s: {image: i, command: x $A $B}}"
+    command = process(text, {"A": "mine"}, **{".env": "A=theirs\nB='b c'\n"})
+    assert [word.text for word in command.words] == ["x", "mine", "b", "c"]
+
+
+def test_what_a_service_extends() -> None:
+    text = """\
+services:
+  base:
+    image: b
+    command: [python3, -m, x]
+    environment: {A: base, B: base}
+    volumes: [/a:/a]
+    ulimits: {memlock: {soft: 1, hard: 2}, nofile: 5}
+    shm_size: 1g
+  s:
+    extends: {service: base}
+    image: own
+    environment: [B=own]
+    volumes: [/b:/b]
+    ulimits: {memlock: -1}
+  far:
+    extends: {file: other.yaml, service: x}
+    command: y
+"""
+    reading = read_compose(text, "c.yaml", {})
+    _, own, _ = reading.commands
+    assert [word.text for word in own.words] == ["python3", "-m", "x"]
+    assert {name: word.text for name, word in own.environment.items()} == {"A": "base", "B": "own"}
+    assert own.container == ContainerSettings(
+        engine="compose",
+        image="own",
+        shm_size_bytes=2**30,
+        ulimits={"memlock": (-1, -1), "nofile": (5, 5)},
+        mounts=(Mount("/a", "bind", "/a"), Mount("/b", "bind", "/b")),
+    )
+    assert [note.id for note in reading.notes] == ["extends-not-read"]
+
+
+def test_services_that_extend_each_other_end() -> None:
+    text = "services: {a: {extends: b, command: x}, b: {extends: {service: a}, image: i}}"
+    notes = {note.id for note in read_compose(text, "c", {}).notes}
+    assert "extends-not-read" in notes
+
+
+@pytest.mark.parametrize(
+    ("profiles", "started", "notes"),
+    [(None, ["x", "y", "z"], ["profile"] * 2), ("gpu", ["x", "y"], []), ("*", ["x", "y", "z"], [])],
+)
+def test_profiles(profiles: str | None, started: list[str], notes: list[str]) -> None:
+    """What COMPOSE_PROFILES chooses; without it nobody can tell."""
+    text = """\
+services:
+  a: {image: i, command: x}
+  b: {image: i, command: y, profiles: [gpu, all]}
+  c: {image: i, command: z, profiles: [cpu]}
+"""
+    reading = read_compose(text, "c", {} if profiles is None else {"COMPOSE_PROFILES": profiles})
+    assert [command.words[0].text for command in reading.commands] == started
+    assert [note.id for note in reading.notes] == notes
+
+
+@pytest.mark.parametrize(
+    ("service", "note"),
+    [
+        ("command: [x, --tp, 8]", "value-not-text"),
+        ("command: [x, true]", "value-not-text"),
+        ("command: a && b", "no-shell"),
+        ("command: a > log", "no-shell"),
+        ("command: x, shm_size: 64Gi", "container-refused"),
+        ("command: x, mem_limit: 1ib", "container-refused"),
+        ("command: x, ulimits: {memlock: unlimited}", "container-refused"),
+        ("command: x, ulimits: {memlock: {soft: 9, hard: 5}}", "container-refused"),
+        ("command: x, ulimits: {lock: 9}", "container-refused"),
+        ("command: 'x $SIZE', shm_size: $SIZE", None),
+        ("command: 'a \"&&\" ''b;'''", None),
+        ("command: [x, '8', yes]", None),
+    ],
+)
+def test_what_compose_does_not_start_as_it_is_meant(service: str, note: str | None) -> None:
+    reading = read_compose(f"services: {{s: {{image: i, {service}}}}}", "c", {})
+    assert [found.id for found in reading.notes] == ([note] if note else [])
+
+
+def test_included_files_are_named() -> None:
+    reading = read_compose("include: [a.yaml]\nservices: {s: {image: i, command: x}}", "c", {})
+    assert [note.id for note in reading.notes] == ["include-not-read"]
+
+
+def test_variables_that_double_each_other_stay_small() -> None:
+    text = "A=x\n" + 'A="$A$A"\n' * 60
+    variables, notes = read_compose_env_file(text, "e", {})
+    assert len(variables["A"].text) <= 2**18
+    assert variables["A"].unresolved == ("A",)
+    assert notes == ()
+
+
+@given(st.text(alphabet="AB='\"\\$#: \n\r{}-x\u00e9", max_size=60))
+def test_any_env_file_is_read(text: str) -> None:
+    """To its end, or to a line that Compose refuses."""
+    variables, notes = read_compose_env_file(text, "e", {})
+    assert all(name and " " not in name for name in variables)
+    assert len(notes) <= 1

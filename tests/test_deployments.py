@@ -18,7 +18,7 @@ from preflight.check.check_launch import launch_findings
 from preflight.launches.launch_processes import Kind
 from preflight.launches.read_source import read_source
 from preflight.mooncake.launch import Process, Protocol, StoreClient
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 

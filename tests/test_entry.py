@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from preflight.preflight_command import NAME
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -20,6 +23,7 @@ place, function = sys.argv.pop(1), sys.argv.pop(1)
 class Interrupt(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == place:
+            sys.meta_path.remove(self)
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 from preflight import entry
@@ -42,6 +46,27 @@ def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place:
     command = [sys.executable, "-c", INTERRUPTED, place, function, "--version"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("function", "place", "words", "code", "schema"),
+    [
+        ("preflight", "click", ("check", "--json"), 130, "check"),
+        ("preflight", "preflight.preflight_command", ("fit", "--json"), 130, "fit"),
+        ("preflight", "click", ("plan", "--format", "json"), 130, "plan"),
+        ("preflight", "click", ("check", "--json", "--exit-protocol", "slurm-prolog"), 0, "check"),
+        ("sizing", "preflight.sizing.sizing_options", ("--json",), 130, "sizing"),
+    ],
+)
+def test_an_interrupt_while_modules_are_imported_has_its_object(
+    function: str, place: str, words: tuple[str, ...], code: int, schema: str
+) -> None:
+    """As on every other way out; and a prolog that is interrupted drains no node."""
+    command = [sys.executable, "-c", INTERRUPTED, place, function, *words]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = json.loads(ran.stdout)
+    assert (found["schema"], found["error"]) == (f"{NAME}/{schema}/v1", "interrupted")
+    assert (ran.returncode, found["exit_code"], ran.stderr) == (code, code, "")
 
 
 def test_without_an_interrupt_it_is_the_program() -> None:

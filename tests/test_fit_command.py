@@ -577,6 +577,22 @@ def test_a_value_of_a_configuration_is_edited_there(old: str, tmp_path: Path) ->
     assert changed.after == text.replace(old, '"700gb"')
 
 
+@pytest.mark.parametrize(
+    ("version", "text"), [("0.5.3", str(8 * GIB)), ("0.5.4", "8gb"), ("0.5.23", "8gb")]
+)
+def test_a_segment_is_written_as_the_release_reads_it(
+    version: str, text: str, tmp_path: Path
+) -> None:
+    """Before 0.5.4 SGLang dies of ``8gb``: it takes plain bytes alone."""
+    path = tmp_path / "launch.sh"
+    path.write_text(f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30\n")
+    reading = read_source(str(path), {})
+    processes = understand(reading.commands, Unknown, version)
+    segment = knobs(reading, processes).segment
+    assert segment is not None
+    assert segment.spell(8 * GIB) == text
+
+
 def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"{SERVER} {STORE} --hicache-size 30\n")

@@ -13,7 +13,8 @@ from checks.unknown import Unknown
 from preflight.mooncake.allocations import Backing, Outcome, StockedPools
 from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient, StoreSettings
 from preflight.mooncake.mooncake_versions import RELEASES
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES, replay
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
+from preflight.mooncake.replay import replay
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot
 from tests.hosts import MIB
 from tests.strategies import launches, sizes

@@ -42,7 +42,7 @@ BROKEN: dict[str, tuple[SyntheticHost, str, set[str]]] = {
         LAUNCH,
         {
             *("hugetlb.shortage", "hugetlb.node-shortage", "hugetlb.cgroup-limit", "gpu.count"),
-            *("hugetlb.after-reboot", "numa.policy-refused", "numa.cpuset-excludes"),
+            *("numa.policy-refused", "numa.cpuset-excludes"),
             *("rdma.uverbs-permission", "sglang.admission-gate"),
         },
     ),

@@ -80,6 +80,7 @@ def test_a_pod() -> None:
     assert [word.text for word in master.words] == ["mooncake_master", "--port=1"]
     assert [note.id for note in reading.notes] == [
         "env-from-not-read",
+        "reference-unset",
         "image-command",
         "init-container",
     ]
@@ -143,7 +144,10 @@ def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
 
 def test_leader_and_workers() -> None:
     template = "    leaderTemplate:\n" + indent(POD, 6) + "    workerTemplate:\n" + indent(POD, 6)
-    text = "kind: LeaderWorkerSet\nmetadata: {name: p}\nspec:\n  leaderWorkerTemplate:\n" + template
+    text = (
+        "kind: LeaderWorkerSet\nmetadata: {name: p}\nspec:\n  leaderWorkerTemplate:\n    size: 2\n"
+        + template
+    )
     reading = read_kubernetes(text, "p.yaml", {})
     assert [command.wrappers[0] for command in reading.commands] == [
         ("kubernetes", "LeaderWorkerSet/p", "sglang"),

@@ -6,13 +6,17 @@ from preflight.rules.launch_rules import RULE_SETS, RULES, findings
 from preflight.rules.rules import Severity
 from preflight.rules.rules_memory import POOLS_REFUSED
 from tests import (
+    test_rules_allocator,
     test_rules_arguments,
+    test_rules_ascend,
     test_rules_devices,
+    test_rules_flags,
     test_rules_hicache,
     test_rules_memory,
     test_rules_offload,
     test_rules_processes,
     test_rules_store,
+    test_rules_transfer,
     test_rules_variables,
 )
 from tests.launch_text import STORE, understood
@@ -25,6 +29,10 @@ SHOWN = (
     test_rules_variables.EXAMPLES,
     test_rules_offload.EXAMPLES,
     test_rules_processes.EXAMPLES,
+    test_rules_flags.EXAMPLES,
+    test_rules_allocator.EXAMPLES,
+    test_rules_transfer.EXAMPLES,
+    test_rules_ascend.EXAMPLES,
 )
 
 

@@ -9,7 +9,8 @@ from preflight.launches.launch_source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient, StoreSettings
 from preflight.mooncake.mooncake_versions import release
-from preflight.mooncake.replay import ADDRESS_SPACE_BYTES, replay
+from preflight.mooncake.process_run import ADDRESS_SPACE_BYTES
+from preflight.mooncake.replay import replay
 from preflight.mooncake.store_processes import (
     OFFLOAD_BUFFER_BYTES,
     offload_buffer_bytes,

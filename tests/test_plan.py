@@ -16,7 +16,10 @@ from checks.launch_needs import ContainerLimits, RdmaUse
 from checks.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.unknown import Unknown
 from preflight.plans.plan import plan, safer
+from preflight.plans.plan_formats import Names
+from preflight.plans.plan_json import plan_object
 from preflight.plans.plan_records import Plan, Planned, Request, Scope
+from preflight.plans.plan_text import text as plan_text
 from tests.plans import (
     anywhere,
     facts_on,
@@ -227,6 +230,16 @@ def test_memory_that_is_not_there_makes_the_plan_impossible_now(tmp_path: Path) 
     facts = plain_facts(tmp_path)
     assert plan(None, facts, [short._replace(status=Status.WARN)]).impossible == ()
     assert plan(None, facts, [short]).impossible == ("2 MiB pages: have 1 GiB, need 2 GiB: no",)
+
+
+def test_what_is_not_read_and_decides_is_shown_in_both_forms(tmp_path: Path) -> None:
+    """So that apply's refusal comes as no surprise."""
+    unread = Finding("memory.host", Status.UNKNOWN, "this host", text="no MemAvailable")
+    other = Finding("rdma.mtu", Status.UNKNOWN, "mlx5_0", text="not read")
+    found = plan(None, plain_facts(tmp_path), [unread, other])
+    assert found.undecided == ("memory.host, this host: no MemAvailable",)
+    assert "memory.host, this host: no MemAvailable" in plan_text(found, Names()).text
+    assert plan_object(found, 0)["undecided"] == list(found.undecided)
 
 
 # The launch in full ----------------------------------------------------------------------------

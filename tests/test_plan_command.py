@@ -15,6 +15,7 @@ from preflight.command_frame import run_command
 from preflight.plans.plan_commands import FORMATS as OFFERED
 from preflight.plans.plan_commands import apply, plan
 from preflight.plans.plan_formats import FORMATS
+from preflight.preflight_command import run as run_all
 from tests.synthetic import build_host, plain_host
 
 SCHEMA = json.loads(
@@ -74,13 +75,14 @@ def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
 
 
 def test_the_object_is_as_its_schema_says_on_both_ways_out(
-    run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
+    host: str, launch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("plan", "--root", host, "--format", "json", launch) == 0
-    found = json.loads(capsys.readouterr().out)
-    jsonschema.validate(found, SCHEMA)
-    assert found["source"] == launch
-    assert run("plan", "--root", "/nowhere", "--format", "json", launch) == 64
+    for words, code in (((), 0), (("--exit-code",), 1)):
+        assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
+        found = json.loads(capsys.readouterr().out)
+        jsonschema.validate(found, SCHEMA)
+        assert (found["source"], found["exit_code"]) == (launch, code)
+    assert run_all(["plan", "--root", "/nowhere", "--format", "json", launch]) == 64
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(found, SCHEMA)
     assert (found["status"], found["exit_code"]) == ("error", 64)

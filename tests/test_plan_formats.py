@@ -36,6 +36,7 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.plans.plan import SYSCTL_FILE, plan, pool_file
 from preflight.plans.plan_formats import FORMATS, Names, Rendering, header, is_ours, missing, render
 from preflight.plans.plan_hugepages import UNIT_FILE
+from preflight.plans.plan_json import plan_object
 from preflight.plans.plan_limits import CONTAINERD_FILE, LIMITS_FILE
 from preflight.plans.plan_records import Plan, PoolTarget
 from tests.plans import (
@@ -657,7 +658,7 @@ def test_a_file_is_ours_by_its_first_line_or_holds_nothing(rdma_plan: Plan) -> N
 
 
 def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
-    found = json.loads(text(rdma_plan, "json"))
+    found = plan_object(rdma_plan, 0)
     jsonschema.validate(found, SCHEMA)
     assert found["changes"] == sum(setting.change for setting in rdma_plan.settings)
     assert {row["name"] for row in found["settings"]} == {s.name for s in rdma_plan.settings}

@@ -16,7 +16,7 @@ import pytest
 from checks.root import Root
 from checks.unknown import Unknown
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 

@@ -88,6 +88,20 @@ EXAMPLES = [
         mooncake=("0.3.8", "0.3.8.post1"),
     ),
     MemoryExample(
+        "tenant-unsupported",
+        env(MOONCAKE_TENANT_ID="blue"),
+        "tenant_id is 'blue' (MOONCAKE_TENANT_ID at launch.sh:1), and Mooncake is older",
+        env(MOONCAKE_TENANT_ID=" default "),
+        mooncake=("0.3.11.post1", "0.3.11.post1"),
+    ),
+    MemoryExample(
+        "tenant-unsupported",
+        env(MOONCAKE_TENANT_ID="blue"),
+        "older than 0.3.12",
+        env(MOONCAKE_TENANT_ID="blue"),
+        mooncake=("0.3.11", "0.3.12"),
+    ),
+    MemoryExample(
         "l2-halves-overlap",
         HALVES,
         "Qwen3-8B: K is registered with the whole pool, V is refused: RuntimeError: Failed to "

@@ -45,6 +45,30 @@ EXAMPLES = [
         {"store.json": "{}", "good.json": '{"master_server_address": "a:1"}'},
     ),
     Example(
+        "store-config-refused",
+        (env(MOONCAKE_LOCAL_HOSTNAME=""),),
+        "local_hostname is empty (MOONCAKE_LOCAL_HOSTNAME at launch.sh:1): setup returns -600",
+        (env(LOCAL_HOSTNAME=""),),
+    ),
+    Example(
+        "store-config-refused",
+        (env(MOONCAKE_PROTOCOL="nvlink"),),
+        "unsupported_protocol: write rdma or tcp",
+        (env(MOONCAKE_PROTOCOL="efa"),),
+    ),
+    Example(
+        "store-config-refused",
+        (env(MOONCAKE_PROTOCOL="RDMA"),),
+        "protocol 'RDMA' (MOONCAKE_PROTOCOL at launch.sh:1): setup fails",
+        (env(MOONCAKE_PROTOCOL="RDMA", MC_MS_AUTO_DISC="1"),),
+    ),
+    Example(
+        "store-config-refused",
+        (extra('{"prefetch_threshold": "256", ' + ADDRESS + "}"),),
+        "SGLang: prefetch_threshold must be int, got str",
+        (extra('{"prefetch_threshold": 256, ' + ADDRESS + "}"),),
+    ),
+    Example(
         "segment-size-refused",
         (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="512mb"),),
         "ValueError: invalid literal for int() with base 10: '512mb'",

@@ -32,7 +32,7 @@ from preflight.sglang.server_pools import ServerMemory
 from preflight.sglang.sglang_versions import sglang_release
 from preflight.sizing.host_needs import host_needs
 from preflight.sizing.needs import hugetlb_usages
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER

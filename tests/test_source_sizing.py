@@ -17,7 +17,7 @@ from preflight.launches.launch_source import Reading
 from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.source_command import as_object, as_text
 from preflight.sizing.source_gate import Admission
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER, process
@@ -237,7 +237,7 @@ def test_no_launch_makes_the_sizing_raise(
     words: list[str], environment: dict[str, str], config: str
 ) -> None:
     from preflight.launches.launch_source import Command, Origin, Word
-    from preflight.sizing.sizing_inputs import UsageError
+    from preflight.usage_error import UsageError
 
     origin = Origin("launch.sh", 1)
 
@@ -264,3 +264,13 @@ def test_no_launch_makes_the_sizing_raise(
     as_text(sizing, "exact", lambda text, _colour: text)
     if sizing.shown is not None:
         explain(host_needs(sizing.shown, sizing.inputs.processes))
+
+
+def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
+    """The rule counts L2 once for each rank: two here, whatever else the launch starts."""
+    rank = f"{QWEN} --hicache-size 4 {STORE}"
+    ranks = size(host, (rank, HUGE | MASTER))
+    beside = size(host, (rank, HUGE | MASTER), ("mooncake_client --protocol=tcp", {}))
+    for sized in (ranks, beside):
+        assert not isinstance(sized.inputs.least, Unknown)
+        assert sized.inputs.least.flags.tp_size == 2

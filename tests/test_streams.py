@@ -134,6 +134,29 @@ def test_without_threads_the_host_is_read_all_the_same(
     assert repr(without.topic("memory")) == repr(with_threads.topic("memory"))
 
 
+HALF = """
+import os, signal, sys
+import click
+from preflight.entry import preflight
+whole = click.echo
+def slow(text, err=False, color=None):
+    whole(text[: len(text) // 2], nl=False, err=err)
+    if not err:
+        os.kill(os.getpid(), signal.SIGINT)
+click.echo = slow
+preflight()
+"""
+
+
+def test_half_an_object_is_followed_by_nothing(host: Path) -> None:
+    """Ctrl-C while a reader is slow: what is cut off is no second object's beginning."""
+    words = ("check", "--json", "--only", "memory.overcommit", "--root", str(host))
+    done = shell((sys.executable, "-c", HALF, *words), "")
+    assert (done.returncode, done.stdout[:2]) == (130, "{\n")
+    assert done.stdout.count("schema") == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_an_error_is_one_object_with_standard_error_closed() -> None:
     done = shell((*PREFLIGHT, "check", "--json", "/no/such/launch.sh"), "2>&-")
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (64, 64)

@@ -77,6 +77,21 @@ def script(folder: Path, variables: str = "", tp: int = 8) -> str:
     return str(file)
 
 
+def test_the_page_shows_what_is_printed(
+    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/topology.md: two of eight NICs for eight ranks."""
+    page = (Path(__file__).parents[1] / "docs/topology.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    build_host(tmp_path / "host", gpu_host())
+    script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4")
+    code, out = ask("--mooncake-version", "0.3.14", "--root", "host", "run.sh")
+    assert code == 0
+    assert page.split("$ mooncake-preflight topology --root host run.sh\n")[1].startswith(
+        f"{out}```"
+    )
+
+
 def test_nodes_are_boxes_with_what_sits_on_them(on: Any) -> None:
     code, text = on(gpu_host(), "--ascii")
     lines = text.splitlines()
@@ -97,13 +112,26 @@ def test_rows_of_the_matrix_that_are_alike_are_one(on: Any) -> None:
 
 def test_a_launch_shows_who_uses_what_and_what_it_leaves_out(on: Any, tmp_path: Path) -> None:
     launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4", 8)
-    code, text = on(gpu_host(), launch)
+    code, text = on(gpu_host(), "--mooncake-version", "0.3.14", launch)
     assert code == 0, text
     assert "GPU7    0000:c5:00.0  NVIDIA H800 80.00 GiB  rank 7" in text
     assert "mlx5_4  0000:94:00.0  mlx5 400 Gb/s ACTIVE   rank 0-7" in text
     assert "cpu:1, cuda:4-7  mlx5_4; then mlx5_0" in text
     assert "GPU6-7: mlx5_6-7 (PIX) is nearer than mlx5_0, mlx5_4 (NODE)" in text
-    assert "sit on nodes 0, 1: a segment is split" in " ".join(text.split())
+    assert "segment is split" not in text
+
+
+def test_a_segment_is_said_to_be_split_where_the_sizing_splits_it(on: Any, tmp_path: Path) -> None:
+    """Since 0.3.14 a rank that is bound to one node has its segment there whole; the store has not,
+    and a rank without a segment has none to split. 0.3.13 is what is installed there."""
+    folded = "devices of MOONCAKE_DEVICE at"
+    launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4", 8)
+    _, text = on(gpu_host(), launch)
+    said = " ".join(text.split())
+    assert f"rank 0-7 (each of 8): the segment is split over nodes 0, 1, where the {folded}" in said
+    launch = script(tmp_path, "MOONCAKE_GLOBAL_SEGMENT_SIZE=0 MOONCAKE_DEVICE=mlx5_0,mlx5_4", 8)
+    _, text = on(gpu_host(), launch)
+    assert "segment is split" not in text
 
 
 def test_devices_of_one_node_alone_are_warned_of(on: Any, tmp_path: Path) -> None:

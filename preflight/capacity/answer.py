@@ -18,8 +18,9 @@ from preflight.capacity.store_pool import Eviction, Segments, eviction, segments
 from preflight.capacity.store_tiers import offload_tier, pool_tier
 from preflight.capacity.workload import Wanted, Workload, workload_of
 from preflight.launches.launch_processes import Kind
-from preflight.sizing.sizing_inputs import choose_mooncake
-from preflight.sizing.source_inputs import SourceInputs, SourceOptions, worst
+from preflight.sizing.chosen_versions import choose_mooncake
+from preflight.sizing.source_inputs import SourceInputs, worst
+from preflight.sizing.source_options import SourceOptions
 
 
 class Asked(NamedTuple):

@@ -13,7 +13,8 @@ from preflight.sglang.server_pool_request import Given, Purpose, pool_request
 from preflight.sglang.server_pools import ServerMemory
 from preflight.sglang.server_ranks import server_ranks
 from preflight.sizing.server_hardware import gpu_memory, server_hardware
-from preflight.sizing.source_inputs import SourceInputs, SourceOptions
+from preflight.sizing.source_inputs import SourceInputs
+from preflight.sizing.source_options import SourceOptions
 from preflight.usage_error import UsageError
 
 DEFAULT_WRITE_POLICY = "write_through"

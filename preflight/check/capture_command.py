@@ -15,7 +15,7 @@ from preflight.host_source import Host, LaunchWords, captured_installed, launch_
 from preflight.launches.written_launch import WrittenLaunch, read_launch, size_written
 from preflight.output import say
 from preflight.program_version import program_version
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.usage_error import UsageError
 
 # A launch that asks a host for everything that reading a launch can ask for: the capture is then
@@ -92,12 +92,15 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
 def _installed(host: Host) -> dict[str, Any] | None:
     """What decides where no version is named; None where an older capture does not say."""
     from checks.installed import Installed, installed_mooncake, installed_sglang
+    from checks.software import installed_engine
 
     found = captured_installed(host)
     if found is None:
         if host.capture is not None:
             return None
-        found = Installed(installed_mooncake(), installed_sglang())
+        found = installed_engine(host.root)
+        if found is None:
+            found = Installed(installed_mooncake(), installed_sglang())
     return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
 
 

@@ -16,7 +16,6 @@ from preflight.host_source import LaunchWords
 from preflight.output import columns, painter, say, say_json
 
 if TYPE_CHECKING:
-    from checks.facts import Facts
     from preflight.pictures.html_report import Made
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
@@ -98,7 +97,7 @@ def answered(request: CheckRequest) -> Answer:
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
     found = [*seen.of_host, *of_launch]
-    explained = _explained(found, seen.facts, host_checks, seen.launch is not None)
+    explained = _explained(found, seen, host_checks)
     return Answer(report(explained, selection.ignore, seen.needs, seen.host.name), seen)
 
 
@@ -122,20 +121,19 @@ def _selection(request: CheckRequest, host_checks: Sequence[tuple[Check, Judge]]
 
 def _explained(
     found: Sequence[Finding],
-    facts: Facts,
+    seen: Judged,
     host_checks: Sequence[tuple[Check, Judge]],
-    with_launch: bool,
 ) -> Findings:
-    """With what follows from each, and what mends it where this runs."""
+    """With what follows from each, and what mends it where it will run."""
     consequences = {check.id: check.consequence for check, _ in host_checks}
-    if with_launch:
+    if seen.launch is not None:
         from preflight.check.check_launch import LAUNCH_CHECKS
 
         consequences.update((check.id, check.consequence) for check in LAUNCH_CHECKS)
-    from preflight.check.remedies import commands, context_of
+    from preflight.check.remedies import context_of, described_containers, mending
 
-    context = context_of(facts)
-    return Findings(found, consequences, lambda finding: commands(finding.settings, context))
+    context, containers = context_of(seen.facts), described_containers(seen.needs)
+    return Findings(found, consequences, lambda one: mending(one, context, containers))
 
 
 def _slow(topics: list[str]) -> None:

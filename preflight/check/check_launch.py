@@ -127,15 +127,25 @@ _READ_OTHERWISE = (
     "assignment-after-wrapper",
     "byte-order-mark",
     "carriage-return",
+    "container-refused",
     "continuation-broken",
     "env-file-name",
     "env-file-quotes",
+    "no-shell",
     "not-a-program",
     "program-behind-mark",
+    "reference-unset",
     "sudo-environment",
     "unterminated",
+    "value-not-text",
 )
-_NOTHING_RUNS = ("assignment-after-wrapper", "program-behind-mark", "unterminated")
+_NOTHING_RUNS = (
+    "assignment-after-wrapper",
+    "container-refused",
+    "program-behind-mark",
+    "unterminated",
+    "value-not-text",
+)
 _ASSUMPTIONS = ("rank-nodes-assumed", "mooncake-newer", "mooncake-version-unread")
 
 
@@ -159,7 +169,7 @@ def _rule(found: RuleFinding) -> Finding:
         rule.id,
         _STATUS[rule.severity],
         origin,
-        text=f"{found.text}: {rule.consequence}",
+        text=f"{found.text.rstrip('.')}: {rule.consequence}",
         evidence=(Evidence(origin, found.text),),
         advice=rule.remedy,
     )

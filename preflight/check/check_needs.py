@@ -14,8 +14,9 @@ from preflight.launches.launch_services import ports, services
 from preflight.launches.launch_storage import offload_of, storage
 from preflight.launches.rank_devices import store_devices
 from preflight.mooncake.allocations import Allocation, Backing
+from preflight.mooncake.process_run import OFFLOAD_BUFFER
 from preflight.mooncake.registrations import all_regions_of
-from preflight.mooncake.replay import OFFLOAD_BUFFER, ProcessReplay
+from preflight.mooncake.replay import ProcessReplay
 from preflight.sglang.server_launch import plain_environment
 from preflight.sglang.server_pools import ServerMemory
 from preflight.sglang.server_ranks import server_ranks
@@ -77,7 +78,10 @@ def _usages(sizing: SourceSizing) -> tuple[Usage, ...] | Unknown:
 
 def _source_name(sizing: SourceSizing) -> str:
     shown = sizing.shown
-    return (shown.inputs.source if shown is not None else None) or "launch"
+    if shown is not None and shown.inputs.source:
+        return shown.inputs.source
+    files = {process.command.origin.source for process in sizing.inputs.processes}
+    return files.pop() if len(files) == 1 else "launch"
 
 
 def _hosts(processes: Sequence[LaunchProcess]) -> int:
@@ -142,6 +146,7 @@ def _members(
                 ring_bytes=ring if base.uses_uring else 0,
                 regular_bytes=sum(_mapped(a) for a in mapped if a.backing is Backing.REGULAR),
                 hugetlb_bytes=sum(_mapped(a) for a in mapped if a.backing in ON_HUGE_PAGES),
+                bound_bytes=_bound_bytes(replay),
             )
         yield member
 
@@ -159,6 +164,17 @@ def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
     shares = [a for a in replay.allocations if a.what == SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
+
+
+def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
+    """The shares of its segment on regular pages: ``mbind`` puts them where it says."""
+    found: dict[int, int] = {}
+    nodes = _segment_nodes(replay)
+    for share in replay.allocations:
+        regular = share.what == SEGMENT and share.backing is Backing.REGULAR
+        if regular and nodes and share.node is not None:
+            found[share.node] = found.get(share.node, 0) + _mapped(share)
+    return found
 
 
 def _unplaced(process: ProcessNeeds, why: Unknown) -> ProcessNeeds:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from checks.finding import Evidence, Status
+from preflight.cell_widths import cell_widths
 from preflight.check.check_report import Report, Row
 from preflight.check.verdict import clean, count_text, verdict_reason
 
@@ -20,8 +21,6 @@ COLOURS = {
 }
 # Below this a table's cells would be a word wide: each row is then two lines of text.
 TABLE_COLUMNS = 80
-# A column is not made narrower than this, however narrow the terminal.
-LEAST_CELL = 12
 # A raw value is shown so long, a cell of the table so long: the whole is below, or in --json.
 LONGEST_VALUE = 160
 LONGEST_CELL = 72
@@ -64,7 +63,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     filled = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
     heads = [heads[at] for at in filled]
     cells = [[line[at] for at in filled] for line in cells]
-    limits = _cell_widths([heads, *cells], width)
+    limits = cell_widths([heads, *cells], width, firm=(0, 1))
     for line, row in zip(cells, rows, strict=True):
         line[0] = paint(line[0], _colour(row))
     return _rstrip(
@@ -113,24 +112,6 @@ def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
 
 def _seen(row: Row) -> tuple[str, str, str]:
     return row.finding.subject, row.finding.have, row.finding.need
-
-
-def _cell_widths(lines: Sequence[Sequence[str]], width: int) -> list[int | None]:
-    """None where a column may have what it takes; the widest give way until a line fits.
-
-    The status and the id are never broken.
-    """
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
-    over = sum(widths) + 2 * (len(widths) - 1) - width
-    limits: list[int | None] = [None] * len(widths)
-    while over > 0:
-        widest = max(range(2, len(widths)), key=lambda at: widths[at])
-        if widths[widest] <= LEAST_CELL:
-            break
-        widths[widest] -= 1
-        limits[widest] = widths[widest]
-        over -= 1
-    return limits
 
 
 def _short(text: str, most: int) -> str:

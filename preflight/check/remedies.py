@@ -1,7 +1,8 @@
 """What mends a finding, as lines to copy on the host where it was made.
 
 A setting is one object; this is its rendering for a shell, in the place where ``check`` ran: the
-bare machine, a Docker or Podman container, a Kubernetes pod. A line that starts with ``#`` is for
+bare machine, a Docker or Podman container, a Kubernetes pod. What belongs to a container that the
+launch itself describes is said in that description's words. A line that starts with ``#`` is for
 the reader: it cannot be run where he is, or need not be for this launch.
 """
 
@@ -16,6 +17,8 @@ from checks.finding import Kind, Setting
 
 if TYPE_CHECKING:
     from checks.facts import Facts
+    from checks.finding import Finding
+    from checks.launch_needs import LaunchNeeds
 
 CONTAINERS = ("docker", "podman", "kubernetes")
 _CONTAINERD_DROP_IN = "/etc/systemd/system/containerd.service.d/10-memlock.conf"
@@ -36,7 +39,8 @@ _NAMESPACED = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
 class Context(NamedTuple):
     """Where the commands are to be run.
 
-    container: "" on the machine itself, else docker, podman, kubernetes, or another runtime's name.
+    container: "" on the machine itself, else docker, podman, kubernetes, or another runtime's name;
+    compose for a service that a compose file describes.
     root: user 0, who needs no sudo. systemd: units hand limits on here. packages: apt-get, dnf, "".
     """
 
@@ -55,12 +59,38 @@ class Context(NamedTuple):
         return "podman" if self.container == "podman" else "docker"
 
 
-def commands(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """The lines for all ``settings``, each once, in order."""
+def commands(
+    settings: Iterable[Setting], context: Context, described: Context | None = None
+) -> tuple[str, ...]:
+    """The lines for all ``settings``, each once, in order.
+
+    described: of the container that the settings are about, where the launch describes it.
+    """
     lines: list[str] = []
     for setting in settings:
-        lines += _RENDERINGS[setting.kind](setting, context)
+        own = setting.kind in _OF_A_CONTAINER and " of " not in setting.name
+        place = described if own and described is not None else context
+        lines += _RENDERINGS[setting.kind](setting, place)
     return tuple(dict.fromkeys(lines))
+
+
+def described_containers(needs: LaunchNeeds | None) -> dict[str, Context]:
+    """The containers that the launch itself describes, by where each is written."""
+    return {
+        process.container.origin: Context(process.container.runtime, systemd=False)
+        for process in (needs.processes if needs is not None else ())
+        if process.container is not None
+    }
+
+
+def mending(finding: Finding, context: Context, containers: dict[str, Context]) -> tuple[str, ...]:
+    """The lines for one finding; ``containers`` as ``described_containers`` has them.
+
+    Processes are called after where they are written: ``compose.yaml:25 rank 0``.
+    """
+    subject = f"{finding.subject} "
+    there = (place for origin, place in containers.items() if subject.startswith(f"{origin} "))
+    return commands(finding.settings, context, next(there, None))
 
 
 def context_of(facts: Facts) -> Context:
@@ -167,6 +197,8 @@ def _ulimit(setting: Setting, context: Context) -> list[str]:
     if unit:
         return _unit_limit(name, value, unit, context)
     number = "-1" if value == "unlimited" else value
+    if context.container == "compose":
+        return [f"# in the service: ulimits: {{{name}: {number}}}"]
     if context.container in ("docker", "podman"):
         return [f"# start the container with: {context.engine} run --ulimit {name}={number} ..."]
     if context.container == "kubernetes":
@@ -220,6 +252,8 @@ def _flag(setting: Setting, context: Context) -> list[str]:
 
 def _shm(setting: Setting, context: Context) -> list[str]:
     size = setting.wanted
+    if context.container == "compose":
+        return [f"# in the service, where it has no ipc: host: shm_size: '{size}'"]
     if context.container in ("docker", "podman"):
         return [
             f"# start the container with: {context.engine} run --shm-size={size} ...",
@@ -237,6 +271,8 @@ def _shm(setting: Setting, context: Context) -> list[str]:
 
 def _device(setting: Setting, context: Context) -> list[str]:
     path = _quote(setting.name)
+    if context.container == "compose":
+        return [f"# in the service: devices: ['{setting.name}:{setting.name}']"]
     if context.container in ("docker", "podman"):
         return [f"# start the container with: {context.engine} run --device={path} ..."]
     if context.container == "kubernetes":
@@ -246,6 +282,8 @@ def _device(setting: Setting, context: Context) -> list[str]:
 
 def _capability(setting: Setting, context: Context) -> list[str]:
     name = setting.name.removeprefix("CAP_")
+    if context.container == "compose":
+        return [f"# in the service: cap_add: [{name}]"]
     if context.container in ("docker", "podman"):
         return [f"# start the container with: {context.engine} run --cap-add={name} ..."]
     if context.container == "kubernetes":
@@ -264,6 +302,8 @@ def _security(setting: Setting, context: Context) -> list[str]:
     if context.container == "kubernetes":
         profile = setting.wanted.capitalize() or setting.name
         return [f"# in the pod: securityContext.seccompProfile.type: {profile}"]
+    if context.container == "compose":
+        return [f"# in the service: security_opt: ['{word.replace('=', ':', 1)}']"]
     return [f"# start the container with: {context.engine} run --security-opt {word} ..."]
 
 
@@ -303,6 +343,8 @@ def _on_the_host(context: Context) -> list[str]:
     return ["# on the host, outside of this container:"] if context.container else []
 
 
+# What a container's description says, and no command on the host.
+_OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
 _RENDERINGS: dict[Kind, Callable[[Setting, Context], list[str]]] = {
     Kind.SYSCTL: _sysctl,
     Kind.SYSFS: _write,

@@ -9,7 +9,7 @@ from checks.unknown import Unknown
 from preflight.fit.fit_records import Goal, Share
 from preflight.fit.judged_values import Judgement
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.replay import HOST_POOL
+from preflight.mooncake.process_run import HOST_POOL
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.server_model import Models
 from preflight.sglang.server_pools import ServerMemory

@@ -26,7 +26,8 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     """The whole answer, without a final newline."""
     answer = found.answer
     lines: list[str] = []
-    what = f"{found.launch} on {found.host}, {_GOALS[answer.goal]}"
+    where = "this host" if found.host == "/" else found.host
+    what = f"{found.launch} on {where}, {_GOALS[answer.goal]}"
     if answer.reason:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += _wrapped(verdict, width)
@@ -120,6 +121,8 @@ def _row(
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
     if not all(place.written for place in knob.places):
         old = "not set"
+    if not old and knob.now_bytes is not None:  # it stands in a file that the launch names
+        old = knob.spell(knob.now_bytes)
     if value is None:
         return [(knob.name, f"{old}{unit if old.isdecimal() else ''}", "as it is", note)]
     size = format_bytes(value)

@@ -28,7 +28,7 @@ from preflight.fit.planned_root import planned_root
 from preflight.launches.written_launch import WrittenLaunch, size_written
 from preflight.plans.plan_launch import pools
 from preflight.plans.plan_records import PoolTarget
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing
 
 # What a plan changes of the facts; all others are read once.

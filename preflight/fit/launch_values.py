@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from checks.units import GIB, MIB
+from checks.units import MIB
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
 from preflight.launches.launch_source import Command, Origin, ReadFile, Reading, Word
@@ -19,6 +19,7 @@ from preflight.mooncake.store_config import Source
 from preflight.mooncake.store_service_config import service_arguments
 from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sglang.server_launch import configured_segment
+from preflight.sizing.sizes import segment_text
 
 ARENA = "MC_MMAP_ARENA_POOL_SIZE"
 SEGMENT = "MOONCAKE_GLOBAL_SEGMENT_SIZE"
@@ -82,11 +83,6 @@ class Values(NamedTuple):
 def gigabytes(size: int) -> str:
     """As SGLang's --hicache-size, a whole number of 10^9 bytes (an int of argparse)."""
     return str(size // GIGABYTE)
-
-
-def segment_text(size: int) -> str:
-    """What SGLang and the store service read alike: whole ``gb`` (2^30), else plain bytes."""
-    return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)
 
 
 def arena_text(size: int) -> str:
@@ -160,7 +156,13 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     places = _together(places)
     if not places:
         return None, why
-    return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, segment_text), ""
+    spell = segment_text if all(map(_reads_gigabytes, processes)) else str
+    return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
+
+
+def _reads_gigabytes(process: LaunchProcess) -> bool:
+    store = None if process.server is None else process.server.store
+    return store is None or store.gigabytes
 
 
 def _together(places: list[Place]) -> list[Place]:

@@ -64,19 +64,26 @@ def run_fleet_check(request: FleetCheckRequest) -> int:
     return interrupted(got.reports, got.stopped) if got.stopped else code
 
 
-def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
-    """Ask every node. Raises UsageError, before any node is asked."""
-    from signal import SIGINT
-
+def nodes_of(where: Where) -> list[str]:
+    """The nodes that are named, in order. Raises UsageError: where ClusterShell is missing too."""
     try:
-        from preflight.fleet.clush_engine import RunInterruptedError, Ssh, ask, named_nodes
+        from preflight.fleet.clush_engine import named_nodes
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "ClusterShell":
             raise
         raise UsageError(NO_CLUSTERSHELL) from None
-    where = request.where
     sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
-    nodes = named_nodes(sets, where.exclude)
+    return named_nodes(sets, where.exclude)
+
+
+def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
+    """Ask every node. Raises UsageError, before any node is asked."""
+    from signal import SIGINT
+
+    where = request.where
+    nodes = nodes_of(where)
+    from preflight.fleet.clush_engine import RunInterruptedError, Ssh, ask
+
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
     sent = sent_launch(request.launch, _node_seconds(where), request.ignore)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from preflight.fleet.fleet_records import FAILING, PASSING, STATUSES, Fleet, Said, Unread
-from preflight.fleet.fleet_text import drift_cells, facts_text, pool_text, verdict_text
+from preflight.fleet.fleet_words import drift_cells, facts_text, pool_text, verdict_text
 from preflight.fleet.merge_fleet import nodes_text
 from preflight.pictures.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 from preflight.usage_error import UsageError

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 def fleet_object(fleet: Fleet) -> Json:
     """The whole fleet; every list of nodes is a node set, folded."""
     from preflight.fleet.fleet_records import FAILING, PASSING, STATUSES
-    from preflight.fleet.fleet_text import verdict_text
+    from preflight.fleet.fleet_words import verdict_text
 
     sets = _Sets(fleet)
     return {

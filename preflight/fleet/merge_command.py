@@ -37,7 +37,7 @@ def run_merge(request: MergeRequest) -> int:
 
         write_html(request.html, fleet)
     if request.listed is not None:
-        from preflight.fleet.fleet_text import listed
+        from preflight.fleet.fleet_words import listed
 
         places = fleet.of(*(PASSING if request.listed == "passing" else FAILING))
         text = listed((fleet.nodes[at].name for at in places), request.list_format)

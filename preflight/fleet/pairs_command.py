@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
-from preflight.fleet.fleet_check import NO_CLUSTERSHELL, Where, sets_of
+from preflight.fleet.fleet_check import Where, nodes_of
 from preflight.fleet.pairs_matrix import Matrix, matrix_object, matrix_text
 from preflight.fleet.pairs_rounds import Asked, run_rounds
 from preflight.fleet.pairs_schedule import default_rounds, round_count
@@ -36,17 +36,11 @@ class PairsRequest(NamedTuple):
 
 def run_pairs(request: PairsRequest) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
-    try:
-        from preflight.fleet.clush_engine import Ssh, named_nodes
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ClusterShell":
-            raise
-        raise UsageError(NO_CLUSTERSHELL) from None
+    where = request.where
+    nodes = nodes_of(where)
+    from preflight.fleet.clush_engine import Ssh
     from preflight.fleet.pairs_meeting import tool_of
 
-    where = request.where
-    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
-    nodes = named_nodes(sets, where.exclude)
     if len(nodes) < 2:
         raise UsageError(
             f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"

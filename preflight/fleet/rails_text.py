@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from preflight.check.check_report import fold as fold_words
 from preflight.check.verdict import clean
 from preflight.fleet.fleet_records import FleetFinding
-from preflight.fleet.fleet_text import COLOURS, cut, shortened_names
+from preflight.fleet.fleet_text import COLOURS
+from preflight.fleet.fleet_words import cut, shortened_names
 from preflight.fleet.rails import Lane, Meeting, Reach
 from preflight.fleet.rails_answer import RailAnswer
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from preflight.launches.command_launchers import LAUNCHERS, is_launcher, launched
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launch_source import SourceNote, Word, brief
@@ -67,7 +68,8 @@ _WRAPPERS = {
     "tini": _Wrapper("pe"),
 }
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
-_APART = SHELLS | ENGINES | _WRAPPERS.keys()
+_STARTS = SHELLS | ENGINES | _WRAPPERS.keys()
+_APART = _STARTS | LAUNCHERS
 # Settings that most launches have one of; to look for every name would cost each sudo a pass.
 _SETTINGS = (
     "CUDA_VISIBLE_DEVICES MC_MMAP_ARENA_POOL_SIZE MC_STORE_USE_HUGEPAGE MOONCAKE_CONFIG_PATH "
@@ -81,7 +83,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 def is_ordinary(program: str) -> bool:
     """True for a program that is what a command starts: no wrapper, shell or container engine."""
-    return program.rpartition("/")[2] not in _APART and program[:1] not in ("-", "")
+    name = program.rpartition("/")[2]
+    return name not in _APART and program[:1] not in ("-", "") and not is_launcher(name)
 
 
 def strip_wrappers(
@@ -118,6 +121,23 @@ def strip_wrappers(
             start += 1
             continue
         wrapper = _WRAPPERS.get(name)
+        if wrapper is None and is_launcher(name):
+            found = launched(words, start, _STARTS.__contains__)
+            if found is None:
+                break
+            if found.elsewhere:
+                clear, changes = True, {}
+            changes = {**changes, **dict(found.settings)}
+            notes += [found.note] if found.note else []
+            wrappers.append(tuple(word.text for word in words[first : found.start]))
+            start = found.start
+            if found.script:
+                left = Layers(environment, changes, clear)
+                return Stripped((), left, tuple(wrappers), tuple(notes), words[start])
+            if found.module:
+                python = words[start]._replace(text="python3", unresolved=())
+                words = (*words[:start], python, *words[start:])
+            continue
         if wrapper is None or (name == "command" and _asks(words, start)):
             break
         start = _behind_options(words, start + 1, wrapper)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from preflight.launches.compose_env_file import read_compose_env_file
+from preflight.launches.compose_interpolation import interpolate
+from preflight.launches.compose_services import Service, services
 from preflight.launches.container import (
     ContainerSettings,
     Limits,
@@ -12,16 +15,23 @@ from preflight.launches.container import (
     device,
     docker_size,
     limits,
+    refusals,
     security_option,
     tmpfs,
     ulimits,
     volume,
 )
-from preflight.launches.documents import DEEPEST, Node, load_documents
+from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_file import read_env_file
 from preflight.launches.launch_source import Origin, Reading, SourceNote, Word, brief, joined
 from preflight.launches.shell_script import read_words
 from preflight.launches.variables import environment_words
+
+# Gives the text of a file that lies beside a Compose file; None where there is none.
+Beside = Callable[[str], "str | None"]
+# What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
+_OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
+_TRUE = ("true", "yes", "y", "on")
 
 
 def read_compose(
@@ -29,36 +39,46 @@ def read_compose(
     name: str,
     environment: Mapping[str, str | Word],
     env_files: Mapping[str, str] | None = None,
+    beside: Beside = lambda _: None,
 ) -> Reading:
     """The process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
-    env_files: texts of files that ``env_file:`` names, by the path written there.
-    Raises SourceError, as load_documents does.
+    env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
+    others, and ``.env``. Raises SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
+    own = beside(".env")
+    if own is not None:
+        read, notes = read_compose_env_file(own, ".env", surroundings)
+        surroundings = {**read, **surroundings}
+        readings.append(Reading((), notes))
+    given = env_files or {}
+
+    def read_file(path: str) -> str | None:
+        return given[path] if path in given else beside(path)
+
     for document in documents:
-        for service, node in document.at("services").fields.items():
-            readings.append(_Service(name, service, node, surroundings, env_files or {}).reading())
+        if (include := document.at("include")).value is not None:
+            said = "include: the files that it names are not read; give them on their own"
+            note = SourceNote("include-not-read", said, Origin(name, include.line))
+            readings.append(Reading((), (note,)))
+        for service in services(document, name, surroundings):
+            readings.append(_Service(name, service, surroundings, read_file).reading())
     return joined(readings)
 
 
 class _Service:
     def __init__(
-        self,
-        name: str,
-        service: str,
-        node: Node,
-        surroundings: Mapping[str, Word],
-        env_files: Mapping[str, str],
+        self, name: str, service: Service, surroundings: Mapping[str, Word], read_file: Beside
     ) -> None:
         self.name = name
-        self.node = node
-        self.wrapper = ("docker", "compose", "up", service)
+        self.node = service.node
+        self.wrapper = ("docker", "compose", "up", service.name)
         self.surroundings = surroundings
-        self.env_files = env_files
-        self.notes: list[SourceNote] = []
+        self.read_file = read_file
+        self.notes: list[SourceNote] = list(service.notes)
 
     def reading(self) -> Reading:
         origin = Origin(self.name, self.node.line)
@@ -73,6 +93,10 @@ class _Service:
             words = []
         inner = read_words(words, variables, inside=True)
         settings = self.settings() if inner.commands else None
+        if settings is not None:
+            for why in refusals(settings):
+                said = f"{why}; Compose refuses service {self.wrapper[-1]}"
+                self.notes.append(SourceNote("container-refused", said, origin))
         commands = tuple(
             command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
             for command in inner.commands
@@ -84,34 +108,59 @@ class _Service:
 
     def words(self, key: str) -> list[Word]:
         node = self.node.at(key)
+        called = f"{key} of service {self.wrapper[-1]}"
         if node.text is None:
+            for item in node.items:
+                if item.not_text == "number" or (item.text or "").lower() in ("true", "false"):
+                    self.refuse_item(called, item)
             return [self.word(item) for item in node.items if item.text is not None]
         import shlex
 
         whole = self.word(node)
+        text = whole.text
+        for match in _OPERATOR.finditer(text):
+            if match.group(1):
+                said = (
+                    f"{called} is run by no shell: {brief(text[match.start() :])!r} is left out, "
+                    "and by docker-compose v1 handed to the program; write bash -c '…' around it"
+                )
+                self.notes.append(SourceNote("no-shell", said, whole.origin))
+                text = text[: match.start()]
+                break
         try:
-            texts = shlex.split(whole.text)
+            texts = shlex.split(text)
         except ValueError:
-            text = f"{key} of service {self.wrapper[-1]} has a quote that never closes"
-            self.notes.append(SourceNote("unterminated", text, whole.origin))
+            said = f"{called} has a quote that never closes"
+            self.notes.append(SourceNote("unterminated", said, whole.origin))
             return []
         return [
             Word(text, whole.origin, tuple(n for n in whole.unresolved if n in text))
             for text in texts
         ]
 
+    def refuse_item(self, called: str, item: Node) -> None:
+        if item.plain:
+            said = (
+                f"{called} has the item {item.text}, a {item.not_text} to YAML, which Compose "
+                f'refuses (must be a string): write "{item.text}"'
+            )
+            self.notes.append(SourceNote("value-not-text", said, Origin(self.name, item.line)))
+
     def environment(self) -> dict[str, Word]:
         variables: dict[str, Word] = {}
         files = self.node.at("env_file")
-        for item in files.items or ([files] if files.text else []):
+        for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
-            if path.text in self.env_files:
-                read, notes = read_env_file(self.env_files[path.text], path.text, self.surroundings)
-                variables.update(read)
-                self.notes.extend(notes)
-            else:
+            found = None if path.unresolved else self.read_file(path.text)
+            if found is None:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
                 self.notes.append(SourceNote("env-file-not-read", text, path.origin))
+                continue
+            raw = item.at("format").text == "raw"
+            reader = read_env_file if raw else read_compose_env_file
+            read, notes = reader(found, path.text, {**variables, **self.surroundings})
+            variables.update(read)
+            self.notes.extend(notes)
         for key, value, line in _pairs(self.node.at("environment")):
             origin = Origin(self.name, line)
             if value is not None:
@@ -184,7 +233,7 @@ class _Service:
             ulimits=dict(self.ulimits()),
             devices=tuple(self.devices()),
             gpus=self.gpus(),
-            privileged=(self.one("privileged") or "").lower() == "true",
+            privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
             cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
@@ -203,56 +252,3 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
         name, equals, value_text = (item.text or "").partition("=")
         if name:
             yield name, value_text if equals else None, item.line
-
-
-_VARIABLE = re.compile(
-    r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))"
-)
-_CLOSING = re.compile(r"\$\{|\}")
-
-
-def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
-    """``${NAME:-default}`` as Compose fills it in; a name without a value stays as written."""
-    pieces: list[str] = []
-    unresolved: list[str] = []
-    position = 0
-    while match := _VARIABLE.search(text, position):
-        pieces.append(text[position : match.start()])
-        position = match.end()
-        dollar, plain, braced, operator = match.groups()
-        name = plain or braced
-        default = ""
-        if operator:
-            end = _closing(text, position)
-            if end is None or depth >= DEEPEST:
-                pieces.append(text[match.start() :])
-                unresolved.append(name)
-                position = len(text)
-                break
-            default, position = text[position:end], end + 1
-        word = variables.get(name) if name else None
-        missing = word is None or ((operator or "").startswith(":") and not word.text)
-        action = (operator or "")[-1:]
-        if dollar:
-            pieces.append("$")
-        elif (missing and action == "-") or (action == "+" and not missing):
-            inner = interpolate(default, variables, origin, depth + 1)
-            pieces.append(inner.text)
-            unresolved += inner.unresolved
-        elif word is not None and action != "+":
-            pieces.append(word.text)
-            unresolved += word.unresolved
-        elif action != "+":
-            pieces.append(text[match.start() : position])
-            unresolved.append(name)
-    pieces.append(text[position:])
-    return Word("".join(pieces), origin, tuple(dict.fromkeys(unresolved)))
-
-
-def _closing(text: str, position: int) -> int | None:
-    depth = 1
-    for match in _CLOSING.finditer(text, position):
-        depth += 1 if match.group() == "${" else -1
-        if not depth:
-            return match.start()
-    return None

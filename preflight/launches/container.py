@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.unknown import Unknown
@@ -13,7 +13,14 @@ Size = int | None | Unknown
 # A soft and a hard limit, of which -1 is none.
 Limits = tuple["int | Unknown", "int | Unknown"]
 
-_DOCKER_SIZE = re.compile(r"(\d{1,18})(?:\.\d*)?\s*([kmgtp]?)i?b?", re.IGNORECASE | re.ASCII)
+_DOCKER_SIZE = re.compile(
+    r"\+?(?=\.?\d)(\d{0,18})(?:\.(\d{0,18}))? ?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII
+)
+# github.com/docker/go-units ulimit.go.
+_ULIMITS = (
+    "core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending "
+    "stack"
+).split()
 _LIMIT = re.compile(r"-1|\d{1,20}", re.ASCII)
 
 
@@ -72,15 +79,18 @@ class ContainerSettings(NamedTuple):
 
 
 def docker_size(text: str | None, what: str) -> Size:
-    """``32g`` as Docker reads it, in powers of 1024; ``what`` names it where that is no size."""
+    """``32g`` as Docker reads it, in powers of 1024; ``what`` names it where that is no size.
+
+    Source: github.com/docker/go-units ``RAMInBytes``. ``64Gi``, as Kubernetes writes it, is none.
+    """
     if not text:
         return None
-    match = _DOCKER_SIZE.fullmatch(text.strip())
+    match = _DOCKER_SIZE.fullmatch(text)
     if match is None:
-        return Unknown(f"{what} is {text!r}, which is no size that is known here")
-    number = text.strip()[: match.start(2)].strip()
-    power = "kmgtp".find(match.group(2).lower()) + 1 if match.group(2) else 0
-    return int(float(number) * 1024**power) if "." in number else int(number) * 1024**power
+        return Unknown(f"{what} is {text!r}, which is no size to Docker: write it as 32g")
+    whole, fraction, unit = (group or "" for group in match.groups())
+    power = "kmgtp".find(unit.lower()) + 1 if unit else 0
+    return (int(whole + fraction) << 10 * power) // int("1" + "0" * len(fraction))
 
 
 def limits(name: str, soft: str, hard: str) -> Limits:
@@ -89,7 +99,7 @@ def limits(name: str, soft: str, hard: str) -> Limits:
     def limit(text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
             return int(text)
-        return Unknown(f"ulimit {name} is {text!r}, which is no number that is known here")
+        return Unknown(f"ulimit {name} is {text!r}, which is no number: write -1 for no limit")
 
     return limit(soft), limit(hard or soft)
 
@@ -104,9 +114,27 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
     return found
 
 
+def refusals(settings: ContainerSettings) -> Iterator[str]:
+    """Why an engine does not even try: sizes and limits that it cannot read, or refuses."""
+    values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
+    values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
+    for name, (soft, hard) in settings.ulimits.items():
+        values += [soft, hard]
+        if name not in _ULIMITS and "$" not in name:
+            yield f"ulimit {name} is none that a container has: {', '.join(_ULIMITS)}"
+        if isinstance(soft, Unknown) or isinstance(hard, Unknown) or hard == -1:
+            continue
+        if soft == -1 or soft > hard:
+            yield f"ulimit {name} has a soft limit of {soft} above its hard one of {hard}"
+    for value in values:
+        # What stands for a variable that nobody sets is not known, rather than refused.
+        if isinstance(value, Unknown) and "$" not in value.reason and "%'" not in value.reason:
+            yield value.reason
+
+
 def device(text: str) -> str:
-    """The host's path in ``/dev/infiniband/uverbs0:/dev/...:rwm``."""
-    return text.partition(":")[0]
+    """The host's path in ``/dev/infiniband/uverbs0:/dev/...:rwm``; a CDI name as it is."""
+    return text.partition(":")[0].rstrip("/")
 
 
 def security_option(text: str) -> str:
@@ -132,18 +160,20 @@ def tmpfs(text: str) -> Mount:
 
 def mount(text: str) -> Mount:
     """``type=bind,source=/a,target=/b`` of ``--mount``."""
-    fields = _named(text.split(","))
+    import csv
+
+    # Docker reads it as a line of CSV, names in any case.
+    fields = {name.lower(): value for name, value in _named(next(csv.reader([text]), [])).items()}
 
     def first(*names: str) -> str:
         return next((fields[name] for name in names if name in fields), "")
 
     target = first("target", "dst", "destination")
-    read_only = first("readonly", "ro") in ("true", "1") if "readonly" in fields else "ro" in fields
     return Mount(
         target,
-        fields.get("type", "volume"),
+        fields.get("type", "volume").lower(),
         first("source", "src"),
-        read_only,
+        first("readonly", "ro") in ("true", "1"),
         _tmpfs_size(fields, target),
     )
 

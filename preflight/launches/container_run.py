@@ -11,6 +11,7 @@ from preflight.launches.container import (
     device,
     docker_size,
     mount,
+    refusals,
     security_option,
     tmpfs,
     ulimits,
@@ -131,7 +132,12 @@ def container_run(
         inner = ()
     wrapper = tuple([word.text for word in words[start : image + 1]])
     given = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
-    return ContainerRun(inner, variables, wrapper, _settings(wrapper[0], wrapper[-1], given))
+    settings = _settings(wrapper[0], wrapper[-1], given)
+    if settings.engine == "docker":
+        for why in refusals(settings):
+            why = f"{why}; Docker refuses the run"
+            notes.append(SourceNote("container-refused", why, origin))
+    return ContainerRun(inner, variables, wrapper, settings)
 
 
 @lru_cache(maxsize=256)
@@ -146,18 +152,22 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         *map(tmpfs, many.get("tmpfs", ())),
     ]
     engine = engine.rpartition("/")[2]
+    splits = engine in ("podman", "nerdctl")  # Docker takes one name for each --cap-add
+    network = [text for name, text in options if name in ("network", "net")]
+    devices = tuple(map(device, many.get("device", ())))
+    gpus = [text.partition("=")[2] for text in devices if text.startswith("nvidia.com/gpu=")]
     return ContainerSettings(
         engine="docker" if engine == "nvidia-docker" else engine,
         image=image,
         ipc=last.get("ipc"),
-        network=last.get("network", last.get("net")),
+        network=network[0].removeprefix("name=") if network else None,
         shm_size_bytes=docker_size(last.get("shm-size"), "--shm-size"),
         ulimits=ulimits(many.get("ulimit", ())),
-        devices=tuple(map(device, many.get("device", ()))),
-        gpus=last.get("gpus"),
+        devices=tuple(text for text in devices if text.startswith(("/", "$"))),
+        gpus=last.get("gpus", ",".join(gpus) or None),
         privileged=last.get("privileged", "false").lower() in ("true", "1", "t"),
-        cap_add=tuple(many.get("cap-add", ())),
-        cap_drop=tuple(many.get("cap-drop", ())),
+        cap_add=_names(many.get("cap-add", ()), splits),
+        cap_drop=_names(many.get("cap-drop", ()), splits),
         security_opt=tuple(map(security_option, many.get("security-opt", ()))),
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),
@@ -165,3 +175,7 @@ def _settings(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> 
         memory_bytes=docker_size(last.get("memory"), "--memory"),
         user=last.get("user"),
     )
+
+
+def _names(texts: Sequence[str], splits: bool) -> tuple[str, ...]:
+    return tuple(name for text in texts for name in (text.split(",") if splits else [text]))

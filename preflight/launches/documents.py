@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,13 @@ LARGEST_TEXT = 2**20
 MOST_NODES = 200_000  # aliases counted as often as they are used
 DEEPEST = 64
 
+# What YAML 1.1 resolves to something else than a text, as Go's YAML readers do.
+_BOOLEANS = frozenset("true false yes no on off y n".split())
+_LONGEST_NUMBER = 64
+_NUMBER = re.compile(
+    r"[+-]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|(\d[\d_]*)?\.?\d[\d_]*\.?([eE][+-]?\d+)?|\.inf)"
+)
+
 
 class Node(NamedTuple):
     """A value in a YAML or JSON document: a text, None, a list or a mapping; numbers are texts."""
@@ -19,6 +27,7 @@ class Node(NamedTuple):
     value: str | list[Node] | dict[str, Node] | None
     line: int | None = None
     weight: int = 1  # nodes in it
+    plain: bool = False  # a text that stands there without quotes
 
     @property
     def text(self) -> str | None:
@@ -31,6 +40,15 @@ class Node(NamedTuple):
     @property
     def fields(self) -> dict[str, Node]:
         return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def not_text(self) -> str | None:
+        """``number`` or ``bool`` for what Kubernetes and Compose take for no text; else None."""
+        if not self.plain or self.text is None or len(self.text) > _LONGEST_NUMBER:
+            return None
+        if self.text.lower() in _BOOLEANS:
+            return "bool"
+        return "number" if _NUMBER.fullmatch(self.text) else None
 
     def at(self, *names: str) -> Node:
         """The value behind some keys, one within the other; an empty one where there is none."""
@@ -68,6 +86,10 @@ def load_documents(text: str, name: str) -> list[Node]:
         raise SourceError(f"{name} nests deeper than any manifest") from None
 
 
+class _Number(str):
+    """A JSON number, as it is written."""
+
+
 def _json(text: str, name: str) -> Node:
     import json
 
@@ -87,13 +109,19 @@ def _json(text: str, name: str) -> Node:
         if isinstance(value, list):
             return Node([node(inner, depth + 1) for inner in value])
         if isinstance(value, bool):
-            return Node("true" if value else "false")
+            return Node("true" if value else "false", plain=True)
+        if isinstance(value, _Number):
+            return Node(str(value), plain=True)
         return Node(value)
 
     try:
         # Numbers stay as they were written: 9007199254740993, 0.30, 1e999.
         value = json.loads(
-            text, object_pairs_hook=mapping, parse_int=str, parse_float=str, parse_constant=str
+            text,
+            object_pairs_hook=mapping,
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_Number,
         )
     except json.JSONDecodeError as error:
         raise SourceError(f"{name}:{error.lineno} is not JSON: {error.msg}") from None
@@ -118,7 +146,9 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
             stack.append((event, []))
             continue
         if kind == "ScalarEvent":
-            node, anchor = Node(_scalar(event), event.start_mark.line + 1), event.anchor
+            plain = event.style in (None, "") and event.tag is None
+            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain)
+            anchor = event.anchor
         elif kind == "AliasEvent":
             if event.anchor not in anchors:
                 line = event.start_mark.line + 1

@@ -8,23 +8,24 @@ from collections.abc import Iterator, Mapping
 from checks.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, Size
 from preflight.launches.documents import Node, load_documents
-from preflight.launches.launch_source import Origin, Reading, SourceNote, Word, joined
+from preflight.launches.kubernetes_pods import Pod, pods
+from preflight.launches.launch_source import (
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    brief,
+    joined,
+)
 from preflight.launches.shell_script import read_words
 
-# Where the pods of each kind stand.
-_PODS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "Pod": (("spec",),),
-    "CronJob": (("spec", "jobTemplate", "spec", "template", "spec"),),
-    "LeaderWorkerSet": (
-        ("spec", "leaderWorkerTemplate", "leaderTemplate", "spec"),
-        ("spec", "leaderWorkerTemplate", "workerTemplate", "spec"),
-    ),
-    **dict.fromkeys(
-        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
-        (("spec", "template", "spec"),),
-    ),
-}
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+# Variables that the kubelet makes of the services of a namespace.
+_SERVICE = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT(_\w+)?$|^KUBERNETES_")
+# More than any manifest has; one whose roles share a template can ask for any number.
+_MOST_CONTAINERS = 10_000
 _QUANTITY = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?(m|[kKMGTPE]i?|[eE]\d{1,2})?", re.ASCII)
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
@@ -35,25 +36,35 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
     Raises SourceError, as load_documents does.
     """
     readings: list[Reading] = []
-    for item in _objects(load_documents(text, name)):
+    objects = list(_objects(load_documents(text, name)))
+    maps = {
+        item.at("metadata", "name").text: item.at("data").fields
+        for item in objects
+        if item.at("kind").text == "ConfigMap"
+    }
+    left, apart = _MOST_CONTAINERS, 0
+    for item in objects:
         kind = item.at("kind").text or ""
         called = item.at("metadata", "name").text or ""
-        if kind and kind not in _PODS:
+        found = False
+        for pod in pods(item):
+            apart += bool(pod.spec.at("containers").items)
+            for container in _containers(pod.spec):
+                found = True
+                left -= 1
+                if left < 0:
+                    raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
+                own = container.at("name").text or ""
+                wrapper = ("kubernetes", f"{kind}/{called}", *pod.role, own)
+                readings.append(_Container(container, wrapper, name, pod, maps).reading())
+            readings.append(Reading((), tuple(_finished(pod.spec, name))))
+        if kind and not found and kind != "ConfigMap":
             said = f"{kind} {called} starts no process that is read here"
             note = SourceNote("kind-not-read", said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
-        for path in _PODS.get(kind, ()):
-            pod = item.at(*path)
-            for container in pod.at("containers").items:
-                role = ("worker",) if "workerTemplate" in path else ()
-                own = container.at("name").text or ""
-                wrapper = ("kubernetes", f"{kind}/{called}", *role, own)
-                settings = _settings(pod, container)
-                readings.append(_container(container, wrapper, name, settings))
-            for container in pod.at("initContainers").items:
-                said = f"init container {container.at('name').text or ''} is over by then: not read"
-                note = SourceNote("init-container", said, Origin(name, container.line))
-                readings.append(Reading((), (note,)))
+    if apart > 1:
+        said = f"{apart} pods are read as if one of each ran on the same host: give those that do"
+        readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
     return joined(readings)
 
 
@@ -65,60 +76,149 @@ def _objects(documents: list[Node]) -> Iterator[Node]:
             yield from inner.items if item.at("kind").text == "List" or inner.items else (item,)
 
 
-def _container(
-    container: Node, wrapper: tuple[str, ...], name: str, settings: ContainerSettings
-) -> Reading:
-    notes: list[SourceNote] = []
-    origin = Origin(name, container.line)
-    variables: dict[str, Word] = {}
-    for source in container.at("envFrom").items:
-        said = "envFrom: the variables of a ConfigMap or Secret are unknown here"
-        notes.append(SourceNote("env-from-not-read", said, Origin(name, source.line)))
-    for item in container.at("env").items:
-        key = item.at("name").text
-        value = item.at("value")
-        if key and item.at("valueFrom").fields:
-            variables[key] = Word(f"$({key})", Origin(name, item.line), (key,))
-        elif key:
-            where = Origin(name, value.line or item.line)
-            variables[key] = _expanded(value.text or "", variables, where)
-    words = [
-        _expanded(item.text, variables, Origin(name, item.line))
-        for field in ("command", "args")
-        for item in container.at(field).items
-        if item.text is not None
-    ]
-    if not container.at("command").items:
-        said = (
-            f"container {wrapper[-1]} runs its image's own program, which the manifest does not "
-            "show: name it under command"
+def _containers(pod: Node) -> Iterator[Node]:
+    """Those that run beside each other: an init container that is kept running is one of them."""
+    for container in pod.at("initContainers").items:
+        if container.at("restartPolicy").text == "Always":
+            yield container
+    yield from pod.at("containers").items
+
+
+def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
+    for container in pod.at("initContainers").items:
+        if container.at("restartPolicy").text != "Always":
+            said = f"init container {container.at('name').text or ''} is over by then: not read"
+            yield SourceNote("init-container", said, Origin(name, container.line))
+
+
+class _Container:
+    """One container of a pod, read for what it runs."""
+
+    def __init__(
+        self,
+        node: Node,
+        wrapper: tuple[str, ...],
+        name: str,
+        pod: Pod,
+        maps: Mapping[str | None, Mapping[str, Node]],
+    ) -> None:
+        self.node = node
+        self.wrapper = wrapper
+        self.name = name
+        self.pod = pod
+        self.maps = maps
+        # Whether variables may be set that the manifest does not show.
+        self.open = pod.open
+        self.variables: dict[str, Word] = {}
+        self.last: dict[str | None, int] = {}  # where each variable is set last
+        self.notes: list[SourceNote] = []
+
+    def note(self, identifier: str, said: str, node: Node) -> None:
+        self.notes.append(SourceNote(identifier, said, Origin(self.name, node.line)))
+
+    def reading(self) -> Reading:
+        origin = Origin(self.name, self.node.line)
+        for name, text in self.pod.given.items():
+            self.variables[name] = Word(f"$({name})", origin, (name,))
+            if text is not None:
+                self.variables[name] = Word(text, origin)
+        self.read_sources()
+        self.read_variables()
+        words = [
+            self.filled(item, f"{field} of container {self.wrapper[-1]}")
+            for field in ("command", "args")
+            for item in self.node.at(field).items
+            if item.text is not None
+        ]
+        if not self.node.at("command").items:
+            said = (
+                f"container {self.wrapper[-1]} runs its image's own program, which the manifest "
+                "does not show: name it under command"
+            )
+            self.note("image-command", said, self.node)
+            # An image without an entrypoint runs its args; one with an entrypoint gets flags.
+            words = [] if words and words[0].text.startswith("-") else words
+        settings = _settings(self.pod.spec, self.node)
+        inner = read_words(words, self.variables, inside=True)
+        commands = tuple(
+            command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
+            for command in inner.commands
         )
-        notes.append(SourceNote("image-command", said, origin))
-        # An image without an entrypoint runs its args; one with an entrypoint gets flags.
-        words = [] if words and words[0].text.startswith("-") else words
-    inner = read_words(words, variables, inside=True)
-    commands = tuple(
-        command._replace(wrappers=(wrapper, *command.wrappers), container=settings)
-        for command in inner.commands
-    )
-    return Reading(commands, (*notes, *inner.notes))
+        return Reading(commands, (*self.notes, *inner.notes))
 
+    def read_sources(self) -> None:
+        """``envFrom``: what a ConfigMap of the same manifest holds; else nobody knows."""
+        for source in self.node.at("envFrom").items:
+            found = self.maps.get(source.at("configMapRef", "name").text)
+            if found is None:
+                self.open = True
+                said = "envFrom: the variables of a ConfigMap or Secret are unknown here"
+                self.note("env-from-not-read", said, source)
+                continue
+            prefix = source.at("prefix").text or ""
+            for key, node in found.items():
+                where = Origin(self.name, node.line)
+                self.variables[prefix + key] = Word(node.text or "", where)
 
-def _expanded(text: str, variables: Mapping[str, Word], origin: Origin) -> Word:
-    """``$(NAME)`` as the kubelet fills it in: an unknown name stays, ``$$`` becomes ``$``."""
-    unresolved: list[str] = []
+    def read_variables(self) -> None:
+        items = self.node.at("env").items
+        self.last = {item.at("name").text: index for index, item in enumerate(items)}
+        for position, item in enumerate(items):
+            key = item.at("name").text
+            value, source = item.at("value"), item.at("valueFrom")
+            if not key:
+                continue
+            if source.fields:
+                reference = source.at("configMapKeyRef")
+                found = self.maps.get(reference.at("name").text, {})
+                known = found.get(reference.at("key").text or "")
+                word = Word(f"$({key})", Origin(self.name, item.line), (key,))
+                if known is not None and known.text is not None:
+                    word = Word(known.text, Origin(self.name, known.line))
+                self.variables[key] = word
+            else:
+                node = value if value.line else value._replace(line=item.line)
+                self.variables[key] = self.filled(node, f"the variable {key}", position)
 
-    def fill(match: re.Match[str]) -> str:
-        if match.group(1):
-            return "$"
-        word = variables.get(match.group(2))
-        if word is None:
+    def filled(self, node: Node, what: str, position: int | None = None) -> Word:
+        """``$(NAME)`` as the kubelet fills it in: an unknown name stays, ``$$`` becomes ``$``.
+
+        position: of a variable, which knows those in front of it alone.
+        """
+        text, origin = node.text or "", Origin(self.name, node.line)
+        if node.not_text:
+            said = (
+                f"{what} is {brief(text)}, a {node.not_text} to YAML, which Kubernetes refuses "
+                f'(cannot unmarshal {node.not_text} into … of type string): write "{brief(text)}"'
+            )
+            self.note("value-not-text", said, node)
+        unresolved: list[str] = []
+
+        def fill(match: re.Match[str]) -> str:
+            if match.group(1):
+                return "$"
+            name = match.group(2)
+            word = self.variables.get(name)
+            if word is not None and len(word.text) <= 2**16:
+                unresolved.extend(word.unresolved)
+                return word.text
+            later = position is not None and self.last.get(name, -1) >= position
+            nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)
+            if later or nowhere:
+                why = f"{name} is set after it" if later else f"nothing sets {name}"
+                said = f"{what} keeps $({name}) as it is written, because {why}: set it above"
+                self.note("reference-unset", said, node)
+            elif self.others(name):
+                unresolved.append(name)
             return match.group()
-        unresolved.extend(word.unresolved)
-        return word.text if len(word.text) <= 2**16 else match.group()
 
-    filled = _REFERENCE.sub(fill, text) if len(text) <= 2**16 else text
-    return Word(filled if len(filled) <= 2**20 else text, origin, tuple(dict.fromkeys(unresolved)))
+        filled = _REFERENCE.sub(fill, text) if len(text) <= 2**16 else text
+        names = tuple(dict.fromkeys(unresolved))
+        return Word(filled if len(filled) <= 2**20 else text, origin, names)
+
+    def others(self, name: str) -> bool:
+        """Whether a variable may be set by what is not seen here: an operator, or a service."""
+        return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 
 def _settings(pod: Node, container: Node) -> ContainerSettings:

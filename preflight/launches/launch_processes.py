@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -47,6 +48,9 @@ _PROGRAMS = {
     "bench_multiturn.py": Kind.BENCHMARK,
     "launch_server.py": Kind.SGLANG,
 }
+
+# -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
+_RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 
 def is_program(word: str) -> bool:
@@ -153,12 +157,25 @@ def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:
     # Whatever $PYTHON is, what takes -m is one.
     is_python = words[0].unresolved and len(words) > 1 and words[1].text == "-m"
     if program.startswith("python") or is_python:
-        for index, word in enumerate(words[1:], start=1):
-            if word.text == "-m" and index + 1 < len(words):
-                kind = _MODULES.get(words[index + 1].text, Kind.OTHER)
-                return kind, words[index + 2 :]
-            if not word.text.startswith("-"):
-                return _PROGRAMS.get(word.text.rpartition("/")[2], Kind.OTHER), words[index + 1 :]
+        return _python(words)
+    return Kind.OTHER, words[1:]
+
+
+def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
+    """A module or a script, behind the interpreter's own options."""
+    index = 1
+    while index < len(words):
+        text = words[index].text
+        if match := _RUNS_MODULE.fullmatch(text):
+            attached = match.group(1)
+            module = attached or (words[index + 1].text if index + 1 < len(words) else "")
+            return _MODULES.get(module, Kind.OTHER), words[index + 1 + (not attached) :]
+        if text.startswith("-c"):
+            break
+        if not text.startswith("-"):
+            return _PROGRAMS.get(text.rpartition("/")[2], Kind.OTHER), words[index + 1 :]
+        # -W ignore and -X faulthandler take the next word.
+        index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     return Kind.OTHER, words[1:]
 
 
@@ -200,5 +217,5 @@ def _server(
     decodes = arguments.value("disaggregation_mode") == "decode"
     if backend == "mooncake" and (hicache or offloads or decodes):
         extra: Setting = arguments.settings["hicache_storage_backend_extra_config"]
-        store = read_store_config(extra, command.environment, read_file)
+        store = read_store_config(extra, command.environment, read_file, sglang_version)
     return SglangServer(command, arguments, store)

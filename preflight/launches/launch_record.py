@@ -11,7 +11,7 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_source import Command, Origin, ReadFile, Reading, SourceNote, Word
 from preflight.launches.secret_names import is_secret
 from preflight.launches.written_launch import WrittenLaunch
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 
 REMOVED = "(removed)"
 # Variables of the caller that a launch or this program reads; the others are nobody's business.

@@ -13,6 +13,7 @@ from checks.launch_needs import Port, Service
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.launches.launch_source import Word
+from preflight.mooncake.program_flags import is_on
 from preflight.sglang.sglang_arguments import Setting, unresolved_reason
 
 # What listens where when nothing is said.
@@ -59,11 +60,11 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
         rpc = "rpc_port" if _has(process, "rpc_port") else "port"
         yield "RPC port", rpc, MASTER_PORT
         yield "metrics port", "metrics_port", MASTER_METRICS_PORT
-        if _is_on(process, "enable_http_metadata_server"):
+        if is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
             yield "metadata port", "http_metadata_server_port", METADATA_PORT
     elif process.kind is Kind.CLIENT:
         yield "service port", "port", CLIENT_PORT
-        if _is_on(process, "enable_http_server"):
+        if is_on(process.arguments, "mooncake_client", "enable_http_server"):
             yield "HTTP port", "http_port", CLIENT_HTTP_PORT
     elif process.kind in (Kind.STORE_SERVICE, Kind.METADATA):
         yield "HTTP port", "port", SERVICE_PORT
@@ -231,12 +232,6 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Po
 
 def _has(process: LaunchProcess, name: str) -> bool:
     return _flag(process, name) is not None
-
-
-def _is_on(process: LaunchProcess, name: str) -> bool:
-    """A gflags switch: ``--name``, ``--name=true``; ``--noname`` and ``--name=false`` are off."""
-    word = _flag(process, name)
-    return word is not None and word.text.lower() in ("", "true", "1", "t", "yes", "y")
 
 
 def _flag(process: LaunchProcess, name: str) -> Word | None:

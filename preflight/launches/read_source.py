@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.launches.compose import read_compose
+from preflight.launches.compose import Beside, read_compose
+from preflight.launches.compose_env_file import read_compose_env_file
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_file import read_env_file, read_small_file
 from preflight.launches.kubernetes import read_kubernetes
@@ -23,20 +24,27 @@ _YAML = (".yaml", ".yml", ".json")
 class _EnvFiles(NamedTuple):
     environment: dict[str, Word]
     notes: tuple[SourceNote, ...]
-    texts: Mapping[str, str]
 
 
 def read_source(
-    path: str, environment: Mapping[str, str | Word], env_files: Sequence[str] = ()
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_files: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> Reading:
     """What a script, Compose file or Kubernetes manifest starts.
 
     env_files: paths of files in Docker's form, whose variables go over ``environment``, the later
-    over the earlier. Raises SourceError, with a sentence, for a file that cannot be read or is none
-    of these.
+    over the earlier. arguments: what a script is given. Raises SourceError, with a sentence, for a
+    file that cannot be read or is none of these.
     """
     text = _text(path)
-    return read_text(text, path, environment, [(name, _text(name)) for name in env_files])
+
+    def beside(name: str) -> str | None:
+        return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
+
+    texts = [(name, _text(name)) for name in env_files]
+    return _read(text, path, environment, texts, beside, arguments)
 
 
 def read_text(
@@ -49,14 +57,28 @@ def read_text(
 
     env_texts: of env files, each its path and its text. Raises SourceError.
     """
+    return _read(text, path, environment, env_texts, lambda _: None)
+
+
+def _read(
+    text: str,
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_texts: Sequence[tuple[str, str]],
+    beside: Beside,
+    arguments: Sequence[str] = (),
+) -> Reading:
     given = _env_files(env_texts, environment)
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if path.lower().endswith(_YAML) or _looks_like_manifest(text):
-        reading = _manifest(text, path, given)
+        documents = load_documents(text, path)
+        if any("services" in node.fields for node in documents):
+            return _compose(text, path, environment, env_texts, beside)
+        reading = _manifest(text, path, given, documents)
     else:
         if "\0" in text:
             raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
-        reading = read_script(text, path, given.environment)
+        reading = read_script(text, path, given.environment, arguments)
         if marked:
             reading = reading._replace(notes=(_marked(text, path, reading), *reading.notes))
     return reading._replace(notes=(*given.notes, *reading.notes))
@@ -103,7 +125,7 @@ def _env_files(
         read, said = read_env_file(text, path, environment)
         variables.update(read)
         notes.extend(said)
-    return _EnvFiles(variables, tuple(notes), dict(texts))
+    return _EnvFiles(variables, tuple(notes))
 
 
 def _looks_like_manifest(text: str) -> bool:
@@ -118,16 +140,32 @@ def _looks_like_manifest(text: str) -> bool:
     return False
 
 
-def _manifest(text: str, path: str, given: _EnvFiles) -> Reading:
-    documents = load_documents(text, path)
-    if any("services" in node.fields for node in documents):
-        folder = os.path.dirname(path)
-        beside = {
-            os.path.normpath(os.path.relpath(name, folder or ".")): text
-            for name, text in given.texts.items()
-        }
-        texts = {**beside, **{f"./{name}": text for name, text in beside.items()}, **given.texts}
-        return read_compose(text, path, given.environment, texts)
+def _compose(
+    text: str,
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_texts: Sequence[tuple[str, str]],
+    beside: Beside,
+) -> Reading:
+    """A Compose file, whose env files have another grammar than Docker's own."""
+    variables = environment_words(environment)
+    notes: list[SourceNote] = []
+    for name, given in env_texts:
+        read, said = read_compose_env_file(given, name, variables)
+        variables.update(read)
+        notes.extend(said)
+    folder = os.path.dirname(path) or "."
+    near = {
+        os.path.normpath(os.path.relpath(name, folder)): given
+        for name, given in env_texts
+        if "\0" not in name
+    }
+    texts = {**near, **{f"./{name}": given for name, given in near.items()}, **dict(env_texts)}
+    reading = read_compose(text, path, variables, texts, beside)
+    return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
+
+
+def _manifest(text: str, path: str, given: _EnvFiles, documents: list[Node]) -> Reading:
     if any(_is_object(node) for document in documents for node in [document, *document.items]):
         return read_kubernetes(text, path, given.environment)
     raise SourceError(

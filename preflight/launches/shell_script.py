@@ -11,7 +11,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from preflight.launches.launch_source import Reading, Word
+from preflight.launches.launch_source import Origin, Reading, Word
 from preflight.launches.shell_blocks import (
     behind_in,
     behind_list,
@@ -31,12 +31,18 @@ _KEYWORDS = LEADS | CLOSES | CONDITIONS | {"case", "for", "function", "select", 
 _SEPARATORS = frozenset({"\n", ";", "&", "&&", "|", "||", "|&"})
 
 
-def read_script(text: str, name: str, environment: Mapping[str, str | Word]) -> Reading:
+def read_script(
+    text: str, name: str, environment: Mapping[str, str | Word], arguments: Sequence[str] = ()
+) -> Reading:
     """The processes that a script called ``name`` starts in ``environment``. Never raises.
 
     The commands say what bash does, where the notes say that its author hardly meant it.
+    arguments: what the script is given; without any, nobody knows whether it gets some.
     """
     reader = _Script(name, Shell(Variables(environment_words(environment)), Budget()))
+    if arguments:
+        origin = Origin("command line")
+        reader.shell.parameters = tuple(Word(text, origin) for text in arguments)
     with _collector_paused():
         reader.read(text, 1)
     return reader.reading()

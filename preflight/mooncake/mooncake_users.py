@@ -10,8 +10,9 @@ from preflight.launches.launch_source import Word
 _PROGRAMS = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER)
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
-    "bash builtin chrt command dash dumb-init env exec gosu ionice nice nohup numactl setpriv "
-    "setsid sh stdbuf sudo taskset time timeout tini".split()
+    "bash builtin catchsegv chrt command conda dash doas dumb-init env exec flock gosu ionice "
+    "mamba micromamba nice nohup nsys numactl pipenv pixi poetry prlimit runuser setpriv setsid sh "
+    "stdbuf strace su sudo systemd-run taskset time timeout tini uv uvx".split()
 )
 
 

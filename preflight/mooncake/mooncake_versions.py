@@ -46,6 +46,7 @@ class Release(NamedTuple):
     # False: ``setup`` knows no SSD offload, and SGLang calls it again without.
     setup_offloads: bool = True
     locks_offload_folder: bool = False
+    tenants: bool = True  # setup takes tenant_id
 
 
 _RAISES, _MINUS_1 = "setup raises MemoryError: std::bad_alloc", "setup returns -1"
@@ -63,17 +64,19 @@ RELEASES = (
     #       first          hugepages arena  in pages NUMA     bound  sizes       if short
     Release((0, 0, 0, 0),  False,    False, False,   _NONE,    False, (),         _RAISES, _PLAIN,
             hot_cache=False, registers_hot_cache=False, negative_sizes_wrap=True,
-            common_reader=False, setup_offloads=False),
+            common_reader=False, setup_offloads=False, tenants=False),
     Release((0, 3, 8, 1),  True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN,
             hot_cache=False, registers_hot_cache=False, negative_sizes_wrap=True,
-            common_reader=False, setup_offloads=False),
+            common_reader=False, setup_offloads=False, tenants=False),
     Release((0, 3, 10, 0), True,     False, False,   _NONE,    False, _X86_SIZES, _RAISES, _PLAIN,
             registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False,
-            setup_offloads=False),
+            setup_offloads=False, tenants=False),
     Release((0, 3, 10, 2), True,     False, False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN,
-            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False),
+            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False,
+            tenants=False),
     Release((0, 3, 11, 0), True,     True,  False,   _REGULAR, False, _X86_SIZES, _RAISES, _PLAIN,
-            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False),
+            registers_hot_cache=False, negative_sizes_wrap=True, common_reader=False,
+            tenants=False),
     Release((0, 3, 12, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN,
             common_reader=False),
     Release((0, 3, 13, 0), True,     True,  False,   _HUGETLB, False, _X86_SIZES, _RAISES, _PLAIN),

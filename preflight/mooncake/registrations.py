@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from checks.launch_needs import Region
 from preflight.mooncake.allocations import Allocation, Backing, Handed
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 
 
 def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:

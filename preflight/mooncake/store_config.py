@@ -3,7 +3,8 @@
 The extra-config JSON where it names a master or a client; else the file that
 SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names; else the environment. In the first two, a missing key
 takes a constant, not its environment variable (``protocol`` and ``local_hostname`` apart).
-Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStoreConfig``).
+Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStoreConfig``); what
+other releases do differently is in ``store_config_releases``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from checks.units import GIB
 from checks.unknown import Unknown
 from preflight.launches.consumer_grammar import sglang_env_bool, sglang_env_int
 from preflight.launches.launch_source import ReadFile, Word
+from preflight.mooncake.store_config_releases import StoreReader, store_reader
+from preflight.mooncake.store_extra_config import HICACHE_KEYS, misused, read_extra_config
 from preflight.sglang.sglang_arguments import Setting, unresolved_reason
 
 
@@ -48,16 +52,6 @@ KEYS: Mapping[str, Key] = {
     "ssd_offload_path": Key("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", None),
     "tenant_id": Key("MOONCAKE_TENANT_ID", "default"),
 }
-# Read from the extra config by HiCache itself, whatever the storage backend.
-HICACHE_KEYS = (
-    "prefetch_threshold",
-    "prefetch_timeout_base",
-    "prefetch_timeout_per_ki_token",
-    "hicache_storage_pass_prefix_keys",
-    "tp_lcm_size",
-    "extra_backend_tag",
-    "enable_group_semantics",
-)
 
 
 class StoreConfig(NamedTuple):
@@ -69,6 +63,8 @@ class StoreConfig(NamedTuple):
     unused: tuple[tuple[str, str], ...]  # (name, where) of Mooncake settings that no source reads
     unknown_keys: tuple[str, ...]
     error: str | None  # SGLang's words, when it refuses to start
+    local_buffer_bytes: int | None = None  # of releases that read one; None for SGLang's own
+    gigabytes: bool = True  # whether ``4gb`` is a segment size to it, or bytes alone
 
     def value(self, key: str) -> Any:
         return self.settings[key].value
@@ -78,75 +74,42 @@ def read_store_config(
     extra_config: Setting,
     environment: Mapping[str, Word],
     read_file: ReadFile,
+    sglang_version: str | None = None,
 ) -> StoreConfig:
-    """The configuration that SGLang would use; ``read_file`` gives a file's text, or why not."""
-    extra, error = _extra_config(extra_config, read_file)
+    """The configuration that SGLang would use; ``read_file`` gives a file's text, or why not.
+
+    sglang_version: None for the newest that is known. Raises ValueError for what is none.
+    """
+    reader = store_reader(sglang_version)
+    extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
         source: Source | Unknown = extra if isinstance(extra, Unknown) else Source.EXTRA_CONFIG
         return StoreConfig(source, _unread(source), {}, (), (), error)
-    named = [
-        extra.get(key) is not None for key in ("master_server_address", "client_server_address")
-    ]
-    if any(named):
-        return _from_json(Source.EXTRA_CONFIG, extra, extra_config.origin, extra, environment)
+    error = misused(extra, reader.typed)
     path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
-    if path is not None:
-        return _from_file(path, extra, environment, read_file)
-    return _from_environment(extra, extra_config.origin, environment)
+    if any(extra.get(key) is not None for key in reader.addresses):
+        where = extra_config.origin
+        found = _from_json(Source.EXTRA_CONFIG, extra, where, extra, environment, reader)
+    elif path is not None and reader.config_file and (path.text or reader.set_counts):
+        found = _from_file(path, extra, environment, read_file, reader)
+    else:
+        found = _from_environment(extra, extra_config.origin, environment, reader)
+    error = error or found.error or _no_segment(found, reader)
+    return found._replace(error=error, gigabytes=reader.gigabytes)
 
 
-def _extra_config(
-    given: Setting, read_file: ReadFile
-) -> tuple[dict[str, Any] | Unknown, str | None]:
-    text = given.value
-    if text is None or text == "":
-        return {}, None
-    if isinstance(text, Unknown):
-        return text, None
-    loads: Callable[[str], Any] = json.loads
-    if text.startswith("@"):
-        name, text = text[1:], read_file(text[1:])
-        if isinstance(text, Unknown):
-            return text, None
-        loads = _loader(name)
+def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
+    """The size that a release cannot read because it takes bytes alone."""
+    size = config.value("global_segment_size")
+    if reader.gigabytes or not isinstance(size, str):
+        return None
+    if config.source is not Source.ENVIRONMENT:
+        return f"global_segment_size is the text {size!r}: this SGLang takes a number of bytes"
     try:
-        parsed = loads(text)
-    except (ValueError, RecursionError) as error:
-        return {}, f"Invalid hicache storage backend extra config JSON: {error}"
-    if not isinstance(parsed, dict):
-        kind = type(parsed).__name__
-        return {}, f"Invalid hicache storage backend extra config: a dictionary, not {kind}"
-    return parsed, None
-
-
-def _loader(name: str) -> Callable[[str], Any]:
-    if name.lower().endswith((".yaml", ".yml")):
-        import yaml
-
-        def load_yaml(text: str) -> Any:
-            try:
-                return yaml.safe_load(text)
-            except yaml.YAMLError as error:
-                raise ValueError(str(error)) from None
-
-        return load_yaml
-    if name.lower().endswith(".toml"):
-        try:
-            import tomllib
-        except ImportError:  # Python 3.10
-            return _no_toml
-        return tomllib.loads
-    if not name.lower().endswith(".json"):
-        return _no_format
-    return json.loads
-
-
-def _no_format(_: str) -> Any:
-    raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
-
-
-def _no_toml(_: str) -> Any:
-    raise ValueError("TOML needs Python 3.11 or newer to be read here")
+        int(size)
+    except ValueError as error:
+        return f"MOONCAKE_GLOBAL_SEGMENT_SIZE: {error}"
+    return None
 
 
 def _from_json(
@@ -155,20 +118,30 @@ def _from_json(
     where: str,
     extra: Mapping[str, Any],
     environment: Mapping[str, Word],
+    reader: StoreReader,
 ) -> StoreConfig:
     settings = {}
-    for key, entry in KEYS.items():
-        if key in config:
+    for key in KEYS:
+        if key in reader.absent:
+            settings[key] = _absent(key)
+        elif key in config:
             settings[key] = Setting(config[key], f"{key} in {where}")
         else:
-            settings[key] = Setting(entry.default, f"default of SGLang: not in {source.value}")
-    if "protocol" not in config and "MOONCAKE_PROTOCOL" in environment:
-        settings["protocol"] = _from_variable("protocol", environment)
-    for variable in ("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"):
-        if variable in environment:
-            settings["local_hostname"] = _word_setting(variable, environment[variable])
-            break
-    read = {"MOONCAKE_PROTOCOL", "MOONCAKE_LOCAL_HOSTNAME"}
+            settings[key] = Setting(
+                _default(key, reader), f"default of SGLang: not in {source.value}"
+            )
+    read = set()
+    if reader.protocol_from_environment:
+        read.add("MOONCAKE_PROTOCOL")
+        if "protocol" not in config and "MOONCAKE_PROTOCOL" in environment:
+            settings["protocol"] = _from_variable("protocol", environment, reader)
+    host = _hostname(environment, reader) if reader.hostname_first else None
+    if reader.hostname_first:
+        read.add("MOONCAKE_LOCAL_HOSTNAME")
+    if host is not None:
+        settings["local_hostname"] = host
+    elif reader.hostname_first and not settings["local_hostname"].value:
+        settings["local_hostname"] = Setting("localhost", "default of SGLang: empty in JSON")
     unused = [
         (entry.variable, str(environment[entry.variable].origin))
         for key, entry in KEYS.items()
@@ -176,11 +149,42 @@ def _from_json(
         and entry.variable not in read
         and str(config.get(key)) != environment[entry.variable].text
     ]
-    unknown = [key for key in config if key not in KEYS and key not in HICACHE_KEYS]
+    known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
+    local = config.get("local_buffer_size") if reader.local_buffer else None
+    if reader.local_buffer and source is Source.EXTRA_CONFIG:
+        known.add("local_buffer_size")
+    unknown = [key for key in config if key not in known]
     error = None
-    if not any(key in config for key in ("master_server_address", "client_server_address")):
-        error = "Either master_server_address or client_server_address is required in config file"
-    return StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error)
+    if reader.set_counts and not any(key in config for key in reader.addresses):
+        named = " or ".join(reader.addresses)
+        error = f"{'Either ' if ' or ' in named else ''}{named} is required in config file"
+    missing = [key for key in ("local_hostname", "metadata_server") if key not in config]
+    if source is Source.FILE and not reader.set_counts and missing:
+        error = f"the config file has no {missing[0]}, and setup() takes no None (TypeError)"
+    buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
+    return StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
+
+
+def _default(key: str, reader: StoreReader) -> Any:
+    if key == "global_segment_size" and not reader.gigabytes:
+        return 4 * GIB
+    return {"protocol": reader.protocol, "device_name": reader.device}.get(key, KEYS[key].default)
+
+
+def _absent(key: str) -> Setting:
+    return Setting(KEYS[key].default, f"{key} is no setting of this SGLang")
+
+
+def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> Setting | None:
+    """The variable that names this host, the first that counts: LOCAL_HOSTNAME must say something,
+    where the JSON or the default can stand in for it."""
+    for variable in reader.hostnames:
+        word = environment.get(variable)
+        if word is not None and (
+            word.text or variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
+        ):
+            return _word_setting(variable, word)
+    return None
 
 
 def _from_file(
@@ -188,6 +192,7 @@ def _from_file(
     extra: Mapping[str, Any],
     environment: Mapping[str, Word],
     read_file: ReadFile,
+    reader: StoreReader,
 ) -> StoreConfig:
     if not path.text:
         return StoreConfig(
@@ -204,30 +209,46 @@ def _from_file(
     if not isinstance(config, dict):
         message = f"Failed to load config from {path.text}: not a JSON object"
         return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
-    found = _from_json(Source.FILE, config, path.text, extra, environment)
+    found = _from_json(Source.FILE, config, path.text, extra, environment, reader)
     ignored = tuple((key, "the extra config") for key in extra if key in KEYS)
     return found._replace(unused=(*ignored, *found.unused))
 
 
 def _from_environment(
-    extra: Mapping[str, Any], where: str, environment: Mapping[str, Word]
+    extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    settings = {key: _from_variable(key, environment) for key in KEYS}
-    if "MOONCAKE_LOCAL_HOSTNAME" not in environment and "LOCAL_HOSTNAME" in environment:
-        settings["local_hostname"] = _word_setting("LOCAL_HOSTNAME", environment["LOCAL_HOSTNAME"])
+    settings = {
+        key: _absent(key) if key in reader.absent else _from_variable(key, environment, reader)
+        for key in KEYS
+    }
+    settings["local_hostname"] = _hostname(environment, reader) or Setting(
+        "localhost", f"default of SGLang: {reader.hostnames[0]} is not set"
+    )
     error = None
-    if "MOONCAKE_MASTER" not in environment and "MOONCAKE_CLIENT" not in environment:
-        error = "Either the environment variable 'MOONCAKE_MASTER' or 'MOONCAKE_CLIENT' is not set."
+    variables = [KEYS[key].variable for key in reader.addresses]
+    named = [environment[name] for name in variables if name in environment]
+    if not any(word.text or reader.set_counts for word in named):
+        names = " or ".join(f"'{name}'" for name in variables)
+        which = "Either the" if len(variables) > 1 else "The"
+        error = f"{which} environment variable {names} is not set."
+    port = environment.get("MOONCAKE_MASTER_METRICS_PORT")
+    if port is not None and not reader.set_counts and "master_metrics_port" not in reader.absent:
+        try:
+            int("0" if port.unresolved else port.text)
+        except ValueError as wrong:
+            error = f"MOONCAKE_MASTER_METRICS_PORT: {wrong}"
     ignored = tuple((key, where) for key in extra if key in KEYS)
-    unknown = tuple(key for key in extra if key not in KEYS and key not in HICACHE_KEYS)
+    known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
+    unknown = tuple(key for key in extra if key not in known)
     return StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
 
 
-def _from_variable(key: str, environment: Mapping[str, Word]) -> Setting:
+def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> Setting:
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
-        return Setting(entry.default, f"default of SGLang: {entry.variable} is not set")
+        default = _default(key, reader)
+        return Setting(default, f"default of SGLang: {entry.variable} is not set")
     setting = _word_setting(entry.variable, word)
     if isinstance(setting.value, Unknown):
         return setting

@@ -25,10 +25,10 @@ SERVICE_LOCAL_BUFFER_BYTES = GIB
 SERVICE_PORT = 8080
 # mooncake-store/include/types.h: MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE.
 LEAST_SIZE_BYTES, MOST_BUFFER_BYTES = 1024, TIB
-# mooncake_config.py _KNOWN_PROTOCOLS, the same as mooncake-store's client_service.cpp.
+# client_service.cpp InitTransferEngine, without auto discovery. mooncake_config.py knows more
+# (_KNOWN_PROTOCOLS: nvlink, hip, barex, ...), which it passes on and the store's client refuses.
 PROTOCOLS = frozenset(
-    "tcp rdma efa nvmeof nvlink musa nvlink_intra hip barex cxl ascend ub ubshmem maca "
-    "sunrise_link rpc_only".split()
+    "tcp rdma efa cxl cxi ascend ub ubshmem sunrise_link nvlink_intra rpc_only".split()
 )
 _AGAIN = "setup fails, and is tried again until --max-wait-time"
 _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-wait-time"

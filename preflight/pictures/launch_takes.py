@@ -7,7 +7,8 @@ from typing import NamedTuple
 from checks.unknown import Unknown
 from preflight.host_source import Sized
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.replay import HOST_POOL, ProcessReplay
+from preflight.mooncake.process_run import HOST_POOL
+from preflight.mooncake.replay import ProcessReplay
 from preflight.sizing.needs import ON_HUGE_PAGES
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".

@@ -89,7 +89,7 @@ def _value(step: Step, journal: Journal, writer: Writer, root: Root, boot: str) 
         if got != step.wanted:
             raise StepError(f"{step.path}: wrote {step.wanted}, and it reads {got}")
     journal.replace(entry, entry._replace(got=got))
-    return (f"{step.path}: {current} -> {got}{note}",)
+    return (f"{step.path}: {current or 'nothing'} -> {got or 'nothing'}{note}",)
 
 
 def _grow(step: Step, writer: Writer, root: Root) -> tuple[str, int]:

@@ -151,10 +151,11 @@ def run_undo(request: ApplyRequest, machine: Machine) -> int:
             if not entries:
                 say("nothing to undo")
                 return 0
-            for entry in reversed(entries):
-                was = "not there" if entry.before is None else "as it was"
-                shown = entry.before if entry.kind == "value" else was
-                say(f"{entry.path}: back to {shown}")
+            if request.dry_run or not request.yes:  # else what is done is said soon enough
+                for entry in reversed(entries):
+                    was = "not there" if entry.before is None else "as it was"
+                    shown = entry.before or "nothing" if entry.kind == "value" else was
+                    say(f"{entry.path}: to be put back to {shown}")
             if request.dry_run:
                 say("nothing was changed (--dry-run)")
                 return 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from checks.facts import Facts
 from checks.finding import Finding, Kind, Status
 from checks.hugetlb import POOLS
-from checks.hugetlb_boot import pages_after_boot
+from checks.hugetlb_boot import pages_after_boot, shares_after_boot
 from checks.hugetlb_facts import HugetlbFacts
 from checks.launch_needs import LaunchNeeds
 from checks.units import KIB, format_page_size
@@ -280,9 +280,19 @@ class _Lasting:
         wanted = sum(target.pages for target in self._targets if target.page_bytes == size)
         default = self._hugetlb.hugetlb.default_page_size_bytes
         later = pages_after_boot(self._hugetlb.writers, size, default)
-        if later is not None and later[0] >= wanted:
+        pool = self._hugetlb.hugetlb.pool(size)
+        nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+        shares = shares_after_boot(self._hugetlb.writers, size, default, nodes)
+        elsewhere = any(
+            target.page_bytes == size and target.pages > shares.get(target.node, target.pages)
+            for target in self._targets
+            if target.node is not None
+        )
+        if later is not None and later[0] >= wanted and not elsewhere:
             return True, later[1]
         said = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
+        if later is not None and elsewhere and later[0] >= wanted:
+            said += ", which lie on other nodes"
         return False, f"until the next boot ({said}); --format sysctl, sysfs or cmdline"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from preflight.host_source import LaunchWords
-from preflight.output import say
+from preflight.output import say, say_json
 from preflight.plans.plan_formats import FORMATS, Names, missing, render
 from preflight.plans.plan_host import plan_of
 from preflight.plans.plan_records import Plan
@@ -14,7 +14,6 @@ from preflight.usage_error import UsageError
 NAME = "mooncake-preflight plan"
 EXIT_CHANGES = 1
 EXIT_UNKNOWN = 3
-_USAGE = 64
 
 
 class PlanRequest(NamedTuple):
@@ -31,16 +30,18 @@ class PlanRequest(NamedTuple):
 
 def run_plan(request: PlanRequest) -> int:
     """Print the artefact; returns the exit code. Raises UsageError."""
-    try:
-        found = plan_of(request.launch, request.root, request.timeout_seconds)
-        gaps = missing(found, request.format)
-        if FORMATS[request.format].launch and not found.source and not gaps:
-            raise UsageError(
-                f"--format {request.format} is about a launch: give a script, or a command after --"
-            )
-    except UsageError as error:
-        _say_error(request, str(error))
-        raise
+    found = plan_of(request.launch, request.root, request.timeout_seconds)
+    if request.format == "json":
+        from preflight.plans.plan_json import plan_object
+
+        code = _exit_code(found, request)
+        say_json(plan_object(found, code))
+        return code
+    gaps = missing(found, request.format)
+    if FORMATS[request.format].launch and not found.source and not gaps:
+        raise UsageError(
+            f"--format {request.format} is about a launch: give a script, or a command after --"
+        )
     if gaps:
         # Half of a drop-in or of a Pod looks like a whole one.
         for gap in gaps:
@@ -55,7 +56,7 @@ def run_plan(request: PlanRequest) -> int:
 
 
 def _notes(plan: Plan, name: str, printed: bool) -> list[str]:
-    notes = [] if name in ("text", "json") else list(plan.conflicts)
+    notes = [] if name == "text" else list(plan.conflicts)
     return notes if printed else [*notes, f"nothing to set with --format {name}"]
 
 
@@ -63,13 +64,3 @@ def _exit_code(plan: Plan, request: PlanRequest) -> int:
     if plan.gaps and request.format in ("text", "json"):
         return EXIT_UNKNOWN
     return EXIT_CHANGES if request.told and any(s.change for s in plan.settings) else 0
-
-
-def _say_error(request: PlanRequest, message: str) -> None:
-    if request.format == "json":
-        import json
-
-        from preflight.error_object import error_object
-        from preflight.plans.plan_json import SCHEMA
-
-        say(json.dumps(error_object(SCHEMA, _USAGE, message), indent=2))

@@ -50,12 +50,13 @@ FORMATS = (
     show_default=True,
     help="The dialect.",
 )
+@click.option("--json", "as_json", is_flag=True, help="As --format json.")
 @click.option(
     "--name",
     "service",
-    default="sglang",
-    show_default=True,
-    help="The compose service, the container of the Pod, or the unit.",
+    default="",
+    help="The compose service, the container of the Pod, or the unit. Default: as the launch "
+    "calls it, or sglang.",
 )
 @click.option(
     "--rdma-resource",
@@ -79,11 +80,14 @@ def plan(**options: Any) -> int:
     """
     from preflight.plans.plan_command import PlanRequest, run_plan
 
+    name = options["format_"]
+    if options["as_json"] and name not in ("text", "json"):
+        raise click.UsageError(f"--json is --format json, and --format {name} is given")
     request = PlanRequest(
         launch_words(options),
         options["root"],
         options["timeout_seconds"],
-        options["format_"],
+        "json" if options["as_json"] else name,
         options["service"],
         options["rdma_resource"],
         options["told"],

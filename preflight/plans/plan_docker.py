@@ -7,7 +7,7 @@ from typing import Any
 
 from checks.finding import Kind
 from preflight.plans.plan_environment import variables
-from preflight.plans.plan_formats import Names, Rendering, header
+from preflight.plans.plan_formats import Names, Rendering, header, service_name
 from preflight.plans.plan_limits import ulimits
 from preflight.plans.plan_records import Plan, Request
 
@@ -86,8 +86,10 @@ def compose(plan: Plan, names: Names) -> Rendering:
         notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
     if plan.of(Request.NETWORK):
         notes.append("network_mode: host excludes networks: and ports: of the same service")
-    text: str = yaml.safe_dump({"services": {names.service: service}}, sort_keys=False, width=1000)
-    first = header(plan, "docker compose -f compose.yaml -f FILE up")
+    services = {service_name(plan, names): service}
+    text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
+    own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
+    first = header(plan, f"docker compose -f {own} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
 
 

@@ -11,10 +11,11 @@ from preflight.check.judged_host import judged
 from preflight.host_source import LaunchWords
 from preflight.plans.plan import SYSCTL_FILE, plan
 from preflight.plans.plan_formats import is_ours
-from preflight.plans.plan_launch import is_read
-from preflight.plans.plan_records import TOPICS, Gap, Plan
+from preflight.plans.plan_launch import is_read, main_container
+from preflight.plans.plan_records import TOPICS, Gap, Plan, Workload
 
 if TYPE_CHECKING:
+    from checks.launch_needs import LaunchNeeds
     from preflight.sizing.source_sizing import SourceSizing
 
 
@@ -26,7 +27,26 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
         unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
     elif seen.launch is not None:
         unread = unresolved(seen.launch.sizing)
-    return plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
+    found = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
+    if seen.launch is None or isinstance(seen.launch, Unknown):
+        return found
+    return found._replace(workload=workload_of(seen.launch.needs, seen.launch.sizing))
+
+
+def workload_of(needs: LaunchNeeds, sizing: SourceSizing) -> Workload:
+    """The object and container of a manifest, or the service of a compose file, of the ranks."""
+    container = main_container(needs)
+    if container is None:
+        return Workload()
+    for process in sizing.inputs.processes:
+        if str(process.command.origin) != container.origin or not process.command.wrappers:
+            continue
+        outer = process.command.wrappers[0]
+        if outer[0] == "kubernetes" and len(outer) > 2:
+            return Workload(outer[1].partition("/")[0], outer[-1])
+        if outer[:3] == ("docker", "compose", "up"):
+            return Workload("", outer[-1])
+    return Workload()
 
 
 def unresolved(sizing: SourceSizing) -> list[Gap]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from preflight.check.plain_data import plain
-from preflight.plans.plan_formats import Names, Rendering
 from preflight.plans.plan_records import Plan
 from preflight.program_version import program_version
 
@@ -15,16 +13,16 @@ SCHEMA = "mooncake-preflight/plan/v1"
 Json = dict[str, Any]
 
 
-def json_text(plan: Plan, names: Names) -> Rendering:
-    """The object of ``plan_object``, as text."""
-    return Rendering(json.dumps(plan_object(plan), indent=2))
+def plan_object(plan: Plan, exit_code: int) -> Json:
+    """The whole plan; values are text, as they are written where they are set.
 
-
-def plan_object(plan: Plan) -> Json:
-    """The whole plan; values are text, as they are written where they are set."""
+    exit_code: of the process.
+    """
     return {
         "schema": SCHEMA,
         "version": program_version(),
+        "status": "unknown" if plan.gaps else "known",
+        "exit_code": exit_code,
         "source": plan.source,
         "changes": sum(setting.change for setting in plan.settings),
         "settings": [
@@ -47,4 +45,5 @@ def plan_object(plan: Plan) -> Json:
         "conflicts": list(plan.conflicts),
         "left_out": list(plan.left_out),
         "impossible": list(plan.impossible),
+        "undecided": list(plan.undecided),
     }

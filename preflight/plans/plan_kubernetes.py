@@ -7,11 +7,20 @@ from typing import Any
 from checks.finding import Kind
 from checks.units import GIB, MIB, round_up
 from preflight.plans.plan_environment import variables
-from preflight.plans.plan_formats import Names, Rendering, header
+from preflight.plans.plan_formats import Names, Rendering, header, service_name
 from preflight.plans.plan_limits import ulimits
 from preflight.plans.plan_records import Plan, Request
 
 _SHM_VOLUME = "mooncake-shm"
+# Where the kinds of Kubernetes itself have their pod; kubectl knows how to merge into no others.
+_POD_PATHS: dict[str, tuple[str, ...]] = {
+    "Pod": ("spec",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
+        ("spec", "template", "spec"),
+    ),
+}
 
 
 def kubernetes(plan: Plan, names: Names) -> Rendering:
@@ -19,7 +28,7 @@ def kubernetes(plan: Plan, names: Names) -> Rendering:
     import yaml
 
     kept, removed, notes = variables(plan)
-    container: dict[str, Any] = {"name": names.service}
+    container: dict[str, Any] = {"name": service_name(plan, names)}
     environment: list[dict[str, str]] = []
     for name, value in kept.items():
         if name == "CUDA_VISIBLE_DEVICES":
@@ -48,9 +57,18 @@ def kubernetes(plan: Plan, names: Names) -> Rendering:
         empty = {"medium": "Memory", "sizeLimit": _quantity(shm)}
         pod["volumes"] = [{"name": _SHM_VOLUME, "emptyDir": empty}]
     pod["containers"] = [container]
-    text: str = yaml.safe_dump({"spec": pod}, sort_keys=False, width=1000)
-    first = header(plan, "kubectl patch --type strategic --patch-file FILE")
+    path = _POD_PATHS.get(plan.workload.kind, ("spec",))
+    whole: dict[str, Any] = pod
+    for key in reversed(path):
+        whole = {key: whole}
+    text: str = yaml.safe_dump(whole, sort_keys=False, width=1000)
+    first = header(plan, f"kubectl patch{_local(plan)} --type strategic --patch-file FILE")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_notes(plan, names)))
+
+
+def _local(plan: Plan) -> str:
+    """A running pod takes no other resources or volumes, so the manifest is what is patched."""
+    return f" --local -o yaml -f {plan.source}" if plan.workload.kind in _POD_PATHS else ""
 
 
 def _resources(plan: Plan, names: Names) -> dict[str, str]:
@@ -58,8 +76,10 @@ def _resources(plan: Plan, names: Names) -> dict[str, str]:
     found: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Request.MEMORY):
-        # What is written to an emptyDir in memory counts as the container's.
-        found["memory"] = _quantity(int(setting.wanted) + shm)
+        # What is written to an emptyDir in memory counts as the container's; a limit that the pod
+        # has and that is enough has it counted in.
+        own = setting.now == setting.wanted
+        found["memory"] = _quantity(int(setting.wanted) + (0 if own else shm))
     for setting in plan.of(Request.HUGEPAGES):
         found[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
     gpus = plan.value(Request.GPUS, "gpus")
@@ -89,6 +109,9 @@ def _security_context(plan: Plan) -> dict[str, Any]:
 
 def _notes(plan: Plan, names: Names) -> list[str]:
     notes = []
+    kind = plan.workload.kind
+    if kind and kind not in _POD_PATHS:
+        notes.append(f"kubectl merges nothing into a {kind}: write it where its pod's spec stands")
     if "memlock" in ulimits(plan):
         notes.append(
             "memlock has no field in Kubernetes: a pod has the runtime's (plan --format "

@@ -93,7 +93,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         yield Wish(Kind.SYSCTL, "vm.max_map_count", wanted, now, low, reason)
     if needs is None:
         return
-    container = next((p.container for p in needs.processes if p.container is not None), None)
+    container = main_container(needs)
     if needs.rdma_processes or any(process.uses_uring for process in needs.processes):
         yield from _locking(facts, container)
     yield from _binding(needs, container)
@@ -105,6 +105,13 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
     yield from _shared_memory(needs, facts, container)
     yield from _gpus(needs)
     yield from _amounts(needs, container)
+
+
+def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
+    """The container that a plan is for: a rank's where there is one, not a master's beside it."""
+    inside = [process for process in needs.processes if process.container is not None]
+    inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
+    return inside[0].container if inside else None
 
 
 def _locking(facts: Facts, container: ContainerLimits | None) -> Iterator[Wish]:
@@ -184,10 +191,13 @@ def _shared_memory(
     memory = facts.topic("memory")
     size = memory if isinstance(memory, Unknown) else memory.shm_size_bytes
     now = "" if isinstance(size, Unknown) else str(size)
+    wanted = shm_wanted_bytes(need_bytes)
     if container is not None:
         now = "" if container.shm_bytes is None else str(container.shm_bytes)
-    wanted = str(shm_wanted_bytes(need_bytes))
-    yield Wish(Kind.SHM_SIZE, SHM, wanted, now, False, reason)
+        if container.runtime == "kubernetes" and (container.shm_bytes or 0) >= wanted:
+            return  # the pod's own volume stays, whatever its size
+        wanted = max(wanted, container.shm_bytes or 0)  # what was given more is not lowered
+    yield Wish(Kind.SHM_SIZE, SHM, str(wanted), now, False, reason)
 
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
@@ -220,8 +230,8 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     ranks = sum(1 for process in needs.processes if process.program == "sglang")
     # What a rank's interpreter, torch, NCCL and the loading of weights take is not known before a
     # start: what SGLang itself keeps clear for the system, per rank, is the allowance.
-    wanted = round_up(known + max(1, ranks) * RESERVE_BYTES, GIB)
     now = container.memory_bytes if container is not None else None
+    wanted = max(round_up(known + max(1, ranks) * RESERVE_BYTES, GIB), now or 0)
     text = (
         f"{format_bytes(known)} that the launch maps on regular pages, and "
         f"an allowance of {format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checks.finding import Kind
-from preflight.plans.plan_formats import Names, Rendering, header
+from preflight.plans.plan_formats import DEFAULT_SERVICE, Names, Rendering, header
 from preflight.plans.plan_records import Plan
 
 LIMITS_FILE = "/etc/security/limits.d/90-mooncake.conf"
@@ -57,7 +57,7 @@ def systemd(plan: Plan, names: Names) -> Rendering:
     for unit in unit_limits(plan).values():
         found = {**unit, **found}
     units = ", ".join(unit_limits(plan))
-    path = drop_in(f"{names.service}.service")
+    path = drop_in(f"{names.service or DEFAULT_SERVICE}.service")
     which = f" (and for {units})" if units else ""
     note = f"write it to {path}{which}, then: systemctl daemon-reload, and restart the unit"
     return _unit(plan, path, found, note)

@@ -87,6 +87,17 @@ class Gap(NamedTuple):
     reason: str
 
 
+class Workload(NamedTuple):
+    """Where the launch's own container is written; "" where it is written nowhere.
+
+    kind: Deployment and others of Kubernetes, or "". container: its name there, or the compose
+    service's.
+    """
+
+    kind: str = ""
+    container: str = ""
+
+
 class Plan(NamedTuple):
     """Everything to set; ``settings`` include what is already so, so that a rendering is whole.
 
@@ -94,7 +105,7 @@ class Plan(NamedTuple):
     nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
     different values, which was taken. left_out: variables of the launch that are not shown.
     impossible: why the missing pages cannot be had now, whatever is tried. undecided: what could
-    not be read, and decides whether pages may be taken.
+    not be read, and decides whether pages may be taken. workload: what a patch is merged into.
     """
 
     source: str
@@ -110,6 +121,7 @@ class Plan(NamedTuple):
     impossible: tuple[str, ...]
     undecided: tuple[str, ...]
     context: Context
+    workload: Workload = Workload()
 
     def of(self, *kinds: Kind | Request) -> tuple[Planned, ...]:
         return tuple(setting for setting in self.settings if setting.kind in kinds)

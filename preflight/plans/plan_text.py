@@ -35,6 +35,7 @@ def text(plan: Plan, names: Names) -> Rendering:
         lines += [f"  {_name(setting)}: {_wanted(setting)}" for setting in rest]
     lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
     lines += _listed("cannot be had now", plan.impossible)
+    lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("left out, as their names say that they are secrets", plan.left_out)
     formats = ", ".join(name for name in FORMATS if name != "text")

@@ -76,7 +76,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     if path.endswith(_NR):
         return _pool(entry, int(current), root, writer)
     writer.value(path, before)
-    return Undone(f"{path}: {current} -> {before}", True, True)
+    return Undone(f"{path}: {current or 'nothing'} -> {before or 'nothing'}", True, True)
 
 
 def _still_ours(entry: Entry, current: str) -> bool:

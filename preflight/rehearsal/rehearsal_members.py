@@ -16,7 +16,7 @@ from checks.unknown import Unknown
 from checks.version_text import release_of
 from preflight.launches.launch_processes import Kind
 from preflight.mooncake.launch import Launch, Process
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.rehearsal.rehearsal_records import Member
 from preflight.rehearsal.rehearsal_refusals import is_dropped
 from preflight.sizing.source_sizing import SourceSizing

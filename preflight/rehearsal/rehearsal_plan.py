@@ -13,15 +13,16 @@ from checks.facts import Facts
 from checks.hugetlb_fit import Spot, Stock
 from checks.launch_needs import LaunchNeeds
 from checks.unknown import Unknown
-from preflight.mooncake.allocations import Allocation, Outcome, StockedPools
+from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.mooncake.launch import Launch, Process, StoreClient
-from preflight.mooncake.replay import HOST_POOL, ProcessReplay, replay
+from preflight.mooncake.process_run import HOST_POOL
+from preflight.mooncake.replay import ProcessReplay
 from preflight.rehearsal.rehearsal_library import Library
 from preflight.rehearsal.rehearsal_members import has_no_segment, members_of
 from preflight.rehearsal.rehearsal_records import Member, Plan, Step
 from preflight.rehearsal.rehearsal_refusals import refused_registration, until_refused
 from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
-from preflight.sizing.needs import asked_for
+from preflight.sizing.needs import asked_for, taken_from
 from preflight.sizing.source_gate import Admission
 from preflight.sizing.source_inputs import worst
 from preflight.sizing.source_sizing import SourceSizing
@@ -74,7 +75,7 @@ def plan_members(
     order = _order(members)
     ordered = tuple(members[index] for index in order)
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
-    replayed = _replayed(launch, stock)
+    replayed = taken_from(launch, stock)
     steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
     return Plan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
 
@@ -91,17 +92,6 @@ def _refused(written: SourceSizing, scale: int) -> str:
         if isinstance(admission, Admission) and admission.refused:
             return f"{admission.origin}: ValueError: {admission.refused}"
     return ""
-
-
-def _replayed(
-    launch: Launch, stock: Mapping[Spot, Stock | Unknown]
-) -> tuple[ProcessReplay, ...] | None:
-    pages: dict[Spot, int] = {}
-    for spot, have in stock.items():
-        if isinstance(have, Unknown):
-            return None
-        pages[spot] = have.least_pages
-    return replay(launch, StockedPools(pages))
 
 
 def _order(members: Sequence[Member]) -> list[int]:

@@ -35,6 +35,10 @@ class StoppedError(Exception):
 Look = Callable[[], None]
 
 
+def _no_look() -> None:
+    """Where nothing is to be looked at."""
+
+
 class Running:
     """One process of the rehearsal, its orders, its answers, and what its library wrote."""
 
@@ -83,7 +87,7 @@ class Running:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, order: Mapping[str, Any], limit_seconds: float, look: Look) -> Answer:
+    def ask(self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look) -> Answer:
         """Do one thing. ``look`` is called meanwhile, and raises StoppedError to break it off."""
         self.order(order)
         return self.answer(limit_seconds, look)
@@ -93,7 +97,7 @@ class Running:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
-    def answer(self, limit_seconds: float, look: Look) -> Answer:
+    def answer(self, limit_seconds: float, look: Look = _no_look) -> Answer:
         """What came of the oldest order without an answer."""
         began = time.monotonic()
         while b"\n" not in self._unread:
@@ -110,7 +114,9 @@ class Running:
         answer = json.loads(line)
         return Answer(answer["error"], answer["seconds"])
 
-    def wait_until(self, ready: Callable[[], bool], limit_seconds: float, look: Look) -> Answer:
+    def wait_until(
+        self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
+    ) -> Answer:
         """A program is up once ``ready``, or has failed once it is gone."""
         began = time.monotonic()
         while True:

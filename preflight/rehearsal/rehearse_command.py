@@ -18,8 +18,9 @@ from preflight.rehearsal.rehearsal_answer import Answer, failed_step, judge
 from preflight.rehearsal.rehearsal_library import Library, find_library
 from preflight.rehearsal.rehearsal_memory import others
 from preflight.rehearsal.rehearsal_plan import make_plan
+from preflight.rehearsal.rehearsal_programs import RehearsalError
 from preflight.rehearsal.rehearsal_records import Plan
-from preflight.rehearsal.rehearsal_run import RehearsalError, run
+from preflight.rehearsal.rehearsal_run import run
 from preflight.rehearsal.scaled_launch import scaled_launch
 from preflight.sizing.sizing import judge_inputs
 from preflight.sizing.source_sizing import SourceSizing

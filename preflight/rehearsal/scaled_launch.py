@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.launch import HotCache, Launch, OwnAllocator, Process, StoreClient
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES, SLAB_BYTES, replay
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES, SLAB_BYTES
+from preflight.mooncake.replay import replay
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:

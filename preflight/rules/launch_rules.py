@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from preflight.launches.launch_processes import LaunchProcess, SglangServer
 from preflight.rules import (
+    rules_allocator,
     rules_arguments,
+    rules_ascend,
     rules_devices,
     rules_disaggregation,
     rules_environment,
+    rules_flags,
     rules_hicache,
     rules_memory,
     rules_offload,
@@ -18,6 +21,7 @@ from preflight.rules import (
     rules_registration,
     rules_sharing,
     rules_store,
+    rules_transfer,
     rules_variables,
 )
 from preflight.rules.rules import Finding, Rule, Severity, Versions
@@ -26,6 +30,7 @@ RULE_SETS = (
     rules_arguments.RULES,
     rules_hicache.RULES,
     rules_disaggregation.RULES,
+    rules_transfer.RULES,
     rules_store.RULES,
     rules_sharing.RULES,
     rules_devices.RULES,
@@ -33,6 +38,9 @@ RULE_SETS = (
     rules_variables.RULES,
     rules_offload.RULES,
     rules_processes.RULES,
+    rules_flags.RULES,
+    rules_allocator.RULES,
+    rules_ascend.RULES,
     rules_memory.RULES,
     rules_registration.RULES,
     rules_pinning.RULES,

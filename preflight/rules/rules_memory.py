@@ -115,7 +115,7 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
     Severity.NOTE,
     "an L2 pool on huge pages",
     "SGLang asks for the pool's size in MemAvailable all the same, which huge pages lower",
-    "leave both: the answer gives the counts of huge pages for which SGLang starts",
+    "leave it so: the sizing and check name the counts of huge pages for which SGLang starts",
     "SGLang 0.5.23 mem_cache/pool_host/base.py; SGLang #34972, #39010",
 )
 def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Seen]:
@@ -158,3 +158,21 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
 def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     if server.store is not None and not versions.mooncake.hugepages:
         yield Seen("Mooncake is older than 0.3.8.post1")
+
+
+@RULES.memory(
+    "tenant-unsupported",
+    Severity.FAIL,
+    "a tenant_id with a Mooncake whose setup knows none",
+    "SGLang ends with RuntimeError: The installed Mooncake version does not support tenant_id",
+    "install Mooncake 0.3.12 or newer, or leave tenant_id out",
+    "SGLang 0.5.23 mooncake_store.py setup; setup of Mooncake 0.3.11.post1 and 0.3.12",
+)
+def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if server.store is None or server.store.error or versions.mooncake.tenants:
+        return
+    tenant, standalone = server.store.value("tenant_id"), server.store.value("standalone_storage")
+    named = str(tenant).strip() not in ("", "default", "None")
+    if not isinstance(tenant, Unknown) and standalone is False and named:
+        origin = server.store.settings["tenant_id"].origin
+        yield Seen(f"tenant_id is {tenant!r} ({origin}), and Mooncake is older than 0.3.12")

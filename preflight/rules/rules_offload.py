@@ -11,6 +11,7 @@ from preflight.launches.launch_source import Word
 from preflight.mooncake.mooncake_reading import read_number, read_ratio
 from preflight.mooncake.mooncake_users import place, settings_of, store_clients
 from preflight.mooncake.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, REFUSED, Reader
+from preflight.mooncake.program_flags import flags_of, is_on, read_flags
 from preflight.mooncake.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen, Severity
 
@@ -272,16 +273,10 @@ def _is_on(process: LaunchProcess) -> bool | None:
 
 def _offers_offload(process: LaunchProcess) -> bool | None:
     """Whether a master is started with offload; None where a file or a variable decides it."""
-    found: bool | None = False
-    for word in process.arguments:
-        name, equals, value = word.text.lstrip("-").partition("=")
-        if name == "config_path" or (name == "enable_offload" and word.unresolved):
-            found = None
-        elif name == "enable_offload":
-            return not equals or value.strip().lower() in ("true", "1", "t", "yes", "y")
-        elif name == "noenable_offload":
-            return False
-    return found
+    given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
+    if "config_path" in given and "enable_offload" not in given:
+        return None
+    return is_on(process.arguments, "mooncake_master", "enable_offload")
 
 
 def _has_quota(process: LaunchProcess) -> bool:

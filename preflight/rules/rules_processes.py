@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.mooncake.mooncake_users import place
+from preflight.mooncake.program_flags import is_on
 from preflight.mooncake.store_service_config import KEYS, SERVICE_PORT
 from preflight.rules.rules import RuleSet, Seen, Severity
 
@@ -107,8 +108,8 @@ def _http_port(process: LaunchProcess) -> int | None:
     if process.kind is Kind.METADATA:
         return _number(process, "port")
     if process.kind is Kind.MASTER:
-        on = _flag(process, "enable_http_metadata_server")
-        return _number(process, "http_metadata_server_port") if on in ("", "true", "1") else None
+        on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
+        return _number(process, "http_metadata_server_port") if on else None
     return None
 
 

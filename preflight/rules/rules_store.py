@@ -75,11 +75,16 @@ def store_config_refused(server: SglangServer) -> Iterator[Seen]:
     if store and store.error:
         yield Seen(f"SGLang: {store.error}")
     elif store and store.value("standalone_storage") is False:
-        protocol = store.settings["protocol"]
+        protocol, host = store.settings["protocol"], store.settings["local_hostname"]
         unknown = isinstance(protocol.value, Unknown)
-        if not unknown and str(protocol.value) not in PROTOCOLS:
-            text = f"protocol {protocol.value!r} ({protocol.origin}): setup returns -600"
+        # With auto discovery Mooncake installs what it finds, and looks at no protocol.
+        discovers = "MC_MS_AUTO_DISC" in server.environment
+        if not unknown and not discovers and str(protocol.value) not in PROTOCOLS:
+            text = f"protocol {protocol.value!r} ({protocol.origin}): setup fails after 20 tries"
             yield Seen(f"{text}: unsupported_protocol: write rdma or tcp")
+        if host.value == "":
+            text = f"local_hostname is empty ({host.origin}): setup returns -600"
+            yield Seen(f"{text}: name an address of this host")
 
 
 @RULES.server(

@@ -238,7 +238,7 @@ def no_device_left(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     Severity.WARN,
     "MC_MS_FILTERS beside device names",
     "it counts for automatic discovery alone: a warning in the log, and the named devices are used",
-    "drop one of the two",
+    "drop MC_MS_FILTERS, or the names where it is to choose",
     "Mooncake client_service.cpp InitTransferEngine",
 )
 def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:

@@ -83,7 +83,12 @@ def server_client(
     except ValueError as error:
         return Unknown(f"global_segment_size {size!r}: {error}")
     buffer = offload_buffer_bytes(server.environment) if offload else None
-    return StoreClient(segment, SGLANG_LOCAL_BUFFER_BYTES, kind, buffer)
+    local = SGLANG_LOCAL_BUFFER_BYTES
+    if release.first < (0, 5, 6, 0):
+        # Before, the extra config could ask for another, and it was divided as the segment is.
+        asked = store.local_buffer_bytes
+        local = segment_per_rank(local if asked is None else asked, ranks, release)
+    return StoreClient(segment, local, kind, buffer)
 
 
 def own_allocator(

@@ -12,6 +12,7 @@ from checks.numa import NODES
 from checks.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from checks.unknown import Unknown
 from preflight.mooncake.allocations import Backing
+from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena
 
 # SGLang keeps this much of MemAvailable for the system before it admits an L2 pool
@@ -210,7 +211,7 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
         commands += ["export MC_STORE_USE_HUGEPAGE=1", f"export MC_STORE_HUGEPAGE_SIZE={spelled}"]
     else:
         commands.append("unset MC_STORE_USE_HUGEPAGE MC_STORE_HUGEPAGE_SIZE")
-    commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={_segment_spelling(flags.segment_bytes)}")
+    commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment_text(flags.segment_bytes)}")
     arena = settings.arena_bytes
     used = arena is not None and settings.hugepages and not settings.arena_disabled
     if arena is None or not used or not keep_arena:
@@ -226,8 +227,3 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
         )
     text = "export for the launch"
     return [Recommendation("environment", text, tuple(commands))]
-
-
-def _segment_spelling(size: int) -> str:
-    """What SGLang reads: whole ``gb`` (2^30), else plain bytes."""
-    return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from checks.hugetlb_wanted import HEADROOM
 from checks.launch_needs import Port, Service
 from checks.registration import pinned_bytes, plan_region
 from checks.units import format_bytes, format_page_size
@@ -14,11 +15,11 @@ from preflight.launches.launch_services import ports, services
 from preflight.launches.launch_storage import LIMIT, offload_of, storage
 from preflight.launches.rank_devices import store_devices
 from preflight.mooncake.allocations import Allocation, Backing
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.mooncake.registrations import regions_of
-from preflight.mooncake.replay import REGULAR_PAGE_BYTES
 from preflight.sizing.needs import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
-from preflight.sizing.sizing_inputs import Input
+from preflight.sizing.sizing_records import Input
 
 
 class Need(NamedTuple):
@@ -66,6 +67,16 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
         where = "any node" if spot.node is None else f"node {spot.node}"
         page = format_page_size(spot.page_size_bytes)
         terms = _page_terms(sizing, spot.page_size_bytes, spot.node)
+        kept = sum(
+            a.pages
+            for process in sizing.asked
+            for a in process.allocations
+            if a.backing in ON_HUGE_PAGES
+            and a.page_size_bytes == spot.page_size_bytes
+            and spot.node in (None, a.node)
+        )
+        if pages > kept:
+            terms += f" + {pages - kept} free {HEADROOM}"
         yield Need(f"pages of {page}, {where}", "host", pages, "pages", terms, _inputs(sizing))
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from checks.hugetlb_fit import Spot, Usage
-from preflight.mooncake.allocations import Allocation, Backing, EndlessPools, OnShortage
+from checks.hugetlb_fit import Spot, Stock, Usage
+from checks.unknown import Unknown
+from preflight.mooncake.allocations import (
+    Allocation,
+    Backing,
+    EndlessPools,
+    OnShortage,
+    StockedPools,
+)
 from preflight.mooncake.launch import Launch
-from preflight.mooncake.replay import HOST_POOL, ProcessReplay, replay
+from preflight.mooncake.process_run import HOST_POOL
+from preflight.mooncake.replay import ProcessReplay, replay
 
 ON_HUGE_PAGES = (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 
@@ -15,6 +23,18 @@ ON_HUGE_PAGES = (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
     """Every allocation of ``launch`` when no pool runs short."""
     return replay(launch, EndlessPools())
+
+
+def taken_from(
+    launch: Launch, stock: Mapping[Spot, Stock | Unknown]
+) -> tuple[ProcessReplay, ...] | None:
+    """Every allocation against the least that ``stock`` is; None where a pool is not known."""
+    pages: dict[Spot, int] = {}
+    for spot, have in stock.items():
+        if isinstance(have, Unknown):
+            return None
+        pages[spot] = have.least_pages
+    return replay(launch, StockedPools(pages))
 
 
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:

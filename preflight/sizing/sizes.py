@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from checks.units import GIB
+
 # The largest size that any call in the chain can carry: a signed 64-bit length.
 LARGEST_BYTES = 2**63 - 1
 
@@ -55,3 +57,8 @@ def bare_number(text: str, number: str) -> str:
     return (
         f"{text!r} has no unit: write {number}b for {number} bytes, or {number}gb for {number} GiB"
     )
+
+
+def segment_text(size: int) -> str:
+    """What SGLang since 0.5.4 and the store service read alike: whole ``gb`` (2^30), else bytes."""
+    return f"{size // GIB}gb" if size and size % GIB == 0 else str(size)

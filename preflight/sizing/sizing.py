@@ -13,13 +13,15 @@ from checks.numa import memory_nodes
 from checks.root import Root
 from checks.units import format_page_size
 from checks.unknown import Unknown
-from preflight.mooncake.allocations import Backing, StockedPools
+from preflight.mooncake.allocations import Backing
 from preflight.mooncake.mooncake_versions import Release
-from preflight.mooncake.replay import ProcessReplay, replay
+from preflight.mooncake.replay import ProcessReplay
 from preflight.mooncake.store_environment import Note
 from preflight.sizing.documented_rule import DocumentedRule, documented_rule
-from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot
-from preflight.sizing.sizing_inputs import Flags, SizingInputs, UsageError, gather_inputs
+from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot, taken_from
+from preflight.sizing.sizing_inputs import gather_inputs
+from preflight.sizing.sizing_records import Flags, SizingInputs
+from preflight.usage_error import UsageError
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
 
@@ -93,7 +95,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
     stock = _stock(inputs, host, root, unlimited.needs)
     verdict = judge_fit(usages, stock)
     unused = unused_requests(inputs, asked)
-    taken = _taken(inputs, stock)
+    taken = taken_from(inputs.launch, stock)
     status, reason = _status(inputs, asked, verdict, stock, unused)
     if status == "fails" and not reason:
         reason = _why_it_fails(taken)
@@ -220,17 +222,6 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
         "the processes race for too few pages: an arena that is mapped early, or pages that are "
         "bound to no node, leave a later one without those that it must have"
     )
-
-
-def _taken(
-    inputs: SizingInputs, stock: Mapping[Spot, Stock | Unknown]
-) -> tuple[ProcessReplay, ...] | None:
-    pages: dict[Spot, int] = {}
-    for spot, have in stock.items():
-        if isinstance(have, Unknown):
-            return None
-        pages[spot] = have.least_pages
-    return replay(inputs.launch, StockedPools(pages))
 
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:

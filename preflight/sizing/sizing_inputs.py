@@ -6,9 +6,8 @@ A flag beats the environment, which beats what this host shows, which beats a de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from checks.installed import Installed, installed_mooncake, installed_sglang
 from checks.root import Root
 from checks.units import MIB, format_bytes, format_page_size
 from checks.unknown import Unknown
@@ -20,7 +19,7 @@ from preflight.mooncake.launch import (
     StoreClient,
     StoreSettings,
 )
-from preflight.mooncake.mooncake_versions import NEWEST_KNOWN, Release, newer_than_known, release
+from preflight.mooncake.mooncake_versions import Release
 from preflight.mooncake.placement import (
     RankPlacement,
     binds_ranks,
@@ -29,69 +28,15 @@ from preflight.mooncake.placement import (
     unbound,
 )
 from preflight.mooncake.store_environment import Note, read_store_settings
-from preflight.sglang.sglang_versions import SglangRelease, sglang_release
-from preflight.usage_error import UsageError as UsageError
+from preflight.sizing.chosen_versions import ASSUMED, choose_mooncake, known_sglang
+from preflight.sizing.sizing_records import Flags, Input, SizingInputs
+from preflight.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from preflight.sglang.sglang_versions import SglangRelease
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024
-# How the origin of a version begins that nothing names.
-ASSUMED = "assumed"
-
-
-class Input(NamedTuple):
-    """A value as shown to the user, and where it came from."""
-
-    value: int | str | bool | list[int] | None
-    origin: str
-
-
-class Flags(NamedTuple):
-    """What the command line says; None where it says nothing. Sizes in bytes."""
-
-    tp_size: int
-    hicache_bytes: int
-    segment_bytes: int
-    arena_bytes: int | None = None
-    hugepage_bytes: int | None = None
-    available_bytes: int | None = None
-    pp_size: int = 1
-    dp_size: int = 1
-    local_buffer_bytes: int | None = None
-    segment_scope: str = "instance"
-    protocol: str | None = None
-    nic_nodes: tuple[int, ...] | None = None
-    rank_nodes: tuple[int, ...] | None = None  # empty: the ranks are bound to no node
-    use_hugepage: bool | None = None
-    mooncake_version: str | None = None
-    sglang_version: str | None = None
-
-
-class SizingInputs(NamedTuple):
-    """Everything that a verdict depends on, but the pools themselves.
-
-    flags: as given, or as they would have to be given for the launch that ``source`` names.
-    start_unknown: why it may not start although all is mapped, None for no such reason.
-    """
-
-    flags: Flags
-    launch: Launch
-    nic_nodes_unknown: Unknown | None
-    shown: Mapping[str, Input]
-    notes: tuple[Note, ...]
-    source: str | None = None
-    start_unknown: Unknown | None = None
-
-    @property
-    def ranks(self) -> int:
-        return len(self.launch.processes)
-
-    @property
-    def settings(self) -> StoreSettings:
-        """Those of the first process that asks for huge pages, or of the first; ranks have one."""
-        every = [process.settings for process in self.launch.processes]
-        if not every:  # a master or a router alone maps nothing
-            return StoreSettings(False, self.launch.default_page_bytes)
-        return next((settings for settings in every if settings.hugepages), every[0])
 
 
 class _Reading:
@@ -174,18 +119,11 @@ def _halves_may_overlap(reading: _Reading, launch: Launch) -> Unknown | None:
 
 def _known_sglang(reading: _Reading) -> SglangRelease | None:
     """The SGLang that is named or installed; None where it would have to be assumed."""
-    text, origin = reading.flags.sglang_version, "--sglang-version"
-    if text is None:
-        text, origin = installed_sglang(), "installed here"
-    try:
-        known = None if text is None else sglang_release(text)
-    except ValueError as error:
-        if reading.flags.sglang_version is None:
-            return None
-        raise UsageError(f"--sglang-version {error}") from None
-    if known is not None:
-        reading.shown["sglang_version"] = Input(text, origin)
-    return known
+    known = known_sglang(reading.flags.sglang_version)
+    if known is None:
+        return None
+    release, reading.shown["sglang_version"] = known
+    return release
 
 
 def _ranks(reading: _Reading) -> int:
@@ -226,49 +164,6 @@ def _mooncake(reading: _Reading) -> Release:
     reading.shown["mooncake_version"] = shown
     reading.notes.extend(notes)
     return behaviour
-
-
-def choose_mooncake(
-    given: str | None, installed: Installed | None = None
-) -> tuple[Release, Input, tuple[Note, ...]]:
-    """The release to size for: the one given, else the one installed, else the newest known.
-
-    installed: what a capture's machine has; None for this one. Raises UsageError for a version that
-    cannot be read.
-    """
-    text, origin, notes = given, "--mooncake-version", []
-    found: tuple[tuple[str, str], ...] = ()
-    if text is None:
-        found = installed_mooncake() if installed is None else installed.mooncake
-    if found:
-        distribution, text = found[0]
-        origin = f"{distribution}, {installed_where(installed)}"
-        if len({version for _, version in found}) > 1:
-            several = ", ".join(" ".join(pair) for pair in found)
-            text_ = f"several Mooncakes are installed: {several}"
-            notes.append(Note("mooncake-installed-twice", text_))
-        try:
-            release(text)
-        except ValueError as error:
-            notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
-            text = None
-    if text is None:
-        text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is {installed_where(installed, True)}"
-    try:
-        behaviour = release(text)
-    except ValueError as error:
-        raise UsageError(f"--mooncake-version {error}") from None
-    if newer_than_known(text):
-        newer = f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that was held against"
-        notes.append(Note("mooncake-newer", f"{newer} this model"))
-    return behaviour, Input(text, origin), tuple(notes)
-
-
-def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """The end of an origin: where a version was found, or (``searched``) looked for in vain."""
-    if installed is not None:
-        return "installed where the capture was made"
-    return "installed beside this program" if searched else "installed here"
 
 
 def _protocol(reading: _Reading) -> Protocol:

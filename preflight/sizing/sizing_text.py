@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -11,8 +11,10 @@ from tabulate import tabulate
 from checks.hugetlb_fit import Spot, Stock
 from checks.units import format_bytes, format_page_size
 from checks.unknown import Unknown
+from preflight.cell_widths import cell_widths
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
+from preflight.output import columns
 from preflight.sizing.advice import Recommendation
 from preflight.sizing.comparison import compare_rules
 from preflight.sizing.sizing import Sizing, taken_pages
@@ -22,6 +24,9 @@ if TYPE_CHECKING:  # it comes with a launch alone
 
 Paint = Callable[[str, str], str]
 
+INDENT = 2
+# No cell is broken below this, however narrow the terminal.
+LEAST_CELL = 10
 HEADLINES = {
     "fits": ("FITS", "green", "every mapping that is asked for gets its huge pages"),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
@@ -117,14 +122,37 @@ def _processes(sizing: Sizing) -> str:
     for process in sizing.asked:
         groups.setdefault(process.allocations, []).append(process)
     version = sizing.inputs.shown["mooncake_version"]
-    parts = [f"What is mapped, in order (Mooncake {version.value}, {version.origin})"]
+    head = f"What is mapped, in order (Mooncake {version.value}, {version.origin})"
+    parts = [_wrap(head, "    ", "")]
     for allocations, processes in groups.items():
         rows = [_row(allocation) for allocation in allocations]
         heads = [_names(processes), "size", "from", "pages", "of", "node", "NICs", "if short"]
         right = ("left", "right", "left", "right", "right", "right", "left", "left")
-        table = tabulate(rows, heads, tablefmt="simple", colalign=right, disable_numparse=True)
-        parts.append(_indent(table))
+        if _too_wide([heads, *rows]) and len(heads[0]) > max(len(row[0]) for row in rows):
+            parts.append(_wrap(heads[0], "    ", "  "))
+            heads[0] = "what"
+        parts.append(_table(rows, heads, right, firm=(1, 3, 4, 5, 6, 7)))
     return "\n".join(parts)
+
+
+def _too_wide(lines: list[list[str]]) -> bool:
+    return any(cell_widths(lines, columns() - INDENT, ()))
+
+
+def _table(
+    rows: list[list[str]], heads: list[str], align: Sequence[str], firm: Sequence[int] = ()
+) -> str:
+    """As wide as the terminal; where that is too narrow, words go on in the next line."""
+    limits = cell_widths([heads, *rows], columns() - INDENT, firm, LEAST_CELL, True)
+    table = tabulate(
+        rows,
+        heads,
+        tablefmt="simple",
+        colalign=align,
+        disable_numparse=True,
+        maxcolwidths=limits,
+    )
+    return _indent(table)
 
 
 def _names(processes: list[ProcessReplay]) -> str:
@@ -168,8 +196,7 @@ def _pools(sizing: Sizing) -> str:
         )
     heads = ["all processes", "need", "", "available", "takes"]
     align = ("left", "right", "right", "right", "right")
-    table = tabulate(rows, heads, tablefmt="simple", colalign=align, disable_numparse=True)
-    return _indent(table)
+    return _table(rows, heads, align)
 
 
 def _documented(sizing: Sizing) -> str:
@@ -182,8 +209,7 @@ def _documented(sizing: Sizing) -> str:
     shown = [[name, format_bytes(rank), format_bytes(total)] for name, rank, total in rows]
     heads = ["huge pages", "per rank", "in all"]
     align = ("left", "right", "right")
-    table = tabulate(shown, heads, tablefmt="simple", colalign=align, disable_numparse=True)
-    return f"{_indent(table)}\n{_wrap(compare_rules(sizing), '  ')}"
+    return f"{_table(shown, heads, align)}\n{_wrap(compare_rules(sizing), '  ')}"
 
 
 def _notes(sizing: Sizing) -> str:
@@ -209,8 +235,7 @@ def _inputs(sizing: Sizing) -> str:
         for name, given in sizing.inputs.shown.items()
         if not given.origin.startswith("default") or "_bytes" in name
     ]
-    table = tabulate(rows, ["input", "value", "from"], tablefmt="simple", disable_numparse=True)
-    return _indent(table)
+    return _table(rows, ["input", "value", "from"], ("left", "left", "left"))
 
 
 def _shown(name: str, value: object) -> str:
@@ -224,14 +249,14 @@ def _shown(name: str, value: object) -> str:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    return "\n".join(f"{' ' * INDENT}{line}".rstrip() for line in text.splitlines())
 
 
 def _wrap(text: str, indent: str, first: str | None = None) -> str:
     lead = indent if first is None else first
     return textwrap.fill(
         text,
-        width=100,
+        width=columns(),
         initial_indent=lead,
         subsequent_indent=indent,
         break_long_words=False,

@@ -10,9 +10,10 @@ from checks.unknown import Unknown
 from preflight.launches.written_launch import read_launch, size_written
 from preflight.output import say, say_json
 from preflight.sizing.advice import recommend
+from preflight.sizing.chosen_versions import installed_there
 from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.sizing_json import sizing_object, source_object
-from preflight.sizing.source_inputs import SourceOptions
+from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing
 from preflight.usage_error import NoLaunchError
 
@@ -50,6 +51,7 @@ def run_source(
         request.sglang_version,
         request.model_config,
         request.gpu_bytes,
+        installed_there(launch.reading, root),
     )
     sizing = size_written(launch, options, root)
     if sizing.shown is not None and not sizing.shown.inputs.launch.processes:

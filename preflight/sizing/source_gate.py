@@ -11,7 +11,7 @@ from checks.root import Root
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import SglangServer
 from preflight.mooncake.allocations import OnShortage
-from preflight.mooncake.replay import HOST_POOL
+from preflight.mooncake.process_run import HOST_POOL
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     GateAnswer,

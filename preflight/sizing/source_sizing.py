@@ -8,15 +8,11 @@ from checks.root import Root
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import understand
 from preflight.launches.launch_source import ReadFile, Reading
+from preflight.sizing.chosen_versions import known_sglang
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 from preflight.sizing.source_gate import Admission, admit
-from preflight.sizing.source_inputs import (
-    SourceInputs,
-    SourceOptions,
-    gather_source,
-    given_sglang,
-    worst,
-)
+from preflight.sizing.source_inputs import SourceInputs, gather_source, worst
+from preflight.sizing.source_options import SourceOptions
 
 
 class SourceSizing(NamedTuple):
@@ -45,7 +41,9 @@ def size_source(
 ) -> SourceSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
-    processes = understand(reading.commands, read_file, given_sglang(options))
+    known = known_sglang(options.sglang_version, options.installed)
+    sglang_version = None if known is None else str(known[1].value)
+    processes = understand(reading.commands, read_file, sglang_version)
     default_page = host.hugetlb.default_page_size_bytes
     inputs = gather_source(processes, source, options, root, default_page)
     least = None if isinstance(inputs.least, Unknown) else judge_inputs(inputs.least, host, root)

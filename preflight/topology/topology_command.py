@@ -71,7 +71,7 @@ def topology(request: TopologyRequest) -> Answer:
     try:
         drawn = topology_of(facts, needs)
         views = views_of(facts, needs, engine, host.root if request.measure else None)
-        said = notes(facts, drawn, views)
+        said = notes(facts, needs, drawn, views)
     except TopicUnknownError as missing:
         raise UsageError(f"{missing} (--timeout gives it longer)") from None
     found = tuple(judge(facts, needs, _checks()))

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.facts import Facts
-from checks.hardware_use import physical_gpus
+from checks.hardware_use import physical_gpus, splits_segment
+from checks.launch_needs import LaunchNeeds
 from checks.mooncake_topology import OWN_DISCOVERY, View
 from checks.pci_paths import PathClass
+from checks.subjects import fold_names
 from checks.unknown import Unknown
 from preflight.topology.topology_names import folded
 from preflight.topology.topology_records import Topology
 from preflight.topology.topology_views import MooncakeView
 
 
-def notes(facts: Facts, topology: Topology, views: tuple[MooncakeView, ...]) -> tuple[str, ...]:
+def notes(
+    facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
+) -> tuple[str, ...]:
     """In the order in which they are shown, each once."""
     said = [*_of_host(facts, topology)]
     for view in views:
         said += _of_view(topology, view)
+        said += _of_segments(needs, view)
         said += _left_out(topology, view)
     return tuple(dict.fromkeys(said))
 
@@ -103,7 +108,21 @@ def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) ->
                 f"memory on node {node.node} has no NIC in use there: its transfers take any of "
                 f"{folded(names)}"
             )
-    if len(nodes) > 1 and seen.devices.how not in ("", OWN_DISCOVERY):
+
+
+def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
+    """Whose segment lies on several nodes: a rank that is bound to one may have it there whole."""
+    split: dict[tuple[int, ...], list[str]] = {}
+    for process in needs.processes if needs is not None else ():
+        if process.name in seen.processes and splits_segment(process) is True:
+            assert not isinstance(process.segment_nodes, Unknown)
+            split.setdefault(process.segment_nodes, []).append(process.name)
+    for nodes, names in split.items():
         listed = ", ".join(str(node) for node in sorted(nodes))
         how = seen.devices.how
-        yield f"the devices of {how} sit on nodes {listed}: a segment is split over them"
+        where = "NICs" if how in ("", OWN_DISCOVERY) else f"devices of {how}"
+        yield f"{_named(names)}: the segment is split over nodes {listed}, where the {where} sit"
+
+
+def _named(names: list[str]) -> str:
+    return fold_names(names) if len(names) > 1 else names[0]

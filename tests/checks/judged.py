@@ -6,8 +6,17 @@ from collections.abc import Mapping
 
 from checks.facts import Facts
 from checks.finding import Check, Finding, Judge, Status
-from checks.judging import judge
+from checks.judging import every_check, judge
 from checks.launch_needs import LaunchNeeds
+
+
+def checks_of(*topics: str) -> dict[str, tuple[Check, Judge]]:
+    """The checks whose ids begin with one of ``topics``, by id."""
+    return {
+        check.id: (check, judge_one)
+        for check, judge_one in every_check()
+        if check.id.partition(".")[0] in topics
+    }
 
 
 def judged(declared: tuple[Check, Judge], facts: Facts, needs: LaunchNeeds | None) -> list[Finding]:

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from checks.facts import Facts
 from checks.finding import Finding, Kind, Setting, Status
-from checks.gpu_checks import CHECKS as GPU
 from checks.gpu_facts import CudaAbility, Nvml
-from checks.gpu_memory_checks import CHECKS as GPU_MEMORY
 from checks.launch_needs import LaunchNeeds, RdmaUse
-from checks.pci_checks import CHECKS as PCI
 from checks.reading import read_facts
 from checks.root import Root
 from checks.unknown import Unknown
-from tests.checks.judged import assert_declared, judged
+from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
 from tests.synthetic import (
     GIB,
@@ -33,7 +30,7 @@ from tests.synthetic import (
     varied,
 )
 
-JUDGES = {check.id: (check, judge) for one in (GPU, GPU_MEMORY, PCI) for check, judge in one.checks}
+JUDGES = checks_of("gpu", "pci")
 PREFILL = launch(*ranks(gpu_registered_bytes=Unknown("only a start tells")))
 
 

@@ -11,19 +11,15 @@ from hypothesis import strategies as st
 
 from checks.facts import READERS
 from checks.finding import Status
-from checks.gpu_checks import CHECKS as GPU
-from checks.gpu_memory_checks import CHECKS as GPU_MEMORY
 from checks.judging import judge
-from checks.numa_checks import CHECKS as BINDING
-from checks.numa_placement_checks import CHECKS as PLACEMENT
-from checks.pci_checks import CHECKS as PCI
 from checks.reading import read_facts
 from checks.root import CALLS_FILE
 from checks.tree_root import TreeRoot
+from tests.checks.judged import checks_of
 from tests.checks.ranks import launch, rank
 from tests.synthetic import GIB, PATIENCE_SECONDS, gpu_host, tree_of
 
-CHECKS = [pair for one in (BINDING, PLACEMENT, GPU, GPU_MEMORY, PCI) for pair in one.checks]
+CHECKS = tuple(checks_of("numa", "gpu", "pci").values())
 TOPICS = ("numa", "pci", "gpus", "rdma", "memory", "system")
 NEEDS = launch(*(rank(number, gpu_registered_bytes=GIB) for number in range(2)))
 TREE = tree_of(replace(gpu_host(), gpus=gpu_host().gpus[:2], nics=gpu_host().nics[:2]))

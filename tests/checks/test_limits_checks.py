@@ -8,7 +8,6 @@ import pytest
 
 from checks.finding import Kind, Setting, Status
 from checks.launch_needs import ContainerLimits
-from checks.limits_checks import CHECKS
 from checks.runtime_limits import Daemon, Limit, UnitLimit
 from checks.units import MIB
 from checks.unknown import Unknown
@@ -18,13 +17,6 @@ from tests.checks.test_limits_memlock import docker, found, one, unit
 UNREADABLE = Unknown("/proc/self/status: Permission denied")
 ROOT = {"euid": 0, "effective_capabilities": IPC_LOCK}
 UNLIMITED = Setting(Kind.ULIMIT, "memlock", "unlimited", str(8 * MIB))
-
-
-def test_every_id_is_kebab_case_and_once() -> None:
-    """Ids are stable names: topic.what."""
-    ids = [check.id for check, _ in CHECKS.checks]
-    assert len(set(ids)) == len(ids)
-    assert all(id_.replace("-", "").replace(".", "", 1).isalpha() for id_ in ids)
 
 
 # -- memlock.user-namespace ------------------------------------------------------------------------

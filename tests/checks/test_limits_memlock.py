@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.finding import Finding, Kind, Status
-from checks.judging import judge
+from checks.judging import every_check, judge
 from checks.launch_needs import ContainerLimits, LaunchNeeds, RdmaUse, Region
-from checks.limits_checks import CHECKS
 from checks.memlock import QUEUES_PER_NIC_BYTES, demand, through_peermem
 from checks.runtime_limits import Daemon, Limit, PamLimit, UnitLimit
 from checks.subjects import fold_names
@@ -33,7 +32,7 @@ UNREADABLE = Unknown("/proc/self/limits: Permission denied")
 
 def found(id_: str, needs: LaunchNeeds | None, *arguments: Any, **topics: Any) -> list[Finding]:
     """What one check says, held against what it declares."""
-    chosen = [pair for pair in CHECKS.checks if pair[0].id == id_]
+    chosen = [pair for pair in every_check() if pair[0].id == id_]
     findings = judge(facts(*arguments, **topics), needs, chosen)
     declared = {status for status, _ in chosen[0][0].outcomes}
     for finding in findings:

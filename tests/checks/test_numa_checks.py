@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from checks.facts import Facts
 from checks.finding import Finding, Kind, Setting, Status
 from checks.launch_needs import ContainerLimits, LaunchNeeds, RdmaUse
-from checks.numa_checks import CHECKS as BINDING
 from checks.numa_facts import MemoryPolicy
-from checks.numa_placement_checks import CHECKS as PLACEMENT
 from checks.reading import read_facts
 from checks.root import Root
 from checks.unknown import Unknown
-from tests.checks.judged import assert_declared, judged
+from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
 from tests.synthetic import (
     GIB,
@@ -33,7 +31,7 @@ from tests.synthetic import (
     varied,
 )
 
-JUDGES = {check.id: (check, judge) for one in (BINDING, PLACEMENT) for check, judge in one.checks}
+JUDGES = checks_of("numa")
 REFUSED = MemoryPolicy(0, errno.EPERM, errno.EPERM)
 DOCKERS = MemoryPolicy(errno.EPERM, errno.EPERM, errno.EPERM)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from preflight.fleet.fleet_html import fleet_page
 from preflight.fleet.fleet_json import fleet_object
 from preflight.fleet.fleet_records import Fleet, NodeRow, Trouble, Unread, Unusable
-from preflight.fleet.fleet_text import facts_text, fleet_text
+from preflight.fleet.fleet_text import fleet_text
+from preflight.fleet.fleet_words import facts_text
 from preflight.fleet.merge_command import merge
 from preflight.fleet.merge_reading import Reading
 from preflight.fleet.merge_sources import Text

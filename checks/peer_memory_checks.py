@@ -52,7 +52,8 @@ ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
             (Status.UNKNOWN, "modules, or whether the GPU can do dma-buf, are not known"),
             (Status.SKIP, "no launch was given, or the GPUs are not NVIDIA's"),
         ),
-        remedy="Load nvidia_peermem; or set WITH_NVIDIA_PEERMEM=0 with the open kernel module.",
+        remedy="modprobe nvidia_peermem, for a container too on its host; or set "
+        "WITH_NVIDIA_PEERMEM=0 with the open kernel module.",
         source="Mooncake rdma_context.cpp exportDmabuf, environ.cpp; Mooncake #351, #3538; SGLang "
         "#6193",
         topics=("gpus", "system"),

@@ -1,0 +1,143 @@
+"""Programs that start others in a way of their own: srun, ssh, uv run, docker exec, an entrypoint.
+
+Their options are not read one by one. What is looked for behind them is the start of something that
+is read here, and what they do to its environment is told rather than guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from preflight.launches.launch_source import SourceNote, Word, brief
+
+
+class Launched(NamedTuple):
+    """What a launcher starts.
+
+    start: where it begins. script: whether that is a text for a shell. module: whether it is what
+    Python takes (``-m sglang.launch_server``), without Python in front. elsewhere: whether it has
+    the environment of another place, not the caller's. settings: ``-e NAME=value`` of the launcher.
+    """
+
+    start: int
+    script: bool
+    module: bool
+    elsewhere: bool
+    settings: tuple[tuple[str, Word], ...]
+    note: SourceNote | None
+
+
+# Beside the caller, in its environment, once: Python's own managers, profilers, guards.
+_HERE = frozenset(
+    "accelerate catchsegv conda coverage flock gdb hatch ip ltrace mamba micromamba ncu nsenter "
+    "nsys pdm perf pipenv pixi poetry prlimit py-spy rye screen script setpriv setuidgid strace "
+    "su-exec tmux unshare uv uvx valgrind watch xvfb-run".split()
+)
+# What each of these changes, which a launch does not show.
+_TOLD = {
+    "doas": "which variables it keeps",
+    "runuser": "which variables it keeps",
+    "su": "which variables it keeps",
+    "mpiexec": "how many it starts, and where",
+    "mpirun": "how many it starts, and where",
+    "parallel": "how many it starts, and where",
+    "prun": "how many it starts, and where",
+    "srun": "how many it starts, where, and under which limits",
+    "systemd-run": "the limits and the environment of the unit",
+    "torchrun": "how many it starts",
+    "xargs": "how many it starts, and their last arguments",
+    "apptainer": "what the container brings along",
+    "enroot": "what the container brings along",
+    "singularity": "what the container brings along",
+}
+_ELSEWHERE = {
+    "kubectl": "the environment of the pod",
+    "oc": "the environment of the pod",
+    "pdsh": "the environment of the other hosts",
+    "ray": "the environment of the cluster",
+    "ssh": "the environment of the other host",
+}
+_ENGINES = ("docker", "nerdctl", "podman")
+LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_ENGINES)
+# A script that is given a program: the entrypoint of an image, or one's own wrapper.
+_ENTRYPOINT = re.compile(r"\.sh$|entrypoint")
+_MODULE = re.compile(r"(sglang|sglang_router|mooncake)\.\w+|dynamo\.sglang")
+_PROGRAM = re.compile(r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+")
+_SCRIPT = re.compile(r"\s-m\s+(sglang|mooncake)|mooncake_(master|client)|\bsglang\s+serve\s")
+# What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
+_ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
+# Names of the shell's own, which here are a launcher's: docker exec.
+_BUILTINS = frozenset(("builtin", "command", "exec", "time"))
+# Programs that name others, and start none.
+_TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split())
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+
+
+def is_launcher(program: str) -> bool:
+    """True for a program, without its folder, behind whose own words another one may stand."""
+    return program in LAUNCHERS or _ENTRYPOINT.search(program) is not None
+
+
+def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -> Launched | None:
+    """What the launcher at ``first`` starts; None where nothing is seen that is read here.
+
+    begins: tells a wrapper, a shell or a container engine by its name.
+    """
+    name = words[first].text.rpartition("/")[2]
+    if name in _ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
+        return None
+    start, script, module = first + 1, False, False
+    while start < len(words):
+        text = words[start].text
+        program = text.rpartition("/")[2]
+        following = words[start + 1].text if start + 1 < len(words) else ""
+        module = text == "-m" and _MODULE.fullmatch(following) is not None
+        script = " " in text.strip() and _SCRIPT.search(text) is not None
+        if program in _TALKS:
+            return None
+        named = begins(program) and bool(following) and program not in _BUILTINS
+        named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
+        named = named or _PROGRAM.fullmatch(program) is not None
+        if module or script or named or (program == "sglang" and following == "serve"):
+            break
+        start += 1
+    else:
+        return None
+    elsewhere = name in _ELSEWHERE or name in _ENGINES
+    return Launched(
+        start, script, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
+    )
+
+
+def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
+    found: list[tuple[str, Word]] = []
+    before = ""
+    for word in words:
+        text = word.text.removeprefix("--env=")
+        if (text != word.text or before in ("-e", "--env", "-x")) and _SETTING.match(text):
+            variable, _, value = text.partition("=")
+            found.append((variable, word._replace(text=value)))
+        before = word.text
+    return tuple(found)
+
+
+def _note(word: Word, name: str) -> SourceNote | None:
+    if name in _HERE:
+        return None
+    if name in _TOLD:
+        said = (
+            f"{name} stands in front: read as if it started one process here, in this environment; "
+            f"not seen is {_TOLD[name]}"
+        )
+        return SourceNote("launcher", said, word.origin)
+    if name in _ELSEWHERE or name in _ENGINES:
+        where = _ELSEWHERE.get(name, "the environment of the container")
+        said = (
+            f"{name} stands in front: {where} is not seen here, and none is assumed; put the "
+            "settings that count in front of the program, as env NAME=value program"
+        )
+        return SourceNote("launcher", said, word.origin)
+    said = f"{brief(word.text)} stands in front: it is not read, nor what it sets for the program"
+    return SourceNote("script-not-read", said, word.origin)

@@ -1,0 +1,193 @@
+"""Where the pods of a Kubernetes object stand: its own kinds, and those of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from preflight.launches.documents import Node
+
+
+class Pod(NamedTuple):
+    """What one pod of an object is made from.
+
+    spec: the pod's. role: what the object calls it, outermost first. given: variables that the
+    operator puts in front of the containers' own; None for one whose value is not known. open:
+    whether an operator may set more of them.
+    """
+
+    spec: Node
+    role: tuple[str, ...] = ()
+    given: Mapping[str, str | None] = {}
+    open: bool = False
+
+
+# Where the pods of the kinds of Kubernetes itself stand.
+_PODS: dict[str, tuple[str, ...]] = {
+    "Pod": ("spec",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
+        ("spec", "template", "spec"),
+    ),
+}
+# Lists that a strategic merge patch merges item by item, and what tells the items apart
+# (patchMergeKey in k8s.io/api/core/v1). Any other list is replaced.
+_MERGE_KEYS = {
+    "containers": "name",
+    "env": "name",
+    "ephemeralContainers": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "ports": "containerPort",
+    "volumeDevices": "devicePath",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+# What leader and workers of a group find in their environment: the leader's address, how many pods
+# there are, and which one this is.
+_LWS = ("LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX")
+_RBG = ("RBG_LWP_LEADER_ADDRESS", "RBG_LWP_GROUP_SIZE", "RBG_LWP_WORKER_INDEX")
+# Patches of a group's template (sgl-project/rbg api/workloads/v1alpha2, and v1alpha1).
+_PATCHES = {
+    "leader": ("leaderTemplatePatch", "patchLeaderTemplate"),
+    "worker": ("workerTemplatePatch", "patchWorkerTemplate"),
+}
+# Keys of a role below which no pod stands: templates that roles name, containers put into pods.
+_APART = ("engineRuntimes", "roleTemplates")
+
+
+def pods(item: Node) -> Iterator[Pod]:
+    """The pods of one object; none of a kind that starts no process."""
+    kind = item.at("kind").text or ""
+    spec = item.at(*_PODS.get(kind, ("",)))
+    if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
+        yield Pod(spec)
+    elif kind == "LeaderWorkerSet":
+        yield from _leader_worker_set(item.at("spec", "leaderWorkerTemplate"))
+    elif kind != "CustomResourceDefinition":
+        templates = {
+            node.at("name").text or "": node.at("template") for node in _role_templates(item)
+        }
+        yield from _walk(item.at("spec"), (), templates)
+
+
+def _leader_worker_set(template: Node) -> Iterator[Pod]:
+    """The leader, from the workers' template where it has none, and the workers if there are."""
+    size = template.at("size").text or "1"
+    leader = template.at("leaderTemplate", "spec")
+    worker = template.at("workerTemplate", "spec")
+    yield Pod(leader if leader.fields else worker, (), _numbered(_LWS, size, "0"))
+    if size != "1":
+        yield Pod(worker, ("worker",), _numbered(_LWS, size, None))
+
+
+def _numbered(
+    names: tuple[str, str, str], size: str | None, index: str | None
+) -> dict[str, str | None]:
+    return dict(zip(names, (None, size, index), strict=True))
+
+
+def _role_templates(item: Node) -> list[Node]:
+    """Templates that roles refer to by name, those of a set of groups as well."""
+    return [
+        *item.at("spec", "roleTemplates").items,
+        *item.at("spec", "template", "roleTemplates").items,
+        *item.at("spec", "groupTemplate", "spec", "roleTemplates").items,
+    ]
+
+
+def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
+    """Pods anywhere below a node: whatever has containers is one."""
+    pattern, replaced = node.at("leaderWorkerPattern"), node.at("leaderWorkerSet")
+    if node.at("containers").items:
+        yield Pod(node, role, open=True)
+    elif node.at("mainContainer").fields:  # Dynamo's extraPodSpec
+        main = node.at("mainContainer")
+        spec = Node({**node.fields, "containers": Node([main], main.line)}, node.line)
+        yield Pod(spec, role, open=True)
+    elif pattern.fields:
+        yield from _group(_template(pattern, templates), pattern, role, _RBG)
+    elif replaced.fields:
+        yield from _group(_template(node, templates), replaced, role, _LWS)
+    elif node.at("templateRef").fields:
+        yield Pod(_template(node, templates).at("spec"), role, open=True)
+    else:
+        for key, inner in node.fields.items():
+            if key not in _APART:
+                yield from _walk(inner, role, templates)
+        for inner in node.items:
+            name = inner.at("name").text
+            yield from _walk(inner, (*role, name) if name else role, templates)
+
+
+def _template(node: Node, templates: Mapping[str, Node]) -> Node:
+    """A pod template that is written in place, or one that is named and patched."""
+    reference = node.at("templateRef")
+    if not reference.fields:
+        return node.at("template")
+    template = templates.get(reference.at("name").text or "", Node(None))
+    patch = reference.at("patch")
+    return merged(template, patch if patch.fields else node.at("templatePatch"))
+
+
+def _group(
+    template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
+) -> Iterator[Pod]:
+    """The leader and the workers of a role, each with its own patch."""
+    size = group.at("size").text or "1"
+    for which, keys in _PATCHES.items():
+        if which == "worker" and size == "1":
+            continue
+        whole = template
+        for key in keys:
+            whole = merged(whole, group.at(key))
+        index = "0" if which == "leader" else None
+        yield Pod(whole.at("spec"), (*role, which), _numbered(names, size, index), open=True)
+
+
+def merged(base: Node, patch: Node, key: str = "") -> Node:
+    """A strategic merge patch as the API machinery applies it to a pod template.
+
+    The items of a patch come first, and those that it does not name keep their order among
+    themselves: a variable that a patch adds stands in front of those of the template.
+    """
+    if patch.fields:
+        if patch.at("$patch").text == "replace":
+            kept = {name: node for name, node in patch.fields.items() if name != "$patch"}
+            return Node(kept, patch.line)
+        fields = dict(base.fields)
+        for name, node in patch.fields.items():
+            if node.value is None:
+                fields.pop(name, None)
+            else:
+                fields[name] = merged(fields.get(name, Node(None)), node, name)
+        return Node(fields, patch.line or base.line)
+    if patch.value is None:
+        return base
+    merge_key = _MERGE_KEYS.get(key)
+    if merge_key is None or not patch.items:
+        return patch
+    return Node(_merged_items(base.items, patch.items, merge_key), patch.line)
+
+
+def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[Node]:
+    names = [node.at(merge_key).text for node in base]
+    deleted = {node.at(merge_key).text for node in patch if node.at("$patch").text == "delete"}
+    named = [node for node in patch if "$patch" not in node.fields]
+    if any(node.at("$patch").text == "replace" for node in patch):
+        return named
+    changed = [
+        (merged(base[names.index(name)], node) if name in names else node, name)
+        for node in named
+        for name in (node.at(merge_key).text,)
+    ]
+    touched = {name for _, name in changed} | deleted
+    left = [(node, name) for node, name in zip(base, names, strict=True) if name not in touched]
+    found: list[Node] = []
+    while left and changed:
+        other = changed[0][1]
+        first = other in names and names.index(left[0][1]) < names.index(other)
+        found.append((left if first else changed).pop(0)[0])
+    return found + [node for node, _ in (*left, *changed)]

@@ -1,0 +1,319 @@
+"""One process on its way through its allocations, against pools that may run short.
+
+1. host pools (SGLang's L2): one memfd each, or one anonymous mapping where SGLang's own allocator
+   takes them, which does without huge pages when there are none;
+2. per store client: hot cache, local buffer, global segment, SSD offload buffer. The first of
+   local buffer and segment to be mapped directly creates the arena, once per process; both then
+   come from it while they fit (a bump pointer), and are mapped on their own otherwise.
+
+Source: Mooncake ``mooncake-store/src`` 0.3.8 to 0.3.14 (``shm_helper.cpp``, ``utils.cpp``,
+``mmap_arena.cpp``, ``real_client.cpp``, ``client_buffer_allocation.cpp``, ``local_hot_cache.cpp``,
+``aligned_client_buffer.cpp``), SGLang ``mem_cache/storage/mmap/mmap_allocator.py`` 0.5.23; held
+against the real library by ``tests/real``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.units import GIB, KIB, MIB, TIB, format_page_size, round_up
+from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
+from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
+from preflight.mooncake.mooncake_versions import NumaSegments
+
+# What an allocation of L2 is called.
+HOST_POOL = "L2 host pool"
+OFFLOAD_BUFFER = "SSD offload buffer"
+REGULAR_PAGE_BYTES = 4 * KIB
+# facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
+SLAB_BYTES = 16 * MIB
+# MmapArena::kMinAlignment, which is also the local buffer's alignment.
+ARENA_ALIGNMENT_BYTES = 64
+# What glibc's malloc aligns memory to: a mapping of its own begins with a header of as much.
+MALLOC_ALIGNMENT_BYTES = 16
+# The arena rounds its pool to 2 MiB whatever the page size, up to 0.3.13 (mmap_arena.cpp).
+ARENA_ROUNDING_BYTES = 2 * MIB
+# What a process can map at all: the lower half of 48 address bits.
+ADDRESS_SPACE_BYTES = 128 * TIB
+# The hot cache's table of blocks, a pointer each: more than this no host has.
+_BLOCK_POINTER_BYTES, _MOST_TABLE_BYTES = 8, TIB
+# SGLang's words where its own allocator finds no huge pages (mmap_allocator.py, alloc_mmap).
+_NO_OWN_PAGES = (
+    "Hugepage mmap via libc failed ([Errno 12] Cannot allocate memory); falling back to plain "
+    "mmap. SGLANG_HUGEPAGE_SIZE={size} will be ignored."
+)
+_SGLANG_SPELLING = {2 * MIB: "2MB", GIB: "1GB"}
+
+
+class _Arena:
+    """Mooncake's bump allocator over one mapping."""
+
+    def __init__(self, pool_bytes: int) -> None:
+        self._pool_bytes = pool_bytes
+        self.cursor_bytes = 0
+
+    def place(self, size: int, alignment: int) -> bool:
+        # The offset is aligned as well as the size, and the padding counts.
+        end = round_up(self.cursor_bytes, alignment) + round_up(size, alignment)
+        if end > self._pool_bytes:
+            return False
+        self.cursor_bytes = end
+        return True
+
+
+class ProcessRun:
+    """One process on its way through its allocations."""
+
+    def __init__(
+        self, process: Process, launch: Launch, pools: Pools, offload_folders: set[str]
+    ) -> None:
+        self.process = process
+        self.arena: _Arena | None = None
+        self.done: list[Allocation] = []
+        self.host_pools_left = len(process.host_pools_bytes)
+        self._launch = launch
+        self._pools = pools
+        self._offload_folders = offload_folders  # those that a client of the launch holds
+        self._hugepages = process.settings.hugepages and launch.release.hugepages
+        self._page_bytes = process.settings.hugepage_bytes
+        self._arena_tried = False
+
+    def steps(self) -> Iterator[Allocation]:
+        registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
+        # A rank without a segment hands whole shared memories to the process that has it.
+        whole = any(client.dummy for client in self.process.clients)
+        whole = whole or self._launch.release.registers_whole_pool
+        split = self.process.split_pools
+        for number, size in enumerate(self.process.host_pools_bytes):
+            for mapped in self._host_pool(size, registered):
+                if number < len(split) and split[number]:
+                    mapped = mapped._replace(handed=Handed.HALVES)
+                elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
+                    mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
+                yield mapped
+        for client in self.process.clients:
+            yield from self._dummy_client(client) if client.dummy else self._client(client)
+
+    def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
+        what, own = HOST_POOL, self.process.own_allocator
+        if own is not None and own.hugepage_bytes is not None:
+            page = own.hugepage_bytes
+            error = _NO_OWN_PAGES.format(size=_SGLANG_SPELLING.get(page, page))
+            backing, falls_back = Backing.HUGETLB, OnShortage.FALLS_BACK
+            mapped = self._map(what, size, backing, registered, falls_back, error, page)
+            self.host_pools_left -= mapped.outcome is Outcome.TAKEN
+            yield mapped
+            if mapped.outcome is Outcome.TAKEN:
+                return
+        self.host_pools_left -= 1
+        if own is not None:
+            yield _regular(what, size, registered)
+        else:
+            yield self._shared_memory(what, size, registered)
+
+    def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
+        # The process that owns the segment registers this buffer, on its own NICs.
+        if client.local_buffer_bytes:
+            registered = client.protocol is Protocol.RDMA
+            mapped = self._shared_memory("local buffer", client.local_buffer_bytes, registered)
+            yield mapped._replace(handed=Handed.WHOLE_PAGES)
+
+    def _client(self, client: StoreClient) -> Iterator[Allocation]:
+        registered = client.protocol is Protocol.RDMA
+        yield from self._hot_cache(registered)
+        yield from self._local_buffer(client.local_buffer_bytes, registered)
+        yield from self._segment(client)
+        if client.offload_buffer_bytes is not None:
+            yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
+
+    def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
+        mapped = _regular(OFFLOAD_BUFFER, size, registered)
+        if not 0 < size < ADDRESS_SPACE_BYTES:
+            why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
+            return _failed(mapped._replace(bytes=max(0, size)), why)
+        folder = client.offload_folder
+        if folder and folder in self._offload_folders and self._launch.release.locks_offload_folder:
+            return _failed(mapped, f"setup returns -1101: another client offloads to {folder}")
+        self._offload_folders.add(folder)
+        return mapped
+
+    def _shared_memory(self, what: str, size: int, registered: bool) -> Allocation:
+        if not size:
+            error = "RuntimeError: Failed to map shared memory: Invalid argument"
+            return _failed(_regular(what, size, registered), error)
+        if not self._hugepages:
+            return _regular(what, size, registered)
+        page = self._page_bytes
+        mapped = round_up(size, page)
+        error = self._launch.release.no_host_pool.format(
+            page=format_page_size(page).replace(" ", "").replace("i", ""),
+            size=mapped,
+            pages=mapped // page,
+        )
+        return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
+
+    def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
+        cache = self.process.settings.hot_cache
+        size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
+        if cache is None or not size:
+            return
+        registered = registered and self._launch.release.registers_hot_cache
+        if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
+            error = "setup raises MemoryError: std::bad_alloc"
+            yield _failed(_onheap("hot cache", size, registered, MALLOC_ALIGNMENT_BYTES), error)
+            return
+        if not (cache.shared_memory and self._hugepages):
+            alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES
+            yield _onheap("hot cache", size, registered, alignment)
+            return
+        error = "Local hot cache creation failed: no blocks allocated"
+        yield self._map(
+            "hot cache", size, Backing.MEMFD_HUGETLB, registered, OnShortage.FALLS_BACK, error
+        )
+
+    def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
+        if not size:
+            return
+        if not self._hugepages:
+            yield _onheap("local buffer", size, registered, ARENA_ALIGNMENT_BYTES)
+            return
+        error = self._launch.release.no_local_buffer
+        yield from self._direct("local buffer", size, ARENA_ALIGNMENT_BYTES, registered, error)
+
+    def _segment(self, client: StoreClient) -> Iterator[Allocation]:
+        for mapped in self._mapped_segment(client):
+            on_huge_pages = mapped.backing is not Backing.REGULAR
+            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
+
+    def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
+        what, size = "global segment", client.segment_bytes
+        registered = client.protocol is Protocol.RDMA
+        nodes = self._segment_nodes(client)
+        if not size:
+            return
+        if len(nodes) > 1:
+            yield from self._numa_segment(what, size, nodes)
+        elif self._hugepages:
+            error = "setup returns -600: Failed to allocate segment memory"
+            if registered:
+                # Over RDMA the pages are touched after the mapping is granted: seen with two ranks
+                # that start together on one short node.
+                error += " (or a bus error, where another rank takes the pages meanwhile)"
+            yield from self._direct(what, size, self._page_bytes, registered, error)
+        elif size >= SLAB_BYTES:
+            yield _regular(what, size, registered)
+        else:
+            error = "setup returns -600: a segment on regular pages is at least 16 MiB"
+            yield _failed(_regular(what, size, registered), error)
+
+    def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
+        """The nodes over which the segment is split; fewer than two: it is not."""
+        release = self._launch.release
+        if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
+            return ()
+        nodes = self._launch.nic_nodes if client.nic_nodes is None else client.nic_nodes
+        if release.numa_segments_stay_bound and self.process.node is not None:
+            return tuple(node for node in nodes if node == self.process.node)
+        return nodes
+
+    def _numa_segment(self, what: str, size: int, nodes: tuple[int, ...]) -> Iterator[Allocation]:
+        """One mapping, an equal share bound to each node; never from the arena."""
+        if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
+            share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
+            for node in nodes:
+                yield _regular(what, share, True, node)
+            return
+        page = self._page_bytes
+        share = round_up(size, page * len(nodes)) // len(nodes)
+        # The kernel grants the mapping on what the process may use in all, before any share is
+        # bound: a node that is short shows only when a page is touched there, as a bus error.
+        granted = self._pools.grants(page, share // page * len(nodes), self.process.node)
+        for node in nodes:
+            asked = Allocation(
+                what,
+                share,
+                Backing.HUGETLB,
+                page,
+                share // page,
+                node,
+                True,
+                OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
+            )
+            if granted and self._pools.take(page, share // page, node):
+                yield asked
+                continue
+            bus_error = "SIGBUS (exit code 135) while the segment is touched"
+            yield _failed(asked, bus_error if granted else "setup returns -600: mmap failed")
+            return
+
+    def _direct(
+        self, what: str, size: int, alignment: int, registered: bool, error: str
+    ) -> Iterator[Allocation]:
+        """``allocate_buffer_mmap_memory``: from the arena, else a mapping of its own."""
+        yield from self._create_arena()
+        if self.arena and self.arena.place(size, alignment):
+            page, node = self._page_bytes, self.process.node
+            falls_back = OnShortage.FALLS_BACK
+            yield Allocation(what, size, Backing.ARENA, page, 0, node, registered, falls_back)
+        else:
+            yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
+
+    def _create_arena(self) -> Iterator[Allocation]:
+        settings, release = self.process.settings, self._launch.release
+        size = settings.arena_bytes
+        if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
+            return
+        self._arena_tried = True  # once per process, whether it succeeds or not
+        if release.arena_in_store_pages:
+            page, pool_bytes = self._page_bytes, round_up(size, self._page_bytes)
+        else:
+            page = self._launch.default_page_bytes
+            pool_bytes = round_up(size, ARENA_ROUNDING_BYTES)
+        error = "Arena hugepage mmap failed; falling back to traditional mmap()"
+        mapped = self._map(
+            "arena", pool_bytes, Backing.HUGETLB, False, OnShortage.FALLS_BACK, error, page
+        )
+        if mapped.outcome is Outcome.TAKEN:
+            self.arena = _Arena(pool_bytes)
+        yield mapped
+
+    def _map(
+        self,
+        what: str,
+        size: int,
+        backing: Backing,
+        registered: bool,
+        on_shortage: OnShortage,
+        error: str,
+        page_size_bytes: int = 0,
+    ) -> Allocation:
+        """A mapping of huge pages, bound to where the process is bound."""
+        page = page_size_bytes or self._page_bytes
+        pages, node = round_up(size, page) // page, self.process.node
+        asked = Allocation(what, size, backing, page, pages, node, registered, on_shortage)
+        return asked if self._pools.take(page, pages, node) else _failed(asked, error)
+
+
+def heap(process: Process) -> tuple[Allocation, ...]:
+    if not process.metadata_bytes:
+        return ()
+    return (_regular("PD metadata", process.metadata_bytes, process.metadata_registered),)
+
+
+def _regular(what: str, size: int, registered: bool, node: int | None = None) -> Allocation:
+    page = REGULAR_PAGE_BYTES
+    pages, fails = round_up(size, page) // page, OnShortage.FAILS
+    return Allocation(what, size, Backing.REGULAR, page, pages, node, registered, fails)
+
+
+def _onheap(what: str, size: int, registered: bool, alignment_bytes: int) -> Allocation:
+    """Memory of malloc or aligned_alloc, which begins at a multiple of that inside a page."""
+    offset = REGULAR_PAGE_BYTES - alignment_bytes
+    return _regular(what, size, registered)._replace(offset_bytes=offset)
+
+
+def _failed(asked: Allocation, error: str) -> Allocation:
+    """``asked``, when its pages are not there."""
+    fell_back = asked.on_shortage is OnShortage.FALLS_BACK
+    outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
+    return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)

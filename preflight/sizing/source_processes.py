@@ -1,0 +1,179 @@
+"""One process of a launch as it was written: what its ranks map, at either bound of L2."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.cgroup_memory import memory_headroom
+from checks.meminfo import read_meminfo
+from checks.root import Root
+from checks.unknown import Unknown
+from preflight.launches.launch_processes import LaunchProcess, SglangServer
+from preflight.mooncake.client_nics import ClientNics
+from preflight.mooncake.launch import Process, StoreClient
+from preflight.mooncake.mooncake_versions import Release
+from preflight.mooncake.offload_client import offloading
+from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
+from preflight.mooncake.store_environment import Note, read_store_settings
+from preflight.sglang.admission_gate import HostMemory
+from preflight.sglang.pd_metadata import pd_metadata
+from preflight.sglang.server_launch import (
+    own_allocator,
+    plain_environment,
+    server_client,
+    server_processes,
+)
+from preflight.sglang.server_model import Models
+from preflight.sglang.server_pools import Hardware, ServerMemory, server_memory
+from preflight.sglang.server_ranks import Ranks, server_ranks
+from preflight.sglang.sglang_versions import SglangRelease
+from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
+from preflight.sizing.sizing_inputs import MOST_RANKS, given_ranks
+from preflight.sizing.source_options import SourceOptions
+from preflight.usage_error import UsageError
+
+
+class Shared(NamedTuple):
+    """What of the command line and the host every process shares."""
+
+    options: SourceOptions
+    root: Root
+    mooncake: Release
+    sglang: SglangRelease
+    default_page_bytes: int
+    nics: ClientNics
+    models: Models
+
+
+class Part(NamedTuple):
+    """One source process's share: its ranks at either bound, and what was assumed."""
+
+    least: tuple[Process, ...]
+    most: tuple[Process, ...] | Unknown
+    notes: tuple[Note, ...]
+
+
+class Given(NamedTuple):
+    """A server, and what its pools depend on beside its command line; read once."""
+
+    server: SglangServer
+    hardware: Hardware
+
+
+def part_of(
+    process: LaunchProcess,
+    given: Given | None,
+    host: Shared,
+    memory: list[tuple[str, ServerMemory]],
+) -> Part | Unknown:
+    if given is not None:
+        return _server_part(process, given, host, memory)
+    if process.store is None:
+        return Part((), (), ())
+    client = process.store.client
+    if isinstance(client, Unknown):
+        return client
+    client = offloading(client, process, host.mooncake)
+    environment = plain_environment(process.command.environment)
+    settings, notes = read_store_settings(environment, host.mooncake)
+    name = f"{process.command.origin} {process.kind.value}"
+    alone = (Process(name, settings, (), (host.nics.place(process, client),)),)
+    return Part(alone, alone, notes)
+
+
+def _server_part(
+    process: LaunchProcess,
+    given: Given,
+    host: Shared,
+    memory: list[tuple[str, ServerMemory]],
+) -> Part | Unknown:
+    server, hardware = given
+    if server.arguments.unread is not None:
+        return server.arguments.unread
+    ranks = server_ranks(server)
+    if isinstance(ranks, Unknown):
+        return ranks
+    if ranks.here > MOST_RANKS:
+        raise UsageError(f"{ranks.here} ranks on one host: {MOST_RANKS} at most")
+    pools = server_memory(server, ranks, hardware, host.sglang)
+    memory.append((str(server.command.origin), pools))
+    client = server_client(server, ranks, host.sglang)
+    if isinstance(client, Unknown):
+        return client
+    if pools.most_pools_bytes == ():
+        client = None  # nothing to attach a storage backend to
+    clients = [
+        None
+        if client is None
+        else offloading(
+            host.nics.place(process, client, ranks.store_rank(rank)),
+            process,
+            host.mooncake,
+            f"rank {rank}" if host.sglang.rank_offload_folders else "",
+        )
+        for rank in range(ranks.here)
+    ]
+    placed = _placed(server, ranks, host, clients)
+    allocator = own_allocator(server, host.sglang, host.mooncake)
+    metadata = pd_metadata(server, ranks, hardware.drafts)
+
+    split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
+
+    def members(bound: tuple[int, ...]) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
+        return server_processes(
+            server,
+            ranks,
+            bound,
+            clients,
+            host.mooncake,
+            placed.nodes,
+            allocator,
+            metadata,
+            split,
+        )
+
+    least, notes = members(pools.least_pools_bytes)
+    most = pools.most_pools_bytes
+    most_members = most if isinstance(most, Unknown) else members(most)[0]
+    return Part(least, most_members, (*notes, *placed.notes))
+
+
+def _placed(
+    server: SglangServer, ranks: Ranks, host: Shared, clients: list[StoreClient | None]
+) -> RankPlacement:
+    stated = host.options.rank_nodes
+    if stated is not None:
+        return given_ranks(ranks.here, stated)
+    named = server.value("numa_node")
+    if isinstance(named, list) and len(named) >= ranks.here:
+        return RankPlacement(tuple(named[: ranks.here]), "--numa-node")
+    environment = plain_environment(server.environment)
+    switch_is_read = host.sglang.numa_switch
+    if not host.sglang.binds_numa or (switch_is_read and not binds_ranks(environment)):
+        return unbound(ranks.here, "SGLang's automatic binding is off")
+    first = server.value("base_gpu_id")
+    launch_nodes = host.nics.first.nodes
+    nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
+    own = {node for client in clients if client for node in client.nic_nodes or nodes}
+    nics = tuple(sorted(own)) if any(clients) else nodes
+    return place_ranks(ranks.here, nics, host.root, first if isinstance(first, int) else 0)
+
+
+def hardware_of(server: SglangServer, host: Shared, memory: HostMemory | Unknown) -> Hardware:
+    """The model and its drafts, the GPU, and what the host has, as far as each is known."""
+    elsewhere = host.options.available_bytes is not None
+    gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
+    return server_hardware(server, host.models, host.sglang, gpu, memory)
+
+
+def host_memory(options: SourceOptions, root: Root) -> HostMemory | Unknown:
+    """What SGLang would read of this host, where the launch is to run on it."""
+    if options.available_bytes is not None:
+        return Unknown("another host is sized, whose memory is not known")
+    meminfo = read_meminfo(root)
+    available = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemAvailable")
+    if isinstance(available, Unknown):
+        return available
+    headroom = memory_headroom(root)
+    left = headroom if isinstance(headroom, Unknown | None) else headroom.left_bytes
+    return HostMemory(available, left)

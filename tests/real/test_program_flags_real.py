@@ -1,0 +1,92 @@
+"""The flags of mooncake_master and mooncake_client, held against the real programs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from preflight.mooncake.program_flags import Flag, flags_of
+from tests.real.conftest import Wheel
+from tests.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
+
+pytestmark = pytest.mark.real
+
+# In the order in which they came out.
+RELEASES = (
+    "0.3.7.post2 0.3.8 0.3.8.post1 0.3.9 0.3.10 0.3.10.post2 0.3.11 0.3.11.post1 0.3.12 "
+    "0.3.12.post1 0.3.13 0.3.13.post1 0.3.14"
+).split()
+WRONG = [
+    line
+    for example in EXAMPLES
+    for line in example.wrong
+    if example.id in (REFUSED, UNKNOWN) and isinstance(line, str)
+]
+
+
+def has(flag: Flag, release: str) -> bool:
+    at = RELEASES.index(release)
+    since = RELEASES.index(flag.since) if flag.since else 0
+    until = RELEASES.index(flag.until) if flag.until else len(RELEASES)
+    return since <= at <= until
+
+
+def flags_listed(wheel: Wheel, program: str) -> dict[str, str]:
+    """Name and type of every flag that the program lists itself."""
+    done = subprocess.run(
+        [wheel.command(program), "--helpfull"],
+        capture_output=True,
+        text=True,
+        env=wheel.environment({}),
+        timeout=30,
+        check=False,
+    )
+    found = re.findall(r"\n    -(\w+) \(.*?\)\s+type:\s+(\w+)", done.stdout, re.DOTALL)
+    assert found, done.stderr
+    return dict(found)
+
+
+@pytest.mark.parametrize("program", ["mooncake_master", "mooncake_client"])
+@pytest.mark.parametrize("release", ["0.3.8", "0.3.10.post2", "0.3.11.post1", "0.3.13.post1"])
+def test_the_flags_are_those_that_the_program_lists(
+    wheel_of: Callable[[str], Wheel], program: str, release: str
+) -> None:
+    """Every name, none besides, of the same type; lifetimes were numbers once."""
+    listed = flags_listed(wheel_of(release), program)
+    known = {name: flag.type for name, flag in flags_of(program).items() if has(flag, release)}
+    lifetimes = {"default_kv_lease_ttl", "default_kv_soft_pin_ttl"}
+    assert set(listed) == set(known)
+    differ = {name for name, kind in listed.items() if known[name] != kind}
+    assert differ <= lifetimes
+
+
+@pytest.mark.parametrize("program", ["mooncake_master", "mooncake_client"])
+def test_the_newest_release_lists_the_same(wheel_0_3_14: Wheel, program: str) -> None:
+    """It has dropped some that its predecessor had."""
+    listed = flags_listed(wheel_0_3_14, program)
+    known = {name: flag.type for name, flag in flags_of(program).items() if has(flag, "0.3.14")}
+    assert listed == known
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_what_the_rule_refuses_the_program_refuses(
+    wheel_of: Callable[[str], Wheel], line: str
+) -> None:
+    """It ends before it serves: by gflags, by an F line, or by an exception."""
+    wheel = wheel_of("0.3.13.post1")
+    program, *words = shlex.split(line)
+    # One that is not refused runs on; the last value of a flag is the one that counts.
+    ports = ("--rpc_port=52971", "--metrics_port=52972") if program == "mooncake_master" else ()
+    done = subprocess.run(
+        [wheel.command(program), *ports, *words],
+        capture_output=True,
+        text=True,
+        env=wheel.environment({}),
+        timeout=5,
+        check=False,
+    )
+    assert done.returncode in (1, -6), done.stderr[-400:]

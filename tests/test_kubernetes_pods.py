@@ -1,0 +1,266 @@
+"""Pods of operators' kinds, patched templates, and what Kubernetes makes of variables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.launches.documents import Node, load_documents
+from preflight.launches.kubernetes import read_kubernetes
+from preflight.launches.kubernetes_pods import merged
+from preflight.launches.launch_source import Reading, SourceError
+
+GROUP = """\
+apiVersion: workloads.x-k8s.io/v1alpha2
+kind: RoleBasedGroup
+metadata: {name: g}
+spec:
+  roleTemplates:
+    - name: base
+      template:
+        spec:
+          containers:
+            - name: sglang
+              image: i
+              env:
+                - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+  roles:
+    - name: store
+      standalonePattern:
+        templateRef:
+          name: base
+          patch:
+            spec:
+              containers:
+                - name: sglang
+                  env:
+                    - {name: MOONCAKE_LOCAL_HOSTNAME, value: $(POD_IP)}
+                    - {name: MOONCAKE_MASTER, value: "m:50051"}
+                  command: [python3, -m, mooncake.mooncake_store_service]
+                  resources: {limits: {memory: 16Gi}}
+    - name: prefill
+      engineRuntimes:
+        - {profileName: p, containers: [{name: sidecar, command: [x]}]}
+      leaderWorkerPattern:
+        size: 2
+        template:
+          spec:
+            containers:
+              - name: engine
+                command: [python3, -m, sglang.launch_server]
+                args: [--nnodes, $(RBG_LWP_GROUP_SIZE), --node-rank, $(RBG_LWP_WORKER_INDEX)]
+        workerTemplatePatch:
+          spec:
+            containers:
+              - {name: engine, env: [{name: ROLE, value: worker}]}
+"""
+
+
+def read(text: str) -> Reading:
+    return read_kubernetes(text, "k.yaml", {})
+
+
+def test_a_role_based_group() -> None:
+    """Its roles come from templates by name, and from a template with a patch for each pod."""
+    reading = read(GROUP)
+    store, leader, worker = reading.commands
+    assert [command.wrappers[0][1:] for command in reading.commands] == [
+        ("RoleBasedGroup/g", "store", "sglang"),
+        ("RoleBasedGroup/g", "prefill", "leader", "engine"),
+        ("RoleBasedGroup/g", "prefill", "worker", "engine"),
+    ]
+    assert store.environment["MOONCAKE_MASTER"].text == "m:50051"
+    assert store.container is not None
+    assert store.container.memory_bytes == 16 * 2**30
+    assert [word.text for word in leader.words[3:]] == ["--nnodes", "2", "--node-rank", "0"]
+    assert worker.words[6].unresolved == ("RBG_LWP_WORKER_INDEX",)
+    assert "ROLE" in worker.environment
+    assert "ROLE" not in leader.environment
+    assert [note.id for note in reading.notes] == ["reference-unset", "pods-together"]
+
+
+def test_a_patch_stands_in_front_of_its_template() -> None:
+    """So a variable of the patch cannot refer to one of the template: the kubelet leaves it."""
+    store = read(GROUP).commands[0]
+    assert store.environment["MOONCAKE_LOCAL_HOSTNAME"].text == "$(POD_IP)"
+    assert store.environment["MOONCAKE_LOCAL_HOSTNAME"].unresolved == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        # PodCliqueSet of Grove, Job of Volcano, extraPodSpec of Dynamo.
+        (
+            "kind: PodCliqueSet\nspec: {template: {cliques: [{name: c, spec: {podSpec: "
+            "{containers: [{name: n, command: [a]}]}}}]}}",
+            ["a"],
+        ),
+        (
+            "kind: Job\napiVersion: batch.volcano.sh/v1alpha1\nspec: {tasks: [{name: t, template: "
+            "{spec: {containers: [{name: n, command: [b]}]}}}]}",
+            ["b"],
+        ),
+        (
+            "kind: DynamoGraphDeployment\nspec: {services: {W: {extraPodSpec: {mainContainer: "
+            "{command: [c]}}}}}",
+            ["c"],
+        ),
+        ("kind: Service\nspec: {ports: [{name: p}]}", []),
+        ("kind: CustomResourceDefinition\nspec: {containers: [{command: [d]}]}", []),
+    ],
+)
+def test_pods_of_other_kinds(text: str, words: list[str]) -> None:
+    assert [command.words[0].text for command in read(text).commands] == words
+
+
+def test_a_leader_worker_set_sets_its_own_variables() -> None:
+    """The size is known, and the leader's index; without a template of its own it is a worker's."""
+    reading = read(
+        "kind: LeaderWorkerSet\nmetadata: {name: l}\nspec: {leaderWorkerTemplate: {size: 4, "
+        "workerTemplate: {spec: {containers: [{name: c, command: [x, $(LWS_GROUP_SIZE), "
+        "$(LWS_WORKER_INDEX), $(LWS_LEADER_ADDRESS)]}]}}}}"
+    )
+    leader, worker = reading.commands
+    assert [word.text for word in leader.words] == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
+    assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
+    assert worker.wrappers[0][2] == "worker"
+
+
+POD = "kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - name: c\n      {}\n"
+
+
+def test_an_init_container_that_stays_is_read() -> None:
+    reading = read(
+        "kind: Pod\nspec: {initContainers: [{name: store, restartPolicy: Always, command: [s]}, "
+        "{name: once, command: [o]}], containers: [{name: c, command: [m]}]}"
+    )
+    assert [command.words[0].text for command in reading.commands] == ["s", "m"]
+    assert [note.id for note in reading.notes] == ["init-container"]
+
+
+def test_config_maps_of_the_same_manifest() -> None:
+    reading = read(
+        POD.format(
+            "{command: [x], envFrom: [{configMapRef: {name: m}, prefix: P_}], env: "
+            "[{name: A, valueFrom: {configMapKeyRef: {name: m, key: size}}}, {name: B, value: "
+            "$(P_size)}]}"
+        ).replace("- name: c\n      {", "- {name: c, ")
+        + "---\nkind: ConfigMap\nmetadata: {name: m}\ndata: {size: 4gb}\n"
+    )
+    (command,) = reading.commands
+    assert {name: word.text for name, word in command.environment.items()} == {
+        "A": "4gb",
+        "B": "4gb",
+        "P_size": "4gb",
+    }
+    assert reading.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("env", "notes"),
+    [
+        ("[{name: A, value: $(B)}, {name: B, value: b}]", ["reference-unset"]),
+        ("[{name: A, value: $(B)}]", ["reference-unset"]),
+        ("[{name: A, value: $$(B)}]", []),
+        ("[{name: B, value: b}, {name: A, value: $(B)}]", []),
+        ("[{name: A, value: $(STORE_SERVICE_HOST)}]", []),
+    ],
+)
+def test_references_that_stay_as_they_are_written(env: str, notes: list[str]) -> None:
+    reading = read(POD.format(f"command: [x]\n      env: {env}"))
+    assert [note.id for note in reading.notes] == notes
+
+
+VALUES = ["1", "true", "yes", "on", "n", "0x1", "1e3", ".5", "+1", "'1'", "4gb", "2026-01-01"]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_that_is_no_text_is_refused(value: str, tmp_path: Path) -> None:
+    """As kubectl refuses it, where there is one to ask."""
+    text = "apiVersion: v1\n" + POD.format(
+        f"image: i\n      command: [x]\n      env: [{{name: A, value: {value}}}]"
+    )
+    refused = any(note.id == "value-not-text" for note in read(text).notes)
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl to compare with")
+    path = tmp_path / "p.yaml"
+    path.write_text(text)
+    command = ["kubectl", "set", "env", "--local", "-f", str(path), "--list"]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused is (judged.returncode != 0), judged.stderr
+
+
+def test_numbers_among_arguments() -> None:
+    reading = read(POD.format("command: [x]\n      args: [--tp, 8]"))
+    (note,) = reading.notes
+    assert note.id == "value-not-text"
+    assert 'write "8"' in note.text
+
+
+def test_as_many_containers_as_a_group_asks_for() -> None:
+    roles = ", ".join(["{name: r, p: {templateRef: {name: t}}}"] * 1200)
+    inner = ", ".join(["{name: c}"] * 100)
+    text = (
+        "kind: RoleBasedGroup\nspec: {roleTemplates: [{name: t, template: {spec: {containers: ["
+        f"{inner}]}}}}}}], roles: [{roles}]}}"
+    )
+    with pytest.raises(SourceError, match="more than 10000 containers"):
+        read(text)
+
+
+def node(value: Any) -> Node:
+    (found,) = load_documents(json.dumps(value), "n.json")
+    return found
+
+
+def plain(value: Node) -> Any:
+    if value.fields:
+        return {key: plain(inner) for key, inner in value.fields.items()}
+    return [plain(inner) for inner in value.items] if value.items else value.text
+
+
+BASE = {
+    "containers": [
+        {"name": "s", "args": ["1"], "env": [{"name": n, "value": n} for n in "ABCD"]},
+        {"name": "t", "resources": {"limits": {"cpu": "2", "memory": "1Gi"}}},
+    ],
+    "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl to compare with")
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"containers": [{"name": "s", "env": [{"name": "X", "value": "$(A)"}]}]},
+        {"containers": [{"name": "s", "env": [{"name": n, "value": "9"} for n in "DXB"]}]},
+        {"containers": [{"name": "u"}, {"name": "t", "resources": {"limits": {"cpu": "3"}}}]},
+        {"containers": [{"name": "s", "args": ["2", "3"]}], "volumes": [{"name": "m"}]},
+        {"containers": [{"name": "s", "args": None, "env": [{"name": "B", "$patch": "delete"}]}]},
+        {"containers": [{"name": "t", "env": [{"name": "B", "$patch": "delete"}]}]},
+        {"volumes": [{"name": "shm", "emptyDir": {"sizeLimit": "8Gi"}}]},
+    ],
+)
+def test_patches_are_applied_as_kubectl_applies_them(patch: dict[str, Any], tmp_path: Path) -> None:
+    """Order and all, which decides what ``$(NAME)`` refers to."""
+    whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": BASE}
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(whole))
+    command = ["kubectl", "patch", "--local", "-f", str(path), "-o", "json", "-p"]
+    judged = subprocess.run(
+        [*command, json.dumps({"spec": patch})], capture_output=True, text=True, check=True
+    )
+
+    def bare(value: Any) -> Any:
+        """Without what is empty, which both may leave in or out."""
+        if isinstance(value, dict):
+            return {key: bare(inner) for key, inner in value.items() if inner not in ({}, [], None)}
+        return [bare(inner) for inner in value] if isinstance(value, list) else value
+
+    ours = plain(merged(node(BASE), node(patch)))
+    assert bare(ours) == bare(json.loads(judged.stdout)["spec"])

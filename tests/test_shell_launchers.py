@@ -1,0 +1,119 @@
+"""Programs that start others: what stands behind them is read, and what they change is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.root import Root
+from checks.unknown import Unknown
+from preflight.launches.launch_processes import Kind, understand
+from preflight.launches.shell_script import read_script
+from preflight.launches.written_launch import read_launch
+from preflight.usage_error import NoLaunchError
+
+SERVER = "python3 -m sglang.launch_server --model-path m"
+
+
+@pytest.mark.parametrize(
+    ("line", "notes"),
+    [
+        (f"uv run {SERVER}", []),
+        (f"uv run --python python3.12 --env-file e {SERVER}", []),
+        ("uvx --from sglang sglang serve m", []),
+        (f"conda run -n env --no-capture-output {SERVER}", []),
+        (f"poetry run env A=1 {SERVER}", []),
+        (f"nsys profile -o out numactl -N 0 -m 0 {SERVER}", []),
+        (f"tmux new-session -d -s x '{SERVER}'", []),
+        (f"prlimit --memlock=unlimited {SERVER}", []),
+        ("accelerate launch -m sglang.launch_server --model-path m", []),
+        ("torchrun --nproc-per-node 2 -m sglang.launch_server --model-path m", ["launcher"]),
+        (f"srun -N1 --gres=gpu:8 {SERVER}", ["launcher"]),
+        (f"srun -N1 bash -c 'export A=1; exec {SERVER}'", ["launcher"]),
+        (f"mpirun -np 2 -x A=1 {SERVER}", ["launcher"]),
+        (f"ray job submit --address a -- {SERVER}", ["launcher"]),
+        (f"systemd-run --scope -p LimitMEMLOCK=infinity {SERVER}", ["launcher"]),
+        (f"su - user -c '{SERVER}'", ["launcher"]),
+        (f"ssh host '{SERVER}'", ["launcher"]),
+        (f"kubectl exec pod -- bash -lc '{SERVER}'", ["launcher"]),
+        (f"docker exec -it box {SERVER}", ["launcher"]),
+        (f"docker compose exec box {SERVER}", ["launcher"]),
+        (f"singularity exec --nv image.sif {SERVER}", ["launcher"]),
+        (f"/opt/image/entrypoint.sh {SERVER}", ["script-not-read"]),
+        ("python3 -X faulthandler -W ignore -m sglang.launch_server --model-path m", []),
+        ("python3 -Bum sglang.launch_server --model-path m", []),
+        ("python3 -msglang.launch_server --model-path m", []),
+        (f"nohup {SERVER} > log 2>&1 &", []),
+    ],
+)
+def test_servers_behind_others(line: str, notes: list[str]) -> None:
+    reading = read_script(line, "s", {})
+    kinds = [process.kind for process in understand(reading.commands, Unknown)]
+    assert kinds == [Kind.SGLANG]
+    assert [note.id for note in reading.notes] == notes
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pkill -f mooncake_master",
+        "ssh host pkill -f mooncake_master",
+        "kubectl exec pod -- pgrep mooncake_client",
+        "docker exec -it box bash",
+        "docker ps --filter name=mooncake_master",
+        "kubectl apply -f sglang.yaml",
+        "tail -f entrypoint.sh.log mooncake_master",
+        "entrypoint.sh stop",
+        "xargs kill",
+    ],
+)
+def test_what_starts_nothing(line: str) -> None:
+    reading = read_script(line, "s", {})
+    kinds = {process.kind for process in understand(reading.commands, Unknown)}
+    assert kinds <= {Kind.OTHER}
+
+
+def test_the_environment_of_another_place() -> None:
+    """A container that runs already does not get the caller's, but what exec names itself."""
+    text = f"export A=1\ndocker exec -e B=2 box {SERVER}\nmpirun -x C=3 {SERVER}\n"
+    exec_, mpi = read_script(text, "s", {}).commands
+    assert {name: word.text for name, word in exec_.environment.items()} == {"B": "2"}
+    assert {name: word.text for name, word in mpi.environment.items()} == {"A": "1", "C": "3"}
+
+
+SCRIPT = (
+    "#!/bin/bash\nexport A=1\nif [ $# = 0 ]; then exit; fi\nexec numactl -N ${2:-0} $1 --tp $3\n"
+)
+
+
+@pytest.mark.parametrize("form", ["bash {} {}", "bash -e {} {}", "{} {}"])
+def test_a_command_that_runs_a_script_is_the_script(form: str, tmp_path: Path) -> None:
+    """With its arguments, as the shell would give them."""
+    path = tmp_path / "launch.sh"
+    path.write_text(SCRIPT)
+    words = tuple(form.format(path, "mooncake_client 1 8").split())
+    reading = read_launch(words, (), {}, Root("/")).reading
+    command = reading.commands[-1]
+    assert [word.text for word in command.words] == ["mooncake_client", "--tp", "8"]
+    assert command.wrappers[-1] == ("numactl", "-N", "1")
+    assert command.environment["A"].text == "1"
+    assert command.origin.source == str(path)
+
+
+def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
+    """A script without the ending, which its first line makes one; a binary is none."""
+    path = tmp_path / "entry"
+    path.write_text('#!/usr/bin/env bash\nexport A=1\nexec "$@"\n')
+    reading = read_launch((str(path), *SERVER.split()), (), {}, Root("/")).reading
+    (command,) = reading.commands
+    assert [word.text for word in command.words] == SERVER.split()
+    assert command.environment["A"].text == "1"
+    path.write_bytes(b"\x7fELF")
+    reading = read_launch((str(path), "x"), (), {}, Root("/")).reading
+    assert [word.text for word in reading.commands[0].words] == [str(path), "x"]
+
+
+def test_why_nothing_is_started_is_said() -> None:
+    with pytest.raises(NoLaunchError, match="runs its own command, which the launch does not show"):
+        read_launch(("docker", "run", "image", "--tp", "8"), (), {}, Root("/"))
