@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from preflight.option_types import Number
 from preflight.sizing.sizes import bare_number, parse_size
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ ROOT: Option = click.option(
 TIMEOUT: Option = click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(0, 3600, min_open=True),
+    type=Number(0, 3600, min_open=True),
     default=10.0,
     show_default=True,
     help="Seconds after which what was not read is unknown.",

@@ -193,6 +193,7 @@ def test_only_and_skip_take_patterns(
         (["--only", "test.fail", "--skip", "test.*"], "leave nothing to check"),
         (["--root", "/no/such"], "no such file or folder"),
         (["--timeout", "0"], "--timeout"),
+        (["--timeout", "long"], "'long' is not a valid number"),
         (["--no-such"], "--no-such"),
         (["no-such-launch.sh"], "does not exist"),
         (["--env-file", "a.env"], "is about a launch"),

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.launches.launch_source import Origin, Word
-from preflight.mooncake.program_flags import Flag, as_double, flags_of, is_on, read_flags
+from preflight.mooncake.program_flags import (
+    Flag,
+    as_double,
+    flags_of,
+    is_on,
+    read_flags,
+    value_of,
+)
 from preflight.rules.launch_rules import findings
 from tests.launch_text import process, understood
 from tests.rule_examples import Example, name_of, prove
@@ -227,3 +234,18 @@ def test_the_tables_are_read_with_their_releases() -> None:
 def test_a_switch_is_on_as_gflags_has_it(words: str, on: bool) -> None:
     arguments = tuple(Word(word, Origin("line", 1)) for word in words.split())
     assert is_on(arguments, "mooncake_master", "enable_offload") is on
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("", None),
+        ("--rpc_port=1 -rpc-port 2", "2"),  # the last one counts
+        ("--rpc_port --enable_ha", ""),
+        ("rpc_port=1", None),
+    ],
+)
+def test_the_value_of_a_flag(words: str, text: str | None) -> None:
+    """One reading for the ports, the metadata server and the watermark of the pool."""
+    found = value_of(tuple(Word(word, Origin("line", 1)) for word in words.split()), "rpc_port")
+    assert (None if found is None else found.text) == text

@@ -16,6 +16,7 @@ from preflight.launch_options import (
     refusing_usage,
     with_launch,
 )
+from preflight.option_types import Integer, Number
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -39,7 +40,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
     "--nodes-in-cluster",
-    type=click.IntRange(1, 100_000),
+    type=Integer(1, 100_000),
     help="Hosts that run this launch. Default: --nnodes of its servers.",
 )
 @click.option(
@@ -50,7 +51,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
     "--eviction-watermark",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     help="Of the master. Default: as the launch starts it, else as its release does.",
 )
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")

@@ -15,6 +15,7 @@ from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.launches.launch_source import Word
 from preflight.mooncake.launch import StoreClient
 from preflight.mooncake.mooncake_versions import parse_version
+from preflight.mooncake.program_flags import value_of
 from preflight.sglang.server_launch import server_client
 from preflight.sglang.server_ranks import server_ranks
 from preflight.sglang.sglang_arguments import unresolved_reason
@@ -94,13 +95,13 @@ def eviction(
     for process in processes:
         if process.kind is not Kind.MASTER:
             continue
-        word = _flag(process.arguments, _WATERMARK)
+        word = value_of(process.arguments, _WATERMARK)
         if word is not None:
             told = _ratio(word, _WATERMARK)
             if isinstance(told, Unknown):
                 return told
             watermark, origin = told, f"--{_WATERMARK} at {word.origin}"
-        allocator = _flag(process.arguments, "memory_allocator")
+        allocator = value_of(process.arguments, "memory_allocator")
         cachelib = allocator is not None and allocator.text == "cachelib"
     if given is not None:
         watermark, origin = given, "--eviction-watermark"
@@ -120,17 +121,3 @@ def _ratio(word: Word, name: str) -> float | Unknown:
             "is 0 to 1, such as 0.9; the master does not start with it"
         )
     return number
-
-
-def _flag(words: tuple[Word, ...], name: str) -> Word | None:
-    """gflags: ``-name=value``, ``--name value``; the last one counts."""
-    found = None
-    for index, word in enumerate(words):
-        flag, equals, value = word.text.lstrip("-").partition("=")
-        if not word.text.startswith("-") or flag.replace("-", "_") != name:
-            continue
-        if equals:
-            found = word._replace(text=value)
-        elif index + 1 < len(words):
-            found = words[index + 1]
-    return found

@@ -15,6 +15,7 @@ from preflight.launch_options import (
     refusing_usage,
     with_launch,
 )
+from preflight.option_types import Integer
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # As preflight.fit.fit_records.Goal, which is imported where it is used.
@@ -57,7 +58,7 @@ GOALS = ("l2", "pool", "balanced")
 @click.option("--memory", type=SIZE, help="Of a host that is described: all of it, as 2tb.")
 @click.option("--gpus", help="Of a host that is described, as 8xH800.")
 @click.option("--nics", help="Of a host that is described, as 8xmlx5 or 2xerdma.")
-@click.option("--numa", type=click.IntRange(1, 64), help="NUMA nodes of a host that is described.")
+@click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a host that is described.")
 @COLOR
 @with_launch
 def fit(**options: Any) -> int:

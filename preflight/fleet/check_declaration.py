@@ -9,6 +9,7 @@ import click
 from preflight.fleet.fleet_commands import CONTEXT
 from preflight.fleet.node_options import JSON, with_remote, with_reports, with_ssh
 from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 
 @click.command(context_settings=CONTEXT)
@@ -25,7 +26,7 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     help="Seconds that one node may take, from its connection to its report.",
@@ -33,13 +34,13 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--connect-timeout",
     "connect_seconds",
-    type=click.IntRange(1, 600),
+    type=Integer(1, 600),
     default=10,
     show_default=True,
     help="Seconds of these until ssh is through.",
 )
 @click.option(
-    "--fanout", type=click.IntRange(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
+    "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
 )
 @with_ssh
 @with_remote

@@ -8,6 +8,7 @@ import click
 
 from preflight.fleet.fleet_commands import CONTEXT
 from preflight.launch_options import COLOR, refusing_usage
+from preflight.option_types import Number
 
 
 @click.command(context_settings=CONTEXT)
@@ -31,7 +32,7 @@ from preflight.launch_options import COLOR, refusing_usage
 @click.option(
     "--wait",
     "wait_seconds",
-    type=click.FloatRange(0, 86400),
+    type=Number(0, 86400),
     default=60.0,
     show_default=True,
     help="Seconds for pods that are not done yet.",
@@ -39,7 +40,7 @@ from preflight.launch_options import COLOR, refusing_usage
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=20.0,
     show_default=True,
     help="Seconds for one call of kubectl.",

@@ -8,6 +8,7 @@ import click
 
 from preflight.fleet.fleet_commands import CONTEXT
 from preflight.launch_options import launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 
 @click.command(context_settings=CONTEXT)
@@ -32,7 +33,7 @@ from preflight.launch_options import launch_words, refusing_usage, with_launch
     metavar="KEY[=VALUE][:EFFECT]",
     help="Those of the resources that the pod asks for are there anyway.",
 )
-@click.option("--gpus", type=click.IntRange(1, 64), help="Ask for so many nvidia.com/gpu.")
+@click.option("--gpus", type=Integer(1, 64), help="Ask for so many nvidia.com/gpu.")
 @click.option(
     "--rdma-resource",
     "rdma",
@@ -64,7 +65,7 @@ from preflight.launch_options import launch_words, refusing_usage, with_launch
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=10.0,
     show_default=True,
     help="Seconds after which what was not read is unknown.",

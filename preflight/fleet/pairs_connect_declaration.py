@@ -8,6 +8,7 @@ import click
 
 from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU, mtu_of
 from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 
 @click.command("pair-connect", context_settings=CONTEXT)
@@ -21,14 +22,14 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--tcp",
     "ports",
-    type=click.IntRange(1, 65535),
+    type=Integer(1, 65535),
     multiple=True,
     metavar="PORT",
     help="Connect to this port of either node from the other too; may be given again.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     help="What was not tried by then is not.",
@@ -36,7 +37,7 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--wait",
     "wait_seconds",
-    type=click.FloatRange(0, 3600),
+    type=Number(0, 3600),
     default=10.0,
     show_default=True,
     help="Seconds for the other side to begin to listen.",
@@ -52,7 +53,7 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @COLOR
 @click.argument("address")
-@click.argument("port", type=click.IntRange(1, 65535))
+@click.argument("port", type=Integer(1, 65535))
 @with_launch
 def pair_connect(**options: Any) -> int:
     """Write over each pair of RDMA ports of this node and another, and say which do not work.

@@ -9,6 +9,7 @@ import click
 from preflight.fleet.node_options import JSON, with_remote, with_ssh
 from preflight.fleet.pairs_listen_declaration import CONTEXT, MTU, mtu_of
 from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 # Of --timeout, what is left for the two ends beside ssh and the start of Python.
 LEAST_SECONDS = 10.0
@@ -27,7 +28,7 @@ LEAST_SECONDS = 10.0
 @click.option("--exclude", multiple=True, metavar="NODESET", help="Not these.")
 @click.option(
     "--rounds",
-    type=click.IntRange(1),
+    type=Integer(1),
     metavar="N",
     help="Each node has one partner in each. Default: all up to 32 nodes, else 31.",
 )
@@ -40,14 +41,14 @@ LEAST_SECONDS = 10.0
 @click.option(
     "--tcp",
     "tcp_ports",
-    type=click.IntRange(1, 65535),
+    type=Integer(1, 65535),
     multiple=True,
     metavar="PORT",
     help="Connect to this port of each node from the other too; may be given again.",
 )
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=Integer(1, 65535),
     default=17471,
     show_default=True,
     help="On which one node of each pair listens for the other.",
@@ -56,7 +57,7 @@ LEAST_SECONDS = 10.0
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     help="Seconds that one round may take on a node.",
@@ -64,14 +65,14 @@ LEAST_SECONDS = 10.0
 @click.option(
     "--connect-timeout",
     "connect_seconds",
-    type=click.IntRange(1, 600),
+    type=Integer(1, 600),
     default=10,
     show_default=True,
     help="Seconds of these until ssh is through.",
 )
 @click.option(
     "--fanout",
-    type=click.IntRange(2, 4096),
+    type=Integer(2, 4096),
     help="Nodes at a time, two to a pair. Default: 64.",
 )
 @with_ssh

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from preflight.launch_options import launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 MTU = click.option(
@@ -29,11 +30,11 @@ def mtu_of(options: dict[str, Any]) -> int | None:
     show_default=True,
     help="The address of this node on which the other one asks.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Default: a free one.")
+@click.option("--port", type=Integer(0, 65535), default=0, help="Default: a free one.")
 @click.option("--token", default="", help="What the other side has to know. Default: a new one.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     help="It ends then, whatever happens.",

@@ -9,6 +9,7 @@ import click
 from preflight.fleet.fleet_commands import CONTEXT
 from preflight.fleet.node_options import JSON, with_remote, with_reports
 from preflight.launch_options import COLOR, launch_words, refusing_usage, with_launch
+from preflight.option_types import Integer, Number
 
 
 @click.command(context_settings=CONTEXT)
@@ -21,7 +22,7 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(1, 3600),
+    type=Number(1, 3600),
     default=60.0,
     show_default=True,
     help="Seconds that a node may take for its report.",
@@ -29,7 +30,7 @@ from preflight.launch_options import COLOR, launch_words, refusing_usage, with_l
 @click.option(
     "--queue-timeout",
     "queue_seconds",
-    type=click.IntRange(1, 86400),
+    type=Integer(1, 86400),
     default=60,
     show_default=True,
     help="Outside of a job: seconds until Slurm must have given one.",

@@ -13,7 +13,7 @@ from checks.launch_needs import Port, Service
 from checks.unknown import Unknown
 from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.launches.launch_source import Word
-from preflight.mooncake.program_flags import is_on
+from preflight.mooncake.program_flags import is_on, value_of
 from preflight.sglang.sglang_arguments import Setting, unresolved_reason
 
 # What listens where when nothing is said.
@@ -108,7 +108,7 @@ def _services(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
         yield from _workers(process, bound)
     if process.store is not None and process.store.master != "":
         yield from _master(process, Setting(process.store.master, process.name), bound)
-        metadata = _flag(process, "metadata_server")
+        metadata = value_of(process.arguments, "metadata_server")
         if process.kind is Kind.CLIENT and metadata is not None:
             yield from _metadata(process, _word_setting(metadata), bound)
 
@@ -219,7 +219,7 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> Port:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Port:
-    word = _flag(process, flag)
+    word = value_of(process.arguments, flag)
     if word is None:
         return Port(what, default, process.name, f"default of --{flag}")
     if word.unresolved:
@@ -231,27 +231,7 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Po
 
 
 def _has(process: LaunchProcess, name: str) -> bool:
-    return _flag(process, name) is not None
-
-
-def _flag(process: LaunchProcess, name: str) -> Word | None:
-    """The value of ``--name=value``, ``-name value``, ``--na-me``; empty for a bare switch."""
-    words = process.arguments
-    found = None
-    for index, word in enumerate(words):
-        if not word.text.startswith("-"):
-            continue
-        flag, equals, value = word.text.lstrip("-").partition("=")
-        if flag.replace("-", "_") != name:
-            continue
-        following = words[index + 1 : index + 2]
-        if equals:
-            found = word._replace(text=value)
-        elif following and not following[0].text.startswith("-"):
-            found = following[0]
-        else:
-            found = word._replace(text="")
-    return found
+    return value_of(process.arguments, name) is not None
 
 
 def _word_setting(word: Word) -> Setting:

@@ -95,6 +95,26 @@ class Pattern(NamedTuple):
     unless: tuple[str, ...] = ()
 
 
+class Printer(NamedTuple):
+    """Who prints the lines of a module."""
+
+    layer: Layer
+
+    def line(
+        self,
+        id_: str,
+        stage: Stage,
+        literals: str | tuple[str, ...],
+        regex: str,
+        checks: tuple[str, ...],
+        cause: str,
+        remedy: str,
+        apart: str = "",
+    ) -> Pattern:
+        found = (literals,) if isinstance(literals, str) else literals
+        return Pattern(id_, self.layer, stage, found, regex, checks, cause, remedy, apart)
+
+
 def mark(id_: str, layer: Layer, literal: str, regex: str) -> Pattern:
     """A line of a good start that decides how others are to be read."""
     return Pattern(id_, layer, Stage.WARNING, (literal,), regex)

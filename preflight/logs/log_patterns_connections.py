@@ -6,7 +6,7 @@ nvlink_transport.cpp) and the texts of ibv_wc_status_str.
 
 from __future__ import annotations
 
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage
+from preflight.logs.log_pattern import Groups, Layer, Pattern, Printer, Reading, Seen, Stage
 
 _DEVICE = r"(?P<name>[\w.-]{1,64})"
 _ERROR = r"(?P<error>[^\n\[]{1,80})(?:\[(?P<errno>\d{1,4})\])?"
@@ -46,21 +46,11 @@ def _read_qp(groups: Groups, seen: Seen) -> Reading:
     return Reading()
 
 
-def _device(
-    id_: str,
-    stage: Stage,
-    literal: str,
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.MOONCAKE, stage, (literal,), regex, checks, cause, remedy, apart)
+_line = Printer(Layer.MOONCAKE).line
 
 
 PATTERNS = (
-    _device(
+    _line(
         "mooncake.qp-rtr",
         Stage.CAUSE,
         "Failed to modify QP to RTR",
@@ -73,7 +63,7 @@ PATTERNS = (
         "reach each other; MC_MTU=1024 on both where MTUs differ",
         "ping from interface to interface of the two NICs; compare active_mtu and GID types",
     )._replace(read=_read_rtr),
-    _device(
+    _line(
         "mooncake.qp-rts",
         Stage.CAUSE,
         "Failed to modify QP to RTS",
@@ -85,7 +75,7 @@ PATTERNS = (
         "cat /sys/module/erdma/parameters/compat_mode; the device's node_type in "
         "/sys/class/infiniband is 4 for iWARP",
     )._replace(read=_read_rts),
-    _device(
+    _line(
         "mooncake.qp-init",
         Stage.CAUSE,
         "Failed to modify QP to INIT",
@@ -95,7 +85,7 @@ PATTERNS = (
         "the port or the partition key index is refused",
         "see MC_IB_PORT and MC_PKEY_INDEX; on eRDMA turn compat_mode on",
     ),
-    _device(
+    _line(
         "mooncake.qp-create",
         Stage.CAUSE,
         "Failed to create QP",
@@ -107,7 +97,7 @@ PATTERNS = (
         "ones leak them on failures)",
         "`rdma resource show` counts them against max_qp of ibv_devinfo -v",
     )._replace(read=_read_qp),
-    _device(
+    _line(
         "mooncake.cq-create",
         Stage.CAUSE,
         "Failed to create completion",
@@ -117,7 +107,7 @@ PATTERNS = (
         "end the processes that hold the NIC's objects; see rdma.max; raise memlock",
         "`rdma resource show` and rdma.current in /sys/fs/cgroup",
     )._replace(read=_read_qp),
-    _device(
+    _line(
         "mooncake.pd-create",
         Stage.CAUSE,
         "Failed to allocate new protection domain",
@@ -182,7 +172,7 @@ PATTERNS = (
         "requests of a connection that had failed before",
         "see the first error of that connection",
     ),
-    _device(
+    _line(
         "mooncake.not-registered",
         Stage.SYMPTOM,
         "Memory region not registered by any active device",
@@ -192,7 +182,7 @@ PATTERNS = (
         "device that had it is down",
         "see the start of the log for a registration that failed",
     ),
-    _device(
+    _line(
         "mooncake.address-not-found",
         Stage.CAUSE,
         "Requested address ",
@@ -203,7 +193,7 @@ PATTERNS = (
         "make the RDMA devices visible in the container, or give it /dev/nvidia-caps-imex-channels",
         "a line 'Using .. transport (.. no HCA detected)' at the start",
     ),
-    _device(
+    _line(
         "mooncake.handshake",
         Stage.SYMPTOM,
         "andshake RPC failed",
@@ -212,7 +202,7 @@ PATTERNS = (
         "the peer was not reached for a connection, or refused it",
         "see which address it advertises, and the peer's own log of that time",
     ),
-    _device(
+    _line(
         "mooncake.handshake-rejected",
         Stage.SYMPTOM,
         "ejected by ",

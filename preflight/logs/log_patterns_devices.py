@@ -7,7 +7,7 @@ SGLang 0.5.23
 
 from __future__ import annotations
 
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage
+from preflight.logs.log_pattern import Groups, Layer, Pattern, Printer, Reading, Seen, Stage
 
 _DEVICE = r"(?P<name>[\w.-]{1,64})"
 _ERROR = r"(?P<error>[^\n\[]{1,80})(?:\[(?P<errno>\d{1,4})\])?"
@@ -31,17 +31,7 @@ def _read_no_match(groups: Groups, seen: Seen) -> Reading:
     return Reading()
 
 
-def _device(
-    id_: str,
-    stage: Stage,
-    literal: str,
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.MOONCAKE, stage, (literal,), regex, checks, cause, remedy, apart)
+_line = Printer(Layer.MOONCAKE).line
 
 
 _GID_REMEDY = "set MC_GID_INDEX to the index of a RoCE v2 IPv4 GID of this network namespace"
@@ -61,7 +51,7 @@ DEVICES = (
         "ls /sys/class/infiniband: devices there mean that only the container lacks them",
         _read_no_devices,
     ),
-    _device(
+    _line(
         "mooncake.fallback-transport",
         Stage.WARNING,
         "no HCA detected)",
@@ -71,7 +61,7 @@ DEVICES = (
         "nothing, if that is meant; else make the devices visible in the container",
         "SGLang's own log still says rdma: it does not look",
     ),
-    _device(
+    _line(
         "mooncake.zero-hcas",
         Stage.WARNING,
         "ound 0 HCAs",
@@ -80,7 +70,7 @@ DEVICES = (
         "discovery found no RDMA device",
         "nothing, if TCP is meant; else make the devices visible in the container",
     ),
-    _device(
+    _line(
         "mooncake.no-rnic",
         Stage.SYMPTOM,
         "No available RNIC",
@@ -90,7 +80,7 @@ DEVICES = (
         "see the line about each device before it",
         "the reason stands with each device: not there, not opened, port not active, no GID",
     ),
-    _device(
+    _line(
         "mooncake.device-missing",
         Stage.CAUSE,
         "No matched device found",
@@ -100,7 +90,7 @@ DEVICES = (
         "write the names as in /sys/class/infiniband, without port or quotes",
         "the same line follows when the device is there and its port is down",
     )._replace(read=_read_no_match),
-    _device(
+    _line(
         "mooncake.port-inactive",
         Stage.CAUSE,
         "port not active",
@@ -110,7 +100,7 @@ DEVICES = (
         "bring the link up, name another port in MC_IB_PORT, or leave the device out",
         "cat /sys/class/infiniband/{name}/ports/1/state",
     ),
-    _device(
+    _line(
         "mooncake.no-active-port",
         Stage.WARNING,
         "has no active ports",
@@ -119,7 +109,7 @@ DEVICES = (
         "{name} has no active port and is left out",
         "bring its link up; nothing, if it is not cabled",
     ),
-    _device(
+    _line(
         "mooncake.uverbs",
         Stage.CAUSE,
         "uverbs",
@@ -130,7 +120,7 @@ DEVICES = (
         "give the container the node (docker --device=/dev/infiniband) and the user access to it",
         "ls -l /dev/infiniband in the container",
     ),
-    _device(
+    _line(
         "mooncake.device-skipped",
         Stage.WARNING,
         "Skipping unavailable device",
@@ -139,7 +129,7 @@ DEVICES = (
         "{name} cannot be used and is left out",
         "see the line about it just before",
     ),
-    _device(
+    _line(
         "mooncake.device-open",
         Stage.CAUSE,
         "Failed to open device ",
@@ -149,7 +139,7 @@ DEVICES = (
         "give the user access to /dev/infiniband/uverbs*; the rdma cgroup's hca_handle counts too",
         "EACCES and EPERM: the node's mode or the device cgroup; EAGAIN: the rdma cgroup",
     ),
-    _device(
+    _line(
         "mooncake.context",
         Stage.SYMPTOM,
         "with GID ",
@@ -158,7 +148,7 @@ DEVICES = (
         "{name} is not used (port {port}, GID index {gid})",
         "see the line about it just before",
     ),
-    _device(
+    _line(
         "mooncake.ibv-open",
         Stage.CAUSE,
         "ibv_open_device(",
@@ -167,7 +157,7 @@ DEVICES = (
         "libibverbs cannot open {name}",
         "give the user access to /dev/infiniband/uverbs*, install ibverbs-providers",
     ),
-    _device(
+    _line(
         "mooncake.device-list",
         Stage.CAUSE,
         "ibv_get_device_list failed",
@@ -176,7 +166,7 @@ DEVICES = (
         "libibverbs lists no device",
         "give the container /dev/infiniband and load the NIC's kernel modules",
     ),
-    _device(
+    _line(
         "mooncake.gid-none",
         Stage.CAUSE,
         "No suitable GID found",
@@ -186,7 +176,7 @@ DEVICES = (
         "run in the host's network (docker --network=host), give the interface an IPv4 address",
         "all of /sys/class/infiniband/{name}/ports/1/gids being zero points to the namespace",
     ),
-    _device(
+    _line(
         "mooncake.gid-query",
         Stage.CAUSE,
         "Failed to query GID",
@@ -196,7 +186,7 @@ DEVICES = (
         _GID_REMEDY,
         "show_gids, or the files in /sys/class/infiniband/{name}/ports/1/gid_attrs",
     ),
-    _device(
+    _line(
         "mooncake.gid-null",
         Stage.CAUSE,
         "GID is NULL",
@@ -205,7 +195,7 @@ DEVICES = (
         "the GID of the chosen index is empty",
         _GID_REMEDY,
     ),
-    _device(
+    _line(
         "mooncake.gid-no-netdev",
         Stage.WARNING,
         "has no associated network device",
@@ -215,7 +205,7 @@ DEVICES = (
         "not be reached",
         _GID_REMEDY,
     ),
-    _device(
+    _line(
         "mooncake.gid-table",
         Stage.WARNING,
         "has no GID table entries",
@@ -224,7 +214,7 @@ DEVICES = (
         "{name} has no GID at all and is left out",
         "give its interface an address, in this network namespace",
     ),
-    _device(
+    _line(
         "mooncake.device-names-wanted",
         Stage.CAUSE,
         "RDMA protocol requires device names",
@@ -233,7 +223,7 @@ DEVICES = (
         "protocol rdma without device names, and discovery is turned off (MC_MS_AUTO_DISC=0)",
         "name the devices in MOONCAKE_DEVICE, or unset MC_MS_AUTO_DISC",
     ),
-    _device(
+    _line(
         "mooncake.protocol",
         Stage.CAUSE,
         "unsupported_protocol",
@@ -242,7 +232,7 @@ DEVICES = (
         "Mooncake knows no protocol {name!r}",
         "write rdma or tcp in MOONCAKE_PROTOCOL",
     ),
-    _device(
+    _line(
         "mooncake.transport-install",
         Stage.CONSEQUENCE,
         "Failed to install",
@@ -251,7 +241,7 @@ DEVICES = (
         "the {name} transport could not be set up",
         "see the lines before it",
     ),
-    _device(
+    _line(
         "mooncake.port-event",
         Stage.CAUSE,
         "eceived context async event",

@@ -77,22 +77,8 @@ def _read_library(groups: Groups, seen: Seen) -> Reading:
     return Reading()
 
 
-def _line(
-    id_: str,
-    layer: Layer,
-    stage: Stage,
-    literals: tuple[str, ...],
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, layer, stage, literals, regex, checks, cause, remedy, apart)
-
-
 ENDS = (
-    _line(
+    Pattern(
         "process.sigbus",
         Layer.RUNTIME,
         Stage.SYMPTOM,
@@ -105,7 +91,7 @@ ENDS = (
         "Kubernetes ask for hugepages-2Mi",
         "df /dev/shm; nodeN/hugepages/../free_hugepages; hugetlb.2MB.max of the cgroup",
     )._replace(read=_read_sigbus),
-    _line(
+    Pattern(
         "process.sigkill",
         Layer.RUNTIME,
         Stage.SYMPTOM,
@@ -117,7 +103,7 @@ ENDS = (
         "lower --hicache-size (each rank takes it for itself), or raise the memory limit",
         "dmesg of that time; a kill by the orchestrator (liveness probe, eviction) leaves none",
     )._replace(read=_read_sigkill),
-    _line(
+    Pattern(
         "process.signal",
         Layer.RUNTIME,
         Stage.SYMPTOM,
@@ -128,7 +114,7 @@ ENDS = (
         "see the last lines of that process; two Mooncakes or CUDAs in one image do this",
         "an F line of glog or 'Check failure stack trace' before it is Mooncake's own refusal",
     )._replace(read=_read_signal),
-    _line(
+    Pattern(
         "process.ended",
         Layer.SGLANG,
         Stage.CONSEQUENCE,
@@ -147,7 +133,7 @@ ENDS = (
         "see what was logged before it; nothing at all before an exit code of 1 is numactl, which "
         "was refused (numa.policy-refused)",
     ),
-    _line(
+    Pattern(
         "runtime.oom-killed",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -159,7 +145,7 @@ ENDS = (
         "not count to it",
         "docker's OOMKilled may be false when a child was killed: dmesg decides",
     ),
-    _line(
+    Pattern(
         "runtime.shm",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -173,7 +159,7 @@ ENDS = (
         "docker --shm-size=64g or --ipc=host; in Kubernetes an emptyDir of medium Memory",
         "Mooncake's own L2 pools are not in /dev/shm",
     ),
-    _line(
+    Pattern(
         "runtime.rdma-device",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -183,7 +169,7 @@ ENDS = (
         "the host has no {name}, which the container was to get",
         "load the NIC's modules (ib_uverbs) on the host before",
     ),
-    _line(
+    Pattern(
         "runtime.gpu",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -194,7 +180,7 @@ ENDS = (
         "the container got no GPU",
         "install the NVIDIA container toolkit and its driver on the host, restart the runtime",
     ),
-    _line(
+    Pattern(
         "runtime.nofile",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -204,7 +190,7 @@ ENDS = (
         "the limit of open files is too low for the sockets and queue pairs of a server",
         "docker --ulimit nofile=1048576, LimitNOFILE in the unit",
     ),
-    _line(
+    Pattern(
         "runtime.proxy",
         Layer.RUNTIME,
         Stage.CAUSE,
@@ -217,7 +203,7 @@ ENDS = (
 )
 
 LIBRARIES = (
-    _line(
+    Pattern(
         "library.missing",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -228,7 +214,7 @@ LIBRARIES = (
         "install the package that has it; ldconfig -p lists what the loader finds",
         "it is the image that lacks it, not Mooncake, whatever the caller makes of the error",
     )._replace(read=_read_library),
-    _line(
+    Pattern(
         "library.symbol",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -242,7 +228,7 @@ LIBRARIES = (
 )
 
 CUDA = (
-    _line(
+    Pattern(
         "cuda.memory",
         Layer.CUDA,
         Stage.CAUSE,
@@ -255,7 +241,7 @@ CUDA = (
         "end the process that nvidia-smi shows, or lower --mem-fraction-static",
         "nvidia-smi before the start: a GPU that is not empty is someone else's",
     ),
-    _line(
+    Pattern(
         "sglang.gpu-memory",
         Layer.SGLANG,
         Stage.CAUSE,
@@ -267,7 +253,7 @@ CUDA = (
         "fraction is too low",
         "end the process that nvidia-smi shows, then raise --mem-fraction-static",
     ),
-    _line(
+    Pattern(
         "cuda.driver",
         Layer.CUDA,
         Stage.CAUSE,
@@ -288,7 +274,7 @@ CUDA = (
         "start the container with --gpus all; upgrade the driver; start nvidia-fabricmanager",
         "nvidia-smi in the same container",
     ),
-    _line(
+    Pattern(
         "cuda.ordinal",
         Layer.CUDA,
         Stage.CAUSE,
@@ -298,7 +284,7 @@ CUDA = (
         "a rank asks for a GPU that is not there",
         "see --tp-size and CUDA_VISIBLE_DEVICES against the GPUs of the container",
     ),
-    _line(
+    Pattern(
         "cuda.argument",
         Layer.CUDA,
         Stage.SYMPTOM,

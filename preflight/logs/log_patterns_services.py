@@ -7,22 +7,12 @@ clients.
 
 from __future__ import annotations
 
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, mark
+from preflight.logs.log_pattern import Groups, Layer, Pattern, Printer, Reading, Seen, Stage, mark
 
 _VERSION = "install one version of Mooncake everywhere, the master's image included"
 
 
-def _line(
-    id_: str,
-    stage: Stage,
-    literal: str,
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.MOONCAKE, stage, (literal,), regex, checks, cause, remedy, apart)
+_line = Printer(Layer.MOONCAKE).line
 
 
 def _read_connect(groups: Groups, seen: Seen) -> Reading:

@@ -8,20 +8,9 @@ offload's refusals, the socket and the dead etcd were provoked with the real lib
 from __future__ import annotations
 
 from checks.units import format_bytes
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
+from preflight.logs.log_pattern import Groups, Layer, Printer, Reading, Seen, Stage, number
 
-
-def _line(
-    id_: str,
-    stage: Stage,
-    literals: tuple[str, ...],
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.MOONCAKE, stage, literals, regex, checks, cause, remedy, apart)
+_line = Printer(Layer.MOONCAKE).line
 
 
 def _read_size(groups: Groups, seen: Seen) -> Reading:

@@ -6,7 +6,7 @@ utils/watchdog.py, utils/numa_utils.py, utils/network.py, disaggregation), numac
 
 from __future__ import annotations
 
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage
+from preflight.logs.log_pattern import Groups, Layer, Printer, Reading, Seen, Stage
 
 # Mooncake's error codes, mooncake-store/include/types.h.
 _CODES = {
@@ -47,17 +47,7 @@ def _read_import(groups: Groups, seen: Seen) -> Reading:
     return Reading()
 
 
-def _line(
-    id_: str,
-    stage: Stage,
-    literals: tuple[str, ...],
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.SGLANG, stage, literals, regex, checks, cause, remedy, apart)
+_line = Printer(Layer.SGLANG).line
 
 
 _NUMA_REMEDY = (

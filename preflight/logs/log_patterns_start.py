@@ -11,20 +11,6 @@ from checks.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 
 
-def _line(
-    id_: str,
-    layer: Layer,
-    stage: Stage,
-    literals: tuple[str, ...],
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, layer, stage, literals, regex, checks, cause, remedy, apart)
-
-
 def _read_bytes(groups: Groups, seen: Seen) -> Reading:
     size = number(groups, "size")
     return Reading(f"One allocation was of {format_bytes(size)}." if size else "")
@@ -48,7 +34,7 @@ def _read_waiting(groups: Groups, seen: Seen) -> Reading:
 
 
 PATTERNS = (
-    _line(
+    Pattern(
         "start.port-taken",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -63,7 +49,7 @@ PATTERNS = (
         "--dist-init-addr",
         "a server that was killed may have left children: pgrep -af sglang",
     ),
-    _line(
+    Pattern(
         "start.address-foreign",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -78,7 +64,7 @@ PATTERNS = (
         "write 0.0.0.0 or an address of this host in --host; --dist-init-addr is rank 0's host's",
         "ip -br addr in the same container lists what may be bound",
     ),
-    _line(
+    Pattern(
         "start.rendezvous",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -90,7 +76,7 @@ PATTERNS = (
         "see that every node was started with the same --dist-init-addr, --nnodes and a --node-rank"
         " of its own, and reaches that port; GLOO_SOCKET_IFNAME picks the interface",
     )._replace(read=_read_waiting),
-    _line(
+    Pattern(
         "start.nccl-shm",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -102,7 +88,7 @@ PATTERNS = (
         "/dev/shm is too small for what NCCL shares between the ranks; docker gives 64 MiB",
         "docker --shm-size=64g or --ipc=host; in Kubernetes an emptyDir of medium Memory",
     )._replace(read=_read_bytes, unless=("runtime.shm",)),
-    _line(
+    Pattern(
         "start.nccl",
         Layer.LIBRARY,
         Stage.SYMPTOM,
@@ -113,7 +99,7 @@ PATTERNS = (
         "start with NCCL_DEBUG=WARN: the line 'NCCL WARN' before it names the call",
         "/dev/shm of 64 MiB, memlock and a GID of another namespace are the usual ones",
     )._replace(read=_read_nccl),
-    _line(
+    Pattern(
         "start.cpu-memory",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -126,7 +112,7 @@ PATTERNS = (
         "lower --hicache-size (each rank takes it for itself), or reserve fewer huge pages",
         "a limit of the cgroup kills instead; this is MemAvailable, overcommit or ulimit -v",
     )._replace(read=_read_bytes),
-    _line(
+    Pattern(
         "start.no-memory",
         Layer.LIBRARY,
         Stage.SYMPTOM,
@@ -143,7 +129,7 @@ PATTERNS = (
         "sysctl vm.overcommit_memory=0; see CommitLimit and Committed_AS in /proc/meminfo",
         "with huge pages asked for (SGLANG_HUGEPAGE_SIZE, MC_STORE_USE_HUGEPAGE) it is their pool",
     )._replace(read=_read_bytes),
-    _line(
+    Pattern(
         "start.shared-file",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -153,7 +139,7 @@ PATTERNS = (
         "/dev/shm is too small for a tensor that processes share; docker gives 64 MiB",
         "docker --shm-size=64g or --ipc=host; in Kubernetes an emptyDir of medium Memory",
     ),
-    _line(
+    Pattern(
         "start.model-missing",
         Layer.LIBRARY,
         Stage.CAUSE,
@@ -175,7 +161,7 @@ PATTERNS = (
         "reach the hub; HF_HUB_OFFLINE=1 takes what is cached alone",
         "a path that begins with / and is not there is taken for a name on the hub",
     ),
-    _line(
+    Pattern(
         "start.nvml",
         Layer.CUDA,
         Stage.CAUSE,
@@ -189,7 +175,7 @@ PATTERNS = (
         "'Unknown Error' in a container that had GPUs is systemd's daemon-reload taking the "
         "devices away: start the container again, with cgroup driver cgroupfs or --device",
     ),
-    _line(
+    Pattern(
         "start.cuda-busy",
         Layer.CUDA,
         Stage.CAUSE,
@@ -200,7 +186,7 @@ PATTERNS = (
         "nvidia-smi -q -d COMPUTE,ECC: set the compute mode to Default; a GPU with uncorrectable "
         "errors has to be reset or replaced",
     ),
-    _line(
+    Pattern(
         "start.transfer-threads",
         Layer.SGLANG,
         Stage.CAUSE,
@@ -212,7 +198,7 @@ PATTERNS = (
         "set SGLANG_DISAGGREGATION_THREAD_POOL_SIZE to {queues} at least, or unset both: without "
         "it there are 4 to 12, by the CPUs",
     ),
-    _line(
+    Pattern(
         "start.name",
         Layer.SGLANG,
         Stage.CAUSE,
@@ -223,7 +209,7 @@ PATTERNS = (
         "a name of the launch does not resolve here, or this host's own address cannot be told",
         "write an address, or mend DNS or /etc/hosts; SGLANG_LOCAL_IP_NIC picks the interface",
     ),
-    _line(
+    Pattern(
         "start.watchdog",
         Layer.SGLANG,
         Stage.SYMPTOM,

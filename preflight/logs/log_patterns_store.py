@@ -7,20 +7,9 @@ file_storage.cpp, uring_file.cpp); most lines were provoked with the real librar
 from __future__ import annotations
 
 from checks.units import GIB, format_bytes
-from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
+from preflight.logs.log_pattern import Groups, Layer, Pattern, Printer, Reading, Seen, Stage, number
 
-
-def _line(
-    id_: str,
-    stage: Stage,
-    literal: str,
-    regex: str,
-    checks: tuple[str, ...],
-    cause: str,
-    remedy: str,
-    apart: str = "",
-) -> Pattern:
-    return Pattern(id_, Layer.MOONCAKE, stage, (literal,), regex, checks, cause, remedy, apart)
+_line = Printer(Layer.MOONCAKE).line
 
 
 def _read_uring_buffer(groups: Groups, seen: Seen) -> Reading:

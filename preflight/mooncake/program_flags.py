@@ -164,6 +164,26 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[G
             yield Given(name, resolved, word, _illegal(name, flag, resolved), flag)
 
 
+def value_of(words: tuple[Word, ...], name: str) -> Word | None:
+    """What ``--name=value``, ``-name value`` or ``--na-me`` gives, as gflags and argparse read it.
+
+    The last one counts; its text is empty where it stands alone.
+    """
+    found = None
+    for index, word in enumerate(words):
+        flag, equals, value = word.text.lstrip("-").partition("=")
+        if not word.text.startswith("-") or flag.replace("-", "_") != name:
+            continue
+        following = words[index + 1 : index + 2]
+        if equals:
+            found = word._replace(text=value)
+        elif following and not following[0].text.startswith("-"):
+            found = following[0]
+        else:
+            found = word._replace(text="")
+    return found
+
+
 def is_on(words: tuple[Word, ...], program: str, name: str) -> bool | None:
     """Whether a switch that is off by default is on, the last one counting; None: a variable's.
 

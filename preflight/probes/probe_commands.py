@@ -17,6 +17,7 @@ from preflight.launch_options import (
     examples,
     with_options,
 )
+from preflight.option_types import Number
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _DEFAULT_SPEND = "256mb"
@@ -79,7 +80,7 @@ def probe() -> None:
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(0, 3600, min_open=True),
+    type=Number(0, 3600, min_open=True),
     default=10.0,
     show_default=True,
     help="Seconds to read the host and the launch; the measuring itself takes what it takes.",

@@ -18,6 +18,7 @@ from preflight.launch_options import (
     refusing_usage,
     with_options,
 )
+from preflight.option_types import Integer, Number
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -37,7 +38,7 @@ def _launch(function: Command) -> Command:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
 @click.option(
     "--scale",
-    type=click.IntRange(1, 1_000_000),
+    type=Integer(1, 1_000_000),
     default=1,
     show_default=True,
     metavar="N",
@@ -51,7 +52,7 @@ def _launch(function: Command) -> Command:
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(0, 86400, min_open=True),
+    type=Number(0, 86400, min_open=True),
     default=600.0,
     show_default=True,
     help="Seconds after which a single step is broken off.",

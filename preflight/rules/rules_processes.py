@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from preflight.launches.launch_processes import Kind, LaunchProcess
 from preflight.mooncake.mooncake_users import place
-from preflight.mooncake.program_flags import is_on
+from preflight.mooncake.program_flags import is_on, value_of
 from preflight.mooncake.store_service_config import KEYS, SERVICE_PORT
 from preflight.rules.rules import RuleSet, Seen, Severity
 
@@ -114,19 +114,8 @@ def _http_port(process: LaunchProcess) -> int | None:
 
 
 def _number(process: LaunchProcess, name: str) -> int | None:
-    text = _flag(process, name)
-    if text is None:
+    word = value_of(process.arguments, name)
+    if word is None:
         return SERVICE_PORT
+    text = word.text
     return int(text) if text.isdecimal() and len(text) < 6 else None
-
-
-def _flag(process: LaunchProcess, name: str) -> str | None:
-    """A flag's value, as gflags and argparse read it; empty where it stands alone."""
-    words = process.arguments
-    for index, word in enumerate(words):
-        given, equals, value = word.text.lstrip("-").partition("=")
-        if not word.text.startswith("-") or given.replace("-", "_") != name:
-            continue
-        alone = index + 1 == len(words) or words[index + 1].text.startswith("-")
-        return value if equals or alone else words[index + 1].text
-    return None
