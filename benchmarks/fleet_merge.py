@@ -31,7 +31,7 @@ FAILING_EXIT_CODE = 2
 COMMAND = [
     sys.executable,
     "-c",
-    "import sys; from preflight.preflight_command import run; sys.exit(run(sys.argv[1:]))",
+    "import sys; from preflight.cli.main import run; sys.exit(run(sys.argv[1:]))",
 ]
 CHANGES = [fails, altered(kernel="5.15.0-91-generic"), altered(**{"mlx5_3.firmware": "28.38.1900"})]
 

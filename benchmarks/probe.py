@@ -23,11 +23,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from preflight.probes.probe_child import Order
-from preflight.probes.probe_memory import memory_available_bytes
-from preflight.probes.probe_run import measure
-from preflight.probes.probe_search import search
-from preflight.probes.probe_verbs import OpenDevice, probe_library
+from preflight.probes.child import Order
+from preflight.probes.memory import memory_available_bytes
+from preflight.probes.run import measure
+from preflight.probes.search import search
+from preflight.probes.verbs import OpenDevice, probe_library
 from tests.lab.guest import run_in_guest
 from tests.lab.probe_runner import prepare
 

@@ -13,9 +13,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from checks.finding import Check  # noqa: E402
-from checks.judging import every_check  # noqa: E402
-from preflight.check.check_launch import LAUNCH_CHECKS  # noqa: E402
+from checks.base.finding import Check  # noqa: E402
+from checks.run.judging import every_check  # noqa: E402
+from preflight.check.fleet_checks import FLEET_CHECKS, FLEET_SECTIONS  # noqa: E402
+from preflight.check.launch import LAUNCH_CHECKS  # noqa: E402
 from preflight.check.pages import (  # noqa: E402
     MEANS,
     as_markdown,
@@ -24,7 +25,6 @@ from preflight.check.pages import (  # noqa: E402
     rule_page,
     worst_status,
 )
-from preflight.fleet.fleet_checks import FLEET_CHECKS, FLEET_SECTIONS  # noqa: E402
 from preflight.rules.launch_rules import RULES  # noqa: E402
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.capacity.answer import Answer, ServerAnswer
-from preflight.capacity.capacity_command import CapacityRequest, capacity_of
-from preflight.capacity.capacity_records import Bounds, Tier
+from preflight.capacity.records import Bounds, Tier
 from preflight.capacity.workload import Wanted
-from preflight.host_source import LaunchWords
+from preflight.cli.capacity_run import CapacityRequest, capacity_of
+from preflight.inputs.host_source import LaunchWords
 from tests.hosts import GIB, Host
 
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp {tp} --page-size 64"

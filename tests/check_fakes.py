@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from checks.facts import READERS, Facts
-from checks.finding import Check, CheckSet, Consequence, Finding, Status
-from checks.launch_needs import LaunchNeeds
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.finding import Check, CheckSet, Consequence, Finding, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS, Facts
 
 Reader = Callable[[Root, LaunchNeeds | None], Any]
 
@@ -41,7 +41,7 @@ def installed(
     module.read = reader or (lambda root, needs: _System())
     module.unread = lambda root, needs: Unknown("not wanted by the test")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("checks.judging.CHECK_MODULES", (module.__name__,))
+    monkeypatch.setattr("checks.run.judging.CHECK_MODULES", (module.__name__,))
     table = {"system": (module.__name__, "read"), "limits": (module.__name__, "unread")}
     only_topics(monkeypatch, table)
     return module  # type: ignore[no-any-return]

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from checks.facts import READERS, Facts
-from checks.finding import Check, Finding, Judge, Status
-from checks.judging import every_check, judge
-from checks.reading import read_facts
-from checks.recording import RecordingRoot
-from checks.tree_root import TreeRoot
-from preflight.check.check_launch import launch_findings
-from preflight.host_source import Host, LaunchWords, size_and_needs
-from preflight.plans.plan_launch import pools
-from preflight.plans.plan_records import PoolTarget
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.recording import RecordingRoot
+from checks.base.tree_root import TreeRoot
+from checks.run.facts import READERS, Facts
+from checks.run.judging import every_check, judge
+from checks.run.reading import read_facts
+from preflight.check.launch import launch_findings
+from preflight.inputs.host_source import Host, LaunchWords, size_and_needs
+from preflight.settings.launch import pools
+from preflight.settings.records import PoolTarget
 from tests.synthetic import (
     GIB,
     MIB,

@@ -7,9 +7,9 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, understand
-from preflight.launches.launch_source import Command, Origin, Word
+from checks.base.unknown import Unknown
+from preflight.launches.source import Command, Origin, Word
+from preflight.processes.processes import LaunchProcess, understand
 
 SERVER = "python3 -m sglang.launch_server --model-path m --tp 8 --page-size 64"
 HICACHE = f"{SERVER} --enable-hierarchical-cache"

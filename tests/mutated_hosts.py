@@ -10,16 +10,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from checks.facts import READERS, Facts
-from checks.finding import Finding
-from checks.judging import every_check, judge
-from checks.launch_needs import LaunchNeeds
-from checks.recording import Answers, RecordingRoot
-from checks.root import CALLS_FILE, Root, call_key
-from checks.tree_root import TreeRoot
-from checks.unknown import Unknown
-from preflight.check.check_launch import launch_findings
-from preflight.host_source import Host, LaunchWords, Sized, size_and_needs
+from checks.base.finding import Finding
+from checks.base.needs import LaunchNeeds
+from checks.base.recording import Answers, RecordingRoot
+from checks.base.root import CALLS_FILE, Root, call_key
+from checks.base.tree_root import TreeRoot
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS, Facts
+from checks.run.judging import every_check, judge
+from preflight.check.launch import launch_findings
+from preflight.inputs.host_source import Host, LaunchWords, Sized, size_and_needs
 from tests.synthetic import SyntheticHost, tree_of
 from tests.test_synthetic import FITTED, script
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checks.facts import Facts
-from checks.finding import Finding, Setting, Status
-from checks.hugetlb_fit import Spot
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from preflight.plans.plan import plan
-from preflight.plans.plan_records import Plan
+from checks.base.finding import Finding, Setting, Status
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.hugetlb.fit import Spot
+from checks.run.facts import Facts
+from preflight.settings.plan import plan
+from preflight.settings.records import Plan
 from tests.checks.launches import usage
 from tests.synthetic import GIB, MIB, SyntheticHost, gpu_host, plain_host, read_host
 

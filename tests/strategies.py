@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from preflight.mooncake.launch import (
+from preflight.programs.memory_records import (
     HotCache,
     Launch,
     Process,
@@ -12,7 +12,7 @@ from preflight.mooncake.launch import (
     StoreClient,
     StoreSettings,
 )
-from preflight.mooncake.mooncake_versions import RELEASES
+from preflight.releases.mooncake import RELEASES
 from tests.hosts import GIB, MIB
 
 # Sizes around page boundaries matter most.

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from checks.facts import READERS, Facts
-from checks.launch_needs import LaunchNeeds
-from checks.reading import read_facts
-from checks.root import CALLS_FILE, Root
+from checks.base.needs import LaunchNeeds
+from checks.base.root import CALLS_FILE, Root
+from checks.run.facts import READERS, Facts
+from checks.run.reading import read_facts
 from tests.synthetic_devices import Gpu, Nic, Tree, add_gpus, add_nics
 from tests.synthetic_system import add_cgroup, add_memory, add_process, add_system
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.admission_gate import (
     RESERVE_BYTES,
     FeasiblePages,
@@ -20,7 +21,6 @@ from preflight.sglang.admission_gate import (
     ranks_per_host,
 )
 from preflight.sglang.host_pools import HostPool
-from preflight.sglang.sglang_versions import RELEASES, SglangRelease, sglang_release
 
 NEWEST = sglang_release("0.5.23")
 UNSHARED = sglang_release("0.5.18")

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.address_names import Ipv4Names, keeps_ipv4
-from checks.anonymise import anonymise
-from checks.recording import no_answers
-from checks.unknown import Unknown
+from checks.base.recording import no_answers
+from checks.base.unknown import Unknown
+from checks.capture.address_names import Ipv4Names, keeps_ipv4
+from checks.capture.anonymise import anonymise
 
 PRIVATE = st.one_of(
     st.integers(0x0A000000, 0x0AFFFFFF),

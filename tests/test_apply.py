@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.finding import Kind, Setting
-from checks.reading import read_facts
-from checks.root import Root
-from preflight.host_source import LaunchWords
-from preflight.plans.apply import COMPACT, adopt, carry_out
-from preflight.plans.apply_command import (
+from checks.base.finding import Kind, Setting
+from checks.base.root import Root
+from checks.run.reading import read_facts
+from preflight.base.usage_error import UsageError
+from preflight.cli.apply_run import (
     EXIT_FAILED,
     EXIT_LEFT,
     EXIT_NOT_PERMITTED,
@@ -30,16 +29,17 @@ from preflight.plans.apply_command import (
     apply_plan,
     run_undo,
 )
-from preflight.plans.apply_journal import SCHEMA, Journal, JournalError, state_folder
-from preflight.plans.apply_steps import WANTS_FILE, Step, difference, steps_of
-from preflight.plans.apply_write import PART, Writer
-from preflight.plans.plan import SYSCTL_FILE, plan
-from preflight.plans.plan_host import kept_settings, plan_of
-from preflight.plans.plan_hugepages import UNIT_FILE
-from preflight.plans.plan_limits import LIMITS_FILE
-from preflight.plans.plan_records import Gap, Plan
-from preflight.plans.undo import BOOT_ID, boot_id, undo
-from preflight.usage_error import UsageError
+from preflight.inputs.host_source import LaunchWords
+from preflight.settings.apply import COMPACT, adopt, carry_out
+from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
+from preflight.settings.apply_steps import WANTS_FILE, Step, difference, steps_of
+from preflight.settings.apply_write import PART, Writer
+from preflight.settings.host import kept_settings, plan_of
+from preflight.settings.hugepages import UNIT_FILE
+from preflight.settings.limits import LIMITS_FILE
+from preflight.settings.plan import SYSCTL_FILE, plan
+from preflight.settings.records import Gap, Plan
+from preflight.settings.undo import BOOT_ID, boot_id, undo
 from tests.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
 from tests.synthetic import GIB, MIB, build_host, gpu_host
 from tests.test_synthetic import NICS, script
@@ -636,7 +636,7 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(
 
 def _crash(found: tuple[Step, ...], journal: Journal, on: Machine) -> None:
     """As ``carry_out``, without anybody there to take it back."""
-    from preflight.plans import apply
+    from preflight.settings import apply
 
     for step in found:
         apply._carry_out(step, journal, on.writer, on.root, boot_id(on.root))

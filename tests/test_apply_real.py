@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from checks.finding import Status
-from checks.hugetlb_boot import PoolWriter
-from checks.hugetlb_checks import CHECKS
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds
-from checks.reading import read_facts
-from checks.root import Root
-from preflight.host_source import LaunchWords
-from preflight.plans.apply_command import ApplyRequest, Machine, apply_plan, run_undo
-from preflight.plans.apply_write import Writer
-from preflight.plans.plan import plan
-from preflight.plans.plan_records import Plan
+from checks.base.finding import Status
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.hugetlb.boot import PoolWriter
+from checks.hugetlb.pool_checks import CHECKS
+from checks.run.judging import judge
+from checks.run.reading import read_facts
+from preflight.cli.apply_run import ApplyRequest, Machine, apply_plan, run_undo
+from preflight.inputs.host_source import LaunchWords
+from preflight.settings.apply_write import Writer
+from preflight.settings.plan import plan
+from preflight.settings.records import Plan
 from tests.plans import anywhere, launch, on_nodes, rank
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from checks.finding import Status
-from checks.hugetlb_fit import Spot
-from checks.hugetlb_wanted import Wanted
-from checks.launch_needs import LaunchNeeds
-from checks.memlock import Demand, demand
-from checks.memory_checks import regular_bytes
+from checks.base.finding import Status
+from checks.base.needs import LaunchNeeds
+from checks.hugetlb.fit import Spot
+from checks.hugetlb.wanted import Wanted
+from checks.memlock.demand import Demand, demand
+from checks.memory.judge import regular_bytes
 from tests.mutated_hosts import GOOD, LAUNCH, REGULAR, Bench
 from tests.synthetic import GIB, MIB
 from tests.synthetic_system import CGROUP, limits_file

@@ -9,9 +9,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from preflight.capacity.capacity_json import SCHEMA as NAME
-from preflight.error_object import error_object
-from preflight.preflight_command import run
+from preflight.base.error_object import error_object
+from preflight.capacity.to_json import SCHEMA as NAME
+from preflight.cli.main import run
 from tests.hosts import GIB, Host
 from tests.test_capacity_published import DGX_SSD, H800_L2, H800_POOL, LAUNCHES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.units import GIB
-from preflight.capacity.capacity_records import Bounds
+from checks.base.units import GIB
 from preflight.capacity.conclusions import first_evicting, first_maybe
+from preflight.capacity.records import Bounds
 from preflight.capacity.workload import Wanted
 from tests.capacity_launches import server_of, tokens_of
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from checks.units import MIB
+from checks.base.units import MIB
 from preflight.capacity.offset_bins import objects_that_fit
 from preflight.capacity.page_objects import PageObjects
 from preflight.capacity.store_pool import Eviction, Segments

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Round
+from checks.base.unknown import Unknown
+from preflight.capacity.records import Bounds, Round
 from preflight.capacity.rounds import Holder, cached_tokens, rounds
 from preflight.capacity.workload import Workload
 

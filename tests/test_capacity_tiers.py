@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.storage import Folder
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Keys
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.storage.facts import Folder
+from preflight.base.usage_error import UsageError
 from preflight.capacity.offset_bins import objects_that_fit, occupied_bytes
 from preflight.capacity.page_objects import PageObjects
+from preflight.capacity.records import Bounds, Keys
 from preflight.capacity.store_pool import Eviction, Segments
 from preflight.capacity.store_tiers import MASTER_KEY_BYTES, offload_tier, pages_held
 from preflight.capacity.workload import Wanted
-from preflight.usage_error import UsageError
 from tests.capacity_launches import (
     HICACHE,
     SERVER,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
 from preflight.capacity.workload import Wanted, Workload, read_command, workload_of
-from preflight.usage_error import UsageError
 from tests.launch_text import understood
 
 

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from checks.archive import MOST_BYTES, archive_bytes
-from checks.capture import (
+from checks.base.archive import MOST_BYTES, archive_bytes
+from checks.base.recording import Answers, RecordingRoot, no_answers
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.capture.capture import (
     CAPTURE_FILE,
     LARGEST_BYTES,
     SCHEMA,
@@ -24,19 +27,16 @@ from checks.capture import (
     capture_files,
     open_root,
 )
-from checks.facts import READERS
-from checks.reading import read_facts
-from checks.recording import Answers, RecordingRoot, no_answers
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.run.facts import READERS
+from checks.run.reading import read_facts
 from preflight.check import judged_host
-from preflight.check.capture_command import record
-from preflight.check.check_command import CheckRequest, check
-from preflight.check.check_json import report_object
-from preflight.check.plain_data import plain
-from preflight.host_source import Host, LaunchWords, open_host
+from preflight.check.to_json import report_object
+from preflight.cli.capture import record
+from preflight.cli.check import CheckRequest, check
+from preflight.cli.main import run
+from preflight.inputs.host_source import Host, LaunchWords, open_host
 from preflight.launches.secret_names import is_secret
-from preflight.preflight_command import run
+from preflight.render.plain_data import plain
 from tests.check_fakes import installed
 from tests.checks.recorded import CAPTURES, recorded
 from tests.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
@@ -114,7 +114,7 @@ def test_a_capture_gives_the_same_findings_as_the_host(
 def test_replaced_names_change_no_status(
     kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from checks.anonymise import anonymise
+    from checks.capture.anonymise import anonymise
 
     host = open_host(str(build_host(tmp_path / "host", HOSTS[kind]())))
     answers, extras, _ = record(script, host, 10.0)

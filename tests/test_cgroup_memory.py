@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.cgroup_memory import MemoryHeadroom, memory_headroom
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.memory.cgroup import MemoryHeadroom, memory_headroom
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"

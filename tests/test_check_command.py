@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from checks.finding import Evidence, Finding, Kind, Setting, Status
-from checks.root import Root
-from preflight.preflight_command import run
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.root import Root
+from preflight.cli.main import run
 from tests.check_fakes import installed
 from tests.hosts import Host
 
@@ -57,7 +57,7 @@ def text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def process(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
     """The real command, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.preflight_command", *arguments],
+        [sys.executable, "-m", "preflight.cli.main", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -112,7 +112,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
     """As rapids doctor's plugins do, which then pass."""
     installed(monkeypatch, found(PASS))
     modules = ("checks_of_a_test", "checks.no_such_checks")
-    monkeypatch.setattr("checks.judging.CHECK_MODULES", modules)
+    monkeypatch.setattr("checks.run.judging.CHECK_MODULES", modules)
     parsed = answer(capsys)
     assert parsed["exit_code"] == 3
     (row,) = (f for f in parsed["findings"] if f["status"] == "unknown")
@@ -159,7 +159,7 @@ def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
         release.wait()
 
     installed(monkeypatch, found(PASS))
-    monkeypatch.setattr("preflight.host_source.size_and_needs", hangs)
+    monkeypatch.setattr("preflight.inputs.host_source.size_and_needs", hangs)
     try:
         parsed = answer(capsys, "--timeout", "0.2", "--only", "test.pass", "launch.sh")
     finally:
@@ -265,7 +265,7 @@ def test_a_defect_and_an_interrupt_have_their_codes_and_an_object(
         raise error
 
     installed(monkeypatch, found(PASS))
-    monkeypatch.setattr("preflight.check.check_command.report", broken)
+    monkeypatch.setattr("preflight.cli.check.report", broken)
     assert run(["check", "--json"]) == code
     parsed = json.loads(capsys.readouterr().out)
     jsonschema.validate(parsed, SCHEMA)
@@ -304,7 +304,7 @@ def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.preflight_command", "check", "--root", str(tmp_path)],
+        [sys.executable, "-m", "preflight.cli.main", "check", "--root", str(tmp_path)],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -318,7 +318,7 @@ def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
 
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.preflight_command", "check", b"\xff\xfe", "--json"],
+        [sys.executable, "-m", "preflight.cli.main", "check", b"\xff\xfe", "--json"],
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -439,7 +439,7 @@ def test_the_schemas_are_schemas() -> None:
 
 AUDIT = """
 import sys
-from preflight.preflight_command import run
+from preflight.cli.main import run
 seen = []
 def hook(event, arguments):
     if event == "open" and isinstance(arguments[0], str):
@@ -481,7 +481,7 @@ HEAVY = "tabulate psutil pynvml importlib.metadata dataclasses subprocess tarfil
 def test_a_check_without_a_launch_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     Host().write(tmp_path)
     program = (
-        "import sys; from preflight.preflight_command import run; "
+        "import sys; from preflight.cli.main import run; "
         f"run(['check', '--json', '--root', {str(tmp_path)!r}]); "
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
@@ -529,6 +529,6 @@ def test_help_names_every_exit_code() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    from preflight.program_version import program_version
+    from preflight.base.program_version import program_version
 
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from checks.facts import READERS, Facts
-from checks.finding import Check, Judge, Status
-from checks.judging import every_check, judge
-from checks.launch_needs import LaunchNeeds
-from checks.reading import read_facts
-from preflight.check.check_launch import LAUNCH_CHECKS
-from preflight.fleet.fleet_checks import FLEET_CHECKS
-from preflight.host_source import LaunchWords, open_host, size_and_needs
+from checks.base.finding import Check, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.run.facts import READERS, Facts
+from checks.run.judging import every_check, judge
+from checks.run.reading import read_facts
+from preflight.check.fleet_checks import FLEET_CHECKS
+from preflight.check.launch import LAUNCH_CHECKS
+from preflight.inputs.host_source import LaunchWords, open_host, size_and_needs
 from preflight.rules.launch_rules import RULES
 from tests.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 
@@ -33,10 +33,10 @@ WORDS = LaunchWords(
 def test_every_module_of_checks_is_run() -> None:
     """A file that nobody lists would be a check that never fails."""
     run = {check.id for check, _ in CHECKS}
-    files = sorted((Path(__file__).parents[1] / "checks").glob("*_checks.py"))
+    files = sorted((Path(__file__).parents[1] / "checks").glob("**/*_checks.py"))
     assert len(files) > 10
     for file in files:
-        for check, _ in import_module(f"checks.{file.stem}").CHECKS.checks:
+        for check, _ in import_module(f"checks.{file.parent.name}.{file.stem}").CHECKS.checks:
             assert check.id in run
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
-from checks.root import Root
-from checks.units import GIB, MIB, TIB
-from checks.unknown import Unknown
-from preflight.check.check_needs import launch_needs
-from preflight.launches.launch_services import split_address
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.root import Root
+from checks.base.units import GIB, MIB, TIB
+from checks.base.unknown import Unknown
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_options import SourceOptions
+from preflight.processes.services import split_address
+from preflight.processes.source_options import SourceOptions
+from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import Host, HostPool
 

@@ -10,10 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.finding import Consequence, Evidence, Finding, Status
-from preflight.check.check_junit import error_junit, report_junit
-from preflight.check.check_report import EXIT_CODES, Findings, Report, fold, report
-from preflight.check.check_text import report_text
+from checks.base.finding import Consequence, Evidence, Finding, Status
 from preflight.check.exit_protocols import (
     FAIL_ON,
     NPD_BYTES,
@@ -22,6 +19,9 @@ from preflight.check.exit_protocols import (
     protocol_line,
     refusal_line,
 )
+from preflight.check.report import EXIT_CODES, Findings, Report, fold, report
+from preflight.check.to_junit import error_junit, report_junit
+from preflight.check.to_text import report_text
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status
 ANY_TEXT = st.text(max_size=60)

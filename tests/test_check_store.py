@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.finding import Finding, Status
-from checks.root import Root
-from checks.units import GIB
-from preflight.check.check_store import key_findings
+from checks.base.finding import Finding, Status
+from checks.base.root import Root
+from checks.base.units import GIB
+from preflight.check.store import key_findings
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_options import SourceOptions
+from preflight.processes.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import Host
 

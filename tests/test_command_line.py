@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from preflight.launches.command_line import read_argv
-from preflight.launches.launch_source import Origin
+from preflight.launches.source import Origin
 
 
 def test_words_stay_as_they_are() -> None:

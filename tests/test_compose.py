@@ -15,7 +15,7 @@ from preflight.launches.compose_env_file import read_compose_env_file
 from preflight.launches.compose_interpolation import interpolate
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
-from preflight.launches.launch_source import Command, Origin, SourceError
+from preflight.launches.source import Command, Origin, SourceError
 from preflight.launches.variables import environment_words
 
 COMPOSE_V1 = "/usr/lib/python3/dist-packages/compose"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.root import Root
-from preflight.launches.launch_processes import SglangServer, understand
-from preflight.launches.written_launch import read_launch
+from checks.base.root import Root
+from preflight.inputs.written_launch import read_launch
+from preflight.processes.processes import SglangServer, understand
 
 YAML = """\
 model-path: m

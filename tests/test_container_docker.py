@@ -16,7 +16,7 @@ import pytest
 
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import container_run
-from preflight.launches.launch_source import Origin, SourceNote, Word
+from preflight.launches.source import Origin, SourceNote, Word
 from preflight.launches.variables import environment_words
 
 pytestmark = pytest.mark.skipif(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.launch_needs import ContainerLimits
-from checks.units import GIB, MIB
-from preflight.launches.container_limits import container_limits, unknown_settings
-from preflight.launches.launch_source import Command
+from checks.base.needs import ContainerLimits
+from checks.base.units import GIB, MIB
 from preflight.launches.read_source import read_source
+from preflight.launches.source import Command
+from preflight.processes.container_limits import container_limits, unknown_settings
 
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
 

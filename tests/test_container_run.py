@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.launches.command_line import read_argv
 from preflight.launches.container import ContainerSettings, Mount, docker_size
-from preflight.launches.launch_source import Reading
 from preflight.launches.shell_script import read_script
+from preflight.launches.source import Reading
 
 
 def run(text: str, **environment: str) -> Reading:

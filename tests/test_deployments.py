@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
-from checks.finding import Status
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.check.check_launch import launch_findings
-from preflight.launches.launch_processes import Kind
+from checks.base.finding import Status
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.check.launch import launch_findings
 from preflight.launches.read_source import read_source
-from preflight.mooncake.launch import Process, Protocol, StoreClient
-from preflight.sizing.source_options import SourceOptions
+from preflight.processes.processes import Kind
+from preflight.processes.source_options import SourceOptions
+from preflight.programs.memory_records import Process, Protocol, StoreClient
 from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 

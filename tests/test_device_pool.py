@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import sglang_release
 from preflight.sglang.device_pool import (
     DeviceRequest,
     Interval,
@@ -22,7 +23,6 @@ from preflight.sglang.device_pool import (
     ratio_host_bytes,
 )
 from preflight.sglang.host_pools import HostBytes, PoolRequest
-from preflight.sglang.sglang_versions import sglang_release
 from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 
 NEWEST = sglang_release("0.5.23")

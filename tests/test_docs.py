@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from checks.finding import Consequence, Status
-from preflight.check.check_catalogue import catalogue
+from checks.base.finding import Consequence, Status
+from preflight.check.catalogue import catalogue
 from preflight.check.pages import as_markdown, check_page
 
 ROOT = Path(__file__).parents[1]

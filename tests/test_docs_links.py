@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from preflight.preflight_command import command as program
-from preflight.sizing.sizing_command import command as sizing
+from preflight.cli.main import command as program
+from preflight.cli.sizing import command as sizing
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from preflight.cli.sizing import command
 from preflight.sizing.documented_rule import documented_rule
-from preflight.sizing.sizing_command import command
 from tests.hosts import GIB, MIB, Host, HostPool
 
 PLANNING = ("planning_only", 0)

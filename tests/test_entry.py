@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.preflight_command import NAME
+from preflight.cli.main import NAME
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,7 +26,7 @@ class Interrupt(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from preflight import entry
+from preflight.cli import entry
 getattr(entry, function)()
 """
 
@@ -35,11 +35,11 @@ getattr(entry, function)()
     ("function", "place"),
     [
         ("preflight", "click"),
-        ("preflight", "preflight.preflight_command"),
-        ("preflight", "preflight.command_frame"),
+        ("preflight", "preflight.cli.main"),
+        ("preflight", "preflight.base.command_frame"),
         ("sizing", "click"),
-        ("sizing", "preflight.sizing.sizing_command"),
-        ("sizing", "preflight.sizing.sizing_options"),
+        ("sizing", "preflight.cli.sizing"),
+        ("sizing", "preflight.cli.sizing_options"),
     ],
 )
 def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place: str) -> None:
@@ -52,10 +52,10 @@ def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place:
     ("function", "place", "words", "code", "schema"),
     [
         ("preflight", "click", ("check", "--json"), 130, "check"),
-        ("preflight", "preflight.preflight_command", ("fit", "--json"), 130, "fit"),
+        ("preflight", "preflight.cli.main", ("fit", "--json"), 130, "fit"),
         ("preflight", "click", ("plan", "--format", "json"), 130, "plan"),
         ("preflight", "click", ("check", "--json", "--exit-protocol", "slurm-prolog"), 0, "check"),
-        ("sizing", "preflight.sizing.sizing_options", ("--json",), 130, "sizing"),
+        ("sizing", "preflight.cli.sizing_options", ("--json",), 130, "sizing"),
     ],
 )
 def test_an_interrupt_while_modules_are_imported_has_its_object(
@@ -78,24 +78,24 @@ def test_without_an_interrupt_it_is_the_program() -> None:
 
 def test_nothing_is_imported_before_the_interrupt_is_caught() -> None:
     """Else a Ctrl-C in that time would end in a traceback."""
-    code = "import sys; before = set(sys.modules); import preflight.entry; "
+    code = "import sys; before = set(sys.modules); import preflight.cli.entry; "
     code += "print(sorted(set(sys.modules) - before))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == str(["preflight", "preflight.entry"])
+    assert ran.stdout.strip() == str(["preflight", "preflight.cli", "preflight.cli.entry"])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of Python 3.11 and newer")
 def test_both_programs_start_there() -> None:
     project = Path(__file__).parents[1] / "pyproject.toml"
     scripts = tomllib.loads(project.read_text())["project"]["scripts"]
-    assert set(scripts.values()) == {"preflight.entry:preflight", "preflight.entry:sizing"}
+    assert set(scripts.values()) == {"preflight.cli.entry:preflight", "preflight.cli.entry:sizing"}
 
 
 def test_a_pipe_that_says_nothing_is_left_by_an_interrupt(tmp_path: Path) -> None:
     """explain waits for a log that comes in by a named pipe; Ctrl-C ends the wait."""
     pipe = tmp_path / "log"
     os.mkfifo(pipe)
-    code = "from preflight.entry import preflight; preflight()"
+    code = "from preflight.cli.entry import preflight; preflight()"
     command = [sys.executable, "-c", code, "explain", "--log", str(pipe)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with open(pipe, "wb"):  # returns once explain has opened it

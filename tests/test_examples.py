@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from preflight.launches.launch_processes import Kind, classify
+from preflight.cli.main import command
 from preflight.launches.read_source import read_source
-from preflight.preflight_command import command
+from preflight.processes.processes import Kind, classify
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 # What a Pod's container may have, of what the examples use (Kubernetes core/v1 Container).

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ENTRY = [sys.executable, "-m", "preflight.preflight_command", "exec"]
+ENTRY = [sys.executable, "-m", "preflight.cli.main", "exec"]
 ROOT = Path(__file__).parents[1]
 # A master alone is a launch that no host refuses for want of memory.
 MASTER = "mooncake_master"
@@ -255,7 +255,7 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
         f"    os.kill(os.getpid(), {number.value})\n"
         "    return real(*arguments)\n"
         "exec_command._checked = checked\n"
-        "from preflight.preflight_command import run\n"
+        "from preflight.cli.main import run\n"
         "run(['exec', '--', 'mooncake_master', '--rpc_port', '50999'])\n"
     )
     done = subprocess.run(

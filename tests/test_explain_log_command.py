@@ -16,7 +16,7 @@ from preflight.logs.log_explain import LogReading, explanations_object, explanat
 from preflight.logs.log_text import Bounded, read_blocks
 
 LOGS = Path(__file__).with_name("logs")
-COMMAND = [sys.executable, "-m", "preflight.preflight_command", "explain"]
+COMMAND = [sys.executable, "-m", "preflight.cli.main", "explain"]
 
 
 def explain(*arguments: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from preflight.preflight_command import run
+from preflight.cli.main import run
 from tests.synthetic import GIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host, tree_of
 from tests.test_sizing_command import run as run_sizing
 from tests.test_synthetic import FITTED, LAUNCH, NICS, script
@@ -136,7 +136,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
     checking: Checking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rapids doctor: a plugin with an ImportError is dropped without a word."""
-    from checks import judging
+    from checks.run import judging
 
     broken = ModuleType("checks.broken_checks")  # without CHECKS
     monkeypatch.setitem(sys.modules, broken.__name__, broken)

@@ -14,20 +14,20 @@ from typing import Any
 import jsonschema
 import pytest
 
-from checks.gpu_facts import read_gpus
-from checks.rdma_facts import read_rdma
-from checks.root import Root
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.gpu.facts import read_gpus
+from checks.rdma.facts import read_rdma
+from preflight.base.usage_error import UsageError
+from preflight.cli.main import run as run_preflight
 from preflight.fit.described_devices import GPUS, NICS
 from preflight.fit.described_host import described_host
 from preflight.fit.launch_edit import Edited, edited
 from preflight.fit.launch_texts import launch_texts
 from preflight.fit.launch_values import Values, knobs
-from preflight.launches.launch_processes import understand
 from preflight.launches.read_source import read_source
-from preflight.preflight_command import run as run_preflight
-from preflight.usage_error import UsageError
+from preflight.processes.processes import understand
 from tests.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 
 SCHEMA = json.loads(
@@ -623,8 +623,8 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
 def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     """``--help`` of any command imports what declares fit, and nothing that solves."""
     code = (
-        "import sys, preflight.fit.fit_commands\n"
-        "assert not {m for m in sys.modules if m.startswith('preflight.fit.fit_solver')}\n"
+        "import sys, preflight.cli.fit\n"
+        "assert not {m for m in sys.modules if m.startswith('preflight.fit.solver')}\n"
         "assert 'preflight.sizing.source_sizing' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

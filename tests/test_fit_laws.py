@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from checks.hugetlb_fit import Fit, Spot, Stock, judge_fit
-from checks.units import round_up
-from checks.unknown import Unknown
+from checks.base.units import round_up
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
 from preflight.mooncake.allocations import Backing, Outcome, StockedPools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient, StoreSettings
-from preflight.mooncake.mooncake_versions import RELEASES
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.mooncake.replay import replay
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
+from preflight.releases.mooncake import RELEASES
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot
 from tests.hosts import MIB
 from tests.strategies import launches, sizes

@@ -11,26 +11,26 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from checks.facts import READERS
-from checks.finding import Status
-from checks.hugetlb_facts import read_hugetlb_facts
-from checks.memory_facts import read_memory
-from checks.numa_facts import read_numa
-from checks.reading import read_facts
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
-from preflight.fit.fit_command import FitRequest, fitted
-from preflight.fit.fit_hints import hints
-from preflight.fit.fit_records import Bound, Fitted
-from preflight.fit.fit_search import largest, largest_from
+from checks.base.finding import Status
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import read_hugetlb_facts
+from checks.memory.facts import read_memory
+from checks.numa.facts import read_numa
+from checks.run.facts import READERS
+from checks.run.reading import read_facts
+from preflight.base.usage_error import UsageError
+from preflight.cli.fit_run import FitRequest, fitted
+from preflight.fit.hints import hints
 from preflight.fit.judged_values import KEEP
 from preflight.fit.launch_edit import edited
 from preflight.fit.launch_texts import launch_texts
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import planned_root
-from preflight.host_source import LaunchWords
-from preflight.plans.plan_records import PoolTarget
-from preflight.usage_error import UsageError
+from preflight.fit.records import Bound, Fitted
+from preflight.fit.search import largest, largest_from
+from preflight.inputs.host_source import LaunchWords
+from preflight.settings.records import PoolTarget
 from tests.fit_hosts import (
     PLANNED,
     Case,

@@ -16,10 +16,10 @@ import click
 import pytest
 import yaml
 
-from checks.subjects import fold_names
-from preflight.command_frame import EXIT_USAGE, run_command
-from preflight.preflight_command import run
-from preflight.sizing.sizing_command import run as run_sizing
+from checks.base.fold import fold_names
+from preflight.base.command_frame import EXIT_USAGE, run_command
+from preflight.cli.main import run
+from preflight.cli.sizing import run as run_sizing
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_plan_formats import needs_tool
 from tests.test_plan_formats import run as run_program

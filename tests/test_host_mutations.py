@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from checks.facts import READERS
-from checks.finding import Finding, Status
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Status
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS
 from tests.mutated_hosts import CHECKS, GOOD, LAUNCH, NICS, REGULAR, Bench, Key, two_of
 from tests.synthetic import GIB, MIB, SyntheticHost, limited_container, plain_host
 from tests.test_synthetic import MASTER, fitted

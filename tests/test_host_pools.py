@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.units import GIB, MIB, round_up
-from checks.unknown import Unknown
+from checks.base.units import GIB, MIB, round_up
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.host_pools import (
     MOST_TOKEN_BYTES,
     HostBytes,
@@ -19,7 +20,6 @@ from preflight.sglang.host_pools import (
 )
 from preflight.sglang.model_geometry import AttentionKind, Heads, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.sglang_versions import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 
 NEWEST = sglang_release("0.5.23")

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from checks.gpus import gpu_nodes
-from checks.hugetlb import HugeTlb, Pool, read_hugetlb
-from checks.hugetlb_cgroup import HugeTlbLimit, hugetlb_limit
-from checks.hugetlb_fit import Spot, Stock
-from checks.hugetlb_stock import read_stock, stated_stock
-from checks.installed import installed_mooncake, installed_sglang
-from checks.meminfo import read_meminfo, read_node_meminfo
-from checks.numa import memory_nodes, numa_nodes, parse_node_list
-from checks.rdma import RdmaDevice, nic_nodes, read_rdma_devices
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.installed import installed_mooncake, installed_sglang
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
+from checks.hugetlb.stock import read_stock, stated_stock
+from checks.numa.meminfo import read_meminfo, read_node_meminfo
+from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
+from checks.pci.gpus import gpu_nodes
+from checks.rdma.devices import RdmaDevice, nic_nodes, read_rdma_devices
 from tests.hosts import GIB, MIB, Host, HostPool
 
 CAPTURES = Path(__file__).parents[2] / "shared" / "captures"

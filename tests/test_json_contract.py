@@ -12,12 +12,12 @@ import click
 import jsonschema
 import pytest
 
-from checks.finding import Finding, Status
+from checks.base.finding import Finding, Status
+from preflight.cli.main import NAME, run
+from preflight.cli.main import command as program
+from preflight.cli.sizing import command as sizing
+from preflight.cli.sizing import run as run_sizing
 from preflight.logs.log_patterns import PATTERNS
-from preflight.preflight_command import NAME, run
-from preflight.preflight_command import command as program
-from preflight.sizing.sizing_command import command as sizing
-from preflight.sizing.sizing_command import run as run_sizing
 from tests.check_fakes import installed
 from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
 from tests.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.launches.container import Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
-from preflight.launches.launch_source import Origin
+from preflight.launches.source import Origin
 
 POD = """\
 spec:

@@ -13,7 +13,7 @@ import pytest
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.kubernetes_pods import merged
-from preflight.launches.launch_source import Reading, SourceError
+from preflight.launches.source import Reading, SourceError
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2

@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from checks.root import Root
-from preflight.launches.written_launch import read_launch
+from checks.base.root import Root
+from preflight.inputs.written_launch import read_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.test_sizing_command import SCHEMA, Ran, run
 

@@ -27,7 +27,9 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if p.parts[-2] == "checks"], ids=name_of)
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.relative_to(ROOT).parts[0] == "checks"], ids=name_of
+)
 def test_checks_import_no_preflight(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("preflight")}
 

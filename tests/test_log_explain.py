@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.check.check_catalogue import catalogue
+from preflight.check.catalogue import catalogue
 from preflight.logs.log_explain import (
     Explanation,
     explain_log,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.mooncake.mooncake_grammar import UINT64_MAX, boolean, byte_size, leading_digits
-from preflight.mooncake.mooncake_versions import NumaSegments, parse_version, release
-from preflight.mooncake.store_environment import read_store_settings
+from preflight.programs.mooncake_grammar import UINT64_MAX, boolean, byte_size, leading_digits
+from preflight.programs.store_environment import read_store_settings
+from preflight.releases.mooncake import NumaSegments, parse_version, release
 from tests.hosts import GIB, MIB
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.mooncake.mooncake_reading import (
+from preflight.programs.mooncake_reading import (
     becomes,
     read_number,
     read_ratio,
@@ -18,7 +18,7 @@ from preflight.mooncake.mooncake_reading import (
     takes_word,
     usable_ports,
 )
-from preflight.mooncake.mooncake_variables import (
+from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
     OFFLOAD_NUMBERS,
@@ -28,7 +28,7 @@ from preflight.mooncake.mooncake_variables import (
     SWITCHES,
     Reader,
 )
-from preflight.mooncake.store_config import KEYS
+from preflight.programs.store_config import KEYS
 from preflight.rules.rules_environment import known_variables
 
 EVERY_NUMBER = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from checks.units import MIB
-from preflight.launches.launch_source import Origin, Word
+from checks.base.units import MIB
+from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient, StoreSettings
-from preflight.mooncake.mooncake_versions import release
 from preflight.mooncake.process_run import ADDRESS_SPACE_BYTES
 from preflight.mooncake.replay import replay
-from preflight.mooncake.store_processes import (
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
+from preflight.programs.store_processes import (
     OFFLOAD_BUFFER_BYTES,
     offload_buffer_bytes,
     read_mooncake_client,
 )
+from preflight.releases.mooncake import release
 
 SETTINGS = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
 

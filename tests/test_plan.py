@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.facts import Facts
-from checks.finding import Finding, Kind, Setting, Status
-from checks.judging import judge
-from checks.launch_needs import ContainerLimits, RdmaUse
-from checks.mapping_checks import CHECKS as MAPPING_CHECKS
-from checks.unknown import Unknown
-from preflight.plans.plan import plan, safer
-from preflight.plans.plan_formats import Names
-from preflight.plans.plan_json import plan_object
-from preflight.plans.plan_records import Plan, Planned, Request, Scope
-from preflight.plans.plan_text import text as plan_text
+from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.needs import ContainerLimits, RdmaUse
+from checks.base.unknown import Unknown
+from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
+from checks.run.facts import Facts
+from checks.run.judging import judge
+from preflight.settings.formats import Names
+from preflight.settings.plan import plan, safer
+from preflight.settings.records import Plan, Planned, Request, Scope
+from preflight.settings.to_json import plan_object
+from preflight.settings.to_text import text as plan_text
 from tests.plans import (
     anywhere,
     facts_on,

@@ -11,11 +11,11 @@ import click
 import jsonschema
 import pytest
 
-from preflight.command_frame import run_command
-from preflight.plans.plan_commands import FORMATS as OFFERED
-from preflight.plans.plan_commands import apply, plan
-from preflight.plans.plan_formats import FORMATS
-from preflight.preflight_command import run as run_all
+from preflight.base.command_frame import run_command
+from preflight.cli.main import run as run_all
+from preflight.cli.plan import FORMATS as OFFERED
+from preflight.cli.plan import apply, plan
+from preflight.settings.formats import FORMATS
 from tests.synthetic import build_host, plain_host
 
 SCHEMA = json.loads(

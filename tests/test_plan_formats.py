@@ -22,23 +22,23 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.facts import Facts
-from checks.finding import Kind, Setting
-from checks.hugetlb_boot import PoolWriter, pages_after_boot, parse_command_line, parse_sysctl
-from checks.hugetlb_boot import read_pool_writers as pool_writers
-from checks.root import Root
-from checks.runtime_limits import Limit, read_runtime_limits
+from checks.base.finding import Kind, Setting
+from checks.base.root import Root
+from checks.hugetlb.boot import PoolWriter, pages_after_boot, parse_command_line, parse_sysctl
+from checks.hugetlb.boot import read_pool_writers as pool_writers
+from checks.limits.runtimes import Limit, read_runtime_limits
+from checks.run.facts import Facts
 from preflight.launches.command_line import read_argv
 from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.env_file import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.plans.plan import SYSCTL_FILE, plan, pool_file
-from preflight.plans.plan_formats import FORMATS, Names, Rendering, header, is_ours, missing, render
-from preflight.plans.plan_hugepages import UNIT_FILE
-from preflight.plans.plan_json import plan_object
-from preflight.plans.plan_limits import CONTAINERD_FILE, LIMITS_FILE
-from preflight.plans.plan_records import Plan, PoolTarget
+from preflight.settings.formats import FORMATS, Names, Rendering, header, is_ours, missing, render
+from preflight.settings.hugepages import UNIT_FILE
+from preflight.settings.limits import CONTAINERD_FILE, LIMITS_FILE
+from preflight.settings.plan import SYSCTL_FILE, plan, pool_file
+from preflight.settings.records import Plan, PoolTarget
+from preflight.settings.to_json import plan_object
 from tests.plans import (
     anywhere,
     environment_plan,
@@ -631,7 +631,7 @@ def test_values_that_docker_and_systemd_read_differently_are_said(plain: Facts) 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("text", "json")])
 def test_a_format_is_refused_for_what_it_needs_and_does_not_know(name: str, tmp_path: Path) -> None:
-    from checks.unknown import Unknown
+    from checks.base.unknown import Unknown
 
     needs = launch({}, rank())._replace(usages=Unknown("MODEL is not set"))
     found = plan(needs, plain_facts(tmp_path), [])

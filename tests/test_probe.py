@@ -18,22 +18,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import calls_registration
-from checks.facts import Facts
-from checks.launch_needs import LaunchNeeds
-from checks.rdma_facts import RdmaFacts, read_rdma
-from checks.registration_measured import DEVICE_TABLE, MEMORY_KEYS
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.command_frame import run_command
-from preflight.error_object import error_object
-from preflight.host_source import LaunchWords
-from preflight.probes import probe_command, probe_state
-from preflight.probes.probe_answer import Answer
-from preflight.probes.probe_child import KernelLog, Order, _plain, refusal_of
-from preflight.probes.probe_command import ProbeRequest, _chosen, _order, _Progress, judge
-from preflight.probes.probe_commands import probe
-from preflight.probes.probe_limits import (
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.rdma import registration_calls as calls_registration
+from checks.rdma.facts import RdmaFacts, read_rdma
+from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
+from checks.run.facts import Facts
+from preflight.base.command_frame import run_command
+from preflight.base.error_object import error_object
+from preflight.base.usage_error import UsageError
+from preflight.cli import probe_run as probe_command
+from preflight.cli.probe import probe
+from preflight.cli.probe_run import ProbeRequest, _chosen, _order, _Progress, judge
+from preflight.inputs.host_source import LaunchWords
+from preflight.probes import state as probe_state
+from preflight.probes.answer import Answer
+from preflight.probes.child import KernelLog, Order, _plain, refusal_of
+from preflight.probes.limits import (
     CGROUP,
     HOST_MEMORY,
     MEMLOCK,
@@ -44,14 +46,13 @@ from preflight.probes.probe_limits import (
     Refusal,
     limit_met,
 )
-from preflight.probes.probe_memory import Layout, lists_bytes, map_range, plan_layout
-from preflight.probes.probe_prediction import Need, ceilings, launch_devices, need_of
-from preflight.probes.probe_report import SCHEMA as NAME
-from preflight.probes.probe_report import answer_object, answer_text
-from preflight.probes.probe_run import Measurement, ProbeError, measure
-from preflight.probes.probe_search import search
-from preflight.probes.probe_users import users_of
-from preflight.usage_error import UsageError
+from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
+from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
+from preflight.probes.report import SCHEMA as NAME
+from preflight.probes.report import answer_object, answer_text
+from preflight.probes.run import Measurement, ProbeError, measure
+from preflight.probes.search import search
+from preflight.probes.users import users_of
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process

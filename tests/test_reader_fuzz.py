@@ -20,9 +20,9 @@ from preflight.launches.command_line import read_argv
 from preflight.launches.compose import read_compose
 from preflight.launches.env_file import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_source import Reading, SourceError
 from preflight.launches.read_source import read_source
 from preflight.launches.shell_script import heredoc_files, read_script
+from preflight.launches.source import Reading, SourceError
 
 TraceFunction = Callable[[FrameType, str, Any], Any]
 

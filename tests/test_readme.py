@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.preflight_command import run as run_preflight
+from preflight.cli.main import run as run_preflight
 from tests.hosts import GIB, Host
 from tests.synthetic import PATIENCE_SECONDS, build_host
 from tests.test_sizing_command import run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.preflight_command import run
+from preflight.cli.main import run
 from tests.synthetic import PATIENCE_SECONDS
 
 HOSTS = Path(__file__).with_name("data") / "hosts"

@@ -14,36 +14,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.hugetlb_fit import Spot, Stock
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.error_object import error_object
-from preflight.mooncake.launch import HotCache, Launch, Process, Protocol, StoreClient
-from preflight.mooncake.launch import StoreSettings as Settings
-from preflight.mooncake.mooncake_versions import release
-from preflight.mooncake.store_environment import read_store_settings
-from preflight.preflight_command import run as run_program
-from preflight.rehearsal.rehearsal_answer import Answer, judge, predicted_pages, same_error
-from preflight.rehearsal.rehearsal_child import cpus_of
-from preflight.rehearsal.rehearsal_library import Library, find_library
-from preflight.rehearsal.rehearsal_memory import MemoryWatch, others, pages_in_use
-from preflight.rehearsal.rehearsal_plan import plan_members
-from preflight.rehearsal.rehearsal_process import (
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Stock
+from preflight.base.error_object import error_object
+from preflight.cli.main import run as run_program
+from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import StoreSettings as Settings
+from preflight.programs.store_environment import read_store_settings
+from preflight.rehearsal.answer import Answer, judge, predicted_pages, same_error
+from preflight.rehearsal.child import cpus_of
+from preflight.rehearsal.library import Library, find_library
+from preflight.rehearsal.memory import MemoryWatch, others, pages_in_use
+from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.process import (
     CHILD,
     Running,
     StoppedError,
     worst_lines,
 )
-from preflight.rehearsal.rehearsal_records import Done, Held, Member, Plan, Run, Transfer
-from preflight.rehearsal.rehearse_json import SCHEMA as NAME
-from preflight.rehearsal.rehearse_json import answer_object
-from preflight.rehearsal.rehearse_text import answer_text
+from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
 from preflight.rehearsal.scaled_launch import (
     changed_by_scale,
     scaled,
     scaled_environment,
     scaled_launch,
 )
+from preflight.rehearsal.to_json import SCHEMA as NAME
+from preflight.rehearsal.to_json import answer_object
+from preflight.rehearsal.to_text import answer_text
+from preflight.releases.mooncake import release
 from tests.hosts import GIB, MIB, Host, HostPool
 
 FILE = Path(__file__).parents[1] / "preflight/schemas/rehearse-v1.schema.json"

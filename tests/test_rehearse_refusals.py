@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from checks.hugetlb_fit import Spot, Stock
-from checks.launch_needs import Region
-from checks.rdma_fork import Forking, bad_end
+from checks.base.needs import Region
+from checks.hugetlb.fit import Spot, Stock
+from checks.rdma.fork import Forking, bad_end
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.launch import HotCache, Launch, Process, Protocol, StoreClient
-from preflight.mooncake.launch import StoreSettings as Settings
-from preflight.mooncake.mooncake_versions import release
 from preflight.mooncake.registrations import all_regions_of
 from preflight.mooncake.replay import replay
-from preflight.rehearsal.rehearsal_answer import judge, predicted_pages
-from preflight.rehearsal.rehearsal_library import Library
-from preflight.rehearsal.rehearsal_plan import plan_members
-from preflight.rehearsal.rehearsal_records import Done, Held, Member, Plan, Run, Transfer
+from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import StoreSettings as Settings
+from preflight.rehearsal.answer import judge, predicted_pages
+from preflight.rehearsal.library import Library
+from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
+from preflight.releases.mooncake import release
 from tests.hosts import GIB, MIB
 
 OLD, NEW = "0.3.13.post1", "0.3.14"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.finding import Kind, Setting
-from preflight.check.remedies import CONTAINERS, Context, commands
+from checks.base.finding import Kind, Setting
+from preflight.settings.remedies import CONTAINERS, Context, commands
 
 BARE = Context(root=True, systemd=False)
 USER = Context()

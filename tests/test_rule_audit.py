@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
 from preflight.launches.read_source import read_source
-from preflight.sizing.source_options import SourceOptions
+from preflight.processes.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 

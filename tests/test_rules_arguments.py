@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.launches.launch_processes import LaunchProcess, understand
 from preflight.launches.shell_script import read_script
+from preflight.processes.processes import LaunchProcess, understand
 from preflight.rules.launch_rules import findings
 from tests.launch_text import SERVICE, STORE, service
 from tests.rule_examples import Example, name_of, prove

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.launches.launch_source import Origin, Word
-from preflight.mooncake.program_flags import (
+from preflight.launches.source import Origin, Word
+from preflight.programs.mooncake_flags import (
     Flag,
     as_double,
     flags_of,

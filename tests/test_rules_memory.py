@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import pytest
 
-from checks.unknown import Unknown
-from preflight.mooncake.mooncake_versions import release
+from checks.base.unknown import Unknown
+from preflight.releases.mooncake import release
+from preflight.releases.sglang import sglang_release
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Versions
 from preflight.sglang.model_geometry import geometry_from_config
-from preflight.sglang.sglang_versions import sglang_release
 from preflight.sglang.well_known_models import well_known_model
 from tests.launch_text import HICACHE, understood
 from tests.rule_examples import GOOD, Line, env

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.capture import open_root
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.capture.capture import open_root
 from preflight.sizing.server_hardware import gpu_memory
 from tests.synthetic import build_host, gpu_host
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
-from preflight.launches.launch_source import Origin, Word
-from preflight.sglang import sglang_arguments
-from preflight.sglang.sglang_argument_tables import argument_table, releases_with
-from preflight.sglang.sglang_argument_values import RefusedError
-from preflight.sglang.sglang_arguments import ParsedArguments, parse_sglang_arguments
-from preflight.sglang.sglang_versions import RELEASES, parse_version
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.programs import sglang_arguments
+from preflight.programs.sglang_argument_tables import argument_table, releases_with
+from preflight.programs.sglang_argument_values import RefusedError
+from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
+from preflight.releases.sglang import RELEASES, parse_version
 from tests.sglang.argument_tables import RECORDED, VERSIONS, comparable, read
 
 NEWEST = VERSIONS[-1]

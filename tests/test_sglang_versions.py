@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from preflight.sglang.sglang_versions import (
+from preflight.releases.sglang import (
     NEWEST_KNOWN,
     RELEASES,
     DraftPool,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, understand
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import NoLaunchError
+from preflight.inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
-from preflight.launches.written_launch import read_launch
-from preflight.usage_error import NoLaunchError
+from preflight.processes.processes import Kind, understand
 
 SERVER = "python3 -m sglang.launch_server --model-path m"
 

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from preflight.launches.launch_source import Origin, Reading
 from preflight.launches.shell_script import heredoc_files, read_script
+from preflight.launches.source import Origin, Reading
 
 
 def words(text: str, **environment: str) -> list[list[str]]:

@@ -24,7 +24,7 @@ QUICK_START = (
 SMALL = "--tp-size 1 --hicache-size 20mb --global-segment-size 64mb"  # 10 + 8 + 32 pages
 
 
-COMMAND = (sys.executable, "-m", "preflight.sizing.sizing_command")
+COMMAND = (sys.executable, "-m", "preflight.cli.sizing")
 
 
 class Ran(NamedTuple):
@@ -416,8 +416,8 @@ def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
 def test_a_defect_exits_70_with_an_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from preflight.cli.sizing import run as run_here
     from preflight.sizing import sizing
-    from preflight.sizing.sizing_command import run as run_here
 
     def broken(*_: object) -> None:
         raise RuntimeError("on purpose")
@@ -450,8 +450,8 @@ def test_a_reader_that_goes_away_changes_no_verdict(host: Path) -> None:
 def test_an_interrupt_exits_130_with_an_object(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from preflight.cli.sizing import run as run_here
     from preflight.sizing import sizing
-    from preflight.sizing.sizing_command import run as run_here
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -570,7 +570,7 @@ HEAVY = ("tabulate", "psutil", "pynvml", "mooncake", "importlib.metadata", "data
 
 def test_json_loads_nothing_that_it_does_not_need(host: Path) -> None:
     program = (
-        "import sys; from preflight.sizing.sizing_command import run; "
+        "import sys; from preflight.cli.sizing import run; "
         f"run({[*QUICK_START.split(), '--json', '--root', str(host)]!r}); "
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.hugetlb_fit import Fit, Spot, Stock, judge_fit
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
-from preflight.mooncake.launch import (
+from preflight.mooncake.replay import replay
+from preflight.processes.source_options import SourceOptions
+from preflight.programs.memory_records import (
     Launch,
     OwnAllocator,
     Process,
@@ -23,16 +25,14 @@ from preflight.mooncake.launch import (
     StoreClient,
     StoreSettings,
 )
-from preflight.mooncake.mooncake_versions import release
-from preflight.mooncake.replay import replay
+from preflight.releases.mooncake import release
+from preflight.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import gate_booked
 from preflight.sglang.host_pools import HostPool as Pool
-from preflight.sglang.server_model import Models
-from preflight.sglang.server_pools import ServerMemory
-from preflight.sglang.sglang_versions import sglang_release
+from preflight.sglang.model import Models
+from preflight.sglang.pools import ServerMemory
 from preflight.sizing.host_needs import host_needs
 from preflight.sizing.needs import hugetlb_usages
-from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.hugetlb_fit import Spot
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_source import Reading
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot
+from preflight.cli.sizing_source import as_object, as_text
+from preflight.launches.source import Reading
+from preflight.processes.source_options import SourceOptions
 from preflight.sizing.host_needs import explain, host_needs
-from preflight.sizing.source_command import as_object, as_text
 from preflight.sizing.source_gate import Admission
-from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER, process
@@ -236,8 +236,8 @@ VARIABLES = st.dictionaries(
 def test_no_launch_makes_the_sizing_raise(
     words: list[str], environment: dict[str, str], config: str
 ) -> None:
-    from preflight.launches.launch_source import Command, Origin, Word
-    from preflight.usage_error import UsageError
+    from preflight.base.usage_error import UsageError
+    from preflight.launches.source import Command, Origin, Word
 
     origin = Origin("launch.sh", 1)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from preflight.launches.launch_source import Origin, Word
-from preflight.mooncake.store_config import Source, StoreConfig, read_store_config
-from preflight.mooncake.store_config_releases import READERS, store_reader
-from preflight.sglang.sglang_arguments import Setting
+from preflight.launches.source import Origin, Word
+from preflight.programs.sglang_arguments import Setting
+from preflight.programs.store_config import Source, StoreConfig, read_store_config
+from preflight.releases.store_config import READERS, store_reader
 
 PATH = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 MASTER = {"master_server_address": "m:1"}

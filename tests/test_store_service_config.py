@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
-from preflight.launches.launch_source import Origin, Word
-from preflight.mooncake.store_service_config import (
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.programs.store_service_config import (
     ServiceConfig,
     read_service_config,
     service_arguments,

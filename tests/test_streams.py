@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from checks.archive import write_whole
-from checks.reading import read_facts
-from checks.root import Root
+from checks.base.archive import write_whole
+from checks.base.root import Root
+from checks.run.reading import read_facts
 from tests.synthetic import build_host, plain_host
 
-PREFLIGHT = (sys.executable, "-m", "preflight.preflight_command")
-SIZING = (sys.executable, "-m", "preflight.sizing.sizing_command")
+PREFLIGHT = (sys.executable, "-m", "preflight.cli.main")
+SIZING = (sys.executable, "-m", "preflight.cli.sizing")
 EXAMPLE = ("--tp-size", "1", "--hicache-size", "1gb", "--global-segment-size", "1gb")
 
 
@@ -137,7 +137,7 @@ def test_without_threads_the_host_is_read_all_the_same(
 HALF = """
 import os, signal, sys
 import click
-from preflight.entry import preflight
+from preflight.cli.entry import preflight
 whole = click.echo
 def slow(text, err=False, color=None):
     whole(text[: len(text) // 2], nl=False, err=err)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checks.facts import READERS, Facts
-from checks.launch_needs import LaunchNeeds
-from checks.unknown import Unknown
-from preflight.preflight_command import run
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS, Facts
+from preflight.cli.main import run
 from tests.checks.ranks import launch, rank
 from tests.synthetic import (
     GIB,

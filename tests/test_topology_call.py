@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import checks.calls_mooncake as calls
-from checks.root import Root
-from checks.unknown import Unknown
+import checks.placement.mooncake_calls as calls
+from checks.base.root import Root
+from checks.base.unknown import Unknown
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.root import CALLS_FILE
-from checks.unknown import Unknown
-from preflight.preflight_command import run
-from preflight.topology.topology_build import cpu_list
-from preflight.topology.topology_drawing import ASCII, LINES, box, boxes, chunks
-from preflight.topology.topology_matrix import matrix
-from preflight.topology.topology_names import folded, natural, without_source
-from preflight.topology.topology_records import Device, Node, Topology
+from checks.base.root import CALLS_FILE
+from checks.base.unknown import Unknown
+from preflight.cli.main import run
+from preflight.topology.build import cpu_list
+from preflight.topology.drawing import ASCII, LINES, box, boxes, chunks
+from preflight.topology.matrix import matrix
+from preflight.topology.names import folded, natural, without_source
+from preflight.topology.records import Device, Node, Topology
 from tests.checks.recorded import recorded
 from tests.synthetic import (
     PATIENCE_SECONDS,

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.facts import Facts
-from checks.finding import Finding, Status
-from checks.launch_needs import RdmaUse
-from checks.mooncake_topology import (
+from checks.base.finding import Finding, Status
+from checks.base.needs import RdmaUse
+from checks.base.unknown import Unknown
+from checks.placement.mooncake_topology import (
     ANY_PROCESS,
     FIRST_WITH_NODES,
     View,
@@ -27,8 +27,8 @@ from checks.mooncake_topology import (
     pci_steps,
     predicted,
 )
-from checks.topology_checks import CHECKS
-from checks.unknown import Unknown
+from checks.placement.topology_checks import CHECKS
+from checks.run.facts import Facts
 from tests.checks.judged import judged
 from tests.checks.ranks import GIB, launch, rank
 from tests.synthetic import SyntheticHost, erdma_host, gpu_host, limited_container, read_host

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.finding import Finding, Status
-from checks.judging import every_check
-from checks.launch_needs import LaunchNeeds
-from checks.memory_checks import regular_bytes
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.memory.judge import regular_bytes
+from checks.run.judging import every_check
 from preflight.check.judged_host import Judged, judged
-from preflight.check.two_bounds import between
-from preflight.host_source import LaunchWords, Sized
+from preflight.inputs.host_source import LaunchWords, Sized
+from preflight.inputs.two_bounds import between
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_synthetic import FLAGS, NICS, fitted, script
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.model_layers import LayerKind
 from preflight.sglang.well_known_models import (

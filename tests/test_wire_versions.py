@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from preflight.mooncake.wire_versions import TOGETHER, work_together
+from preflight.releases.wire import TOGETHER, work_together
 
 
 @pytest.mark.parametrize(

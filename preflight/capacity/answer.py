@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.root import Root
-from checks.storage import Folder
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Capacity, Round, Tier
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.storage.facts import Folder
 from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
 from preflight.capacity.holders import Tiers, holders
 from preflight.capacity.page_objects import PageObjects, page_objects
+from preflight.capacity.records import Bounds, Capacity, Round, Tier
 from preflight.capacity.rounds import cached_tokens, rounds
 from preflight.capacity.server_tiers import gpu_tier, host_tier
 from preflight.capacity.store_pool import Eviction, Segments, eviction, segments
 from preflight.capacity.store_tiers import offload_tier, pool_tier
 from preflight.capacity.workload import Wanted, Workload, workload_of
-from preflight.launches.launch_processes import Kind
+from preflight.processes.processes import Kind
+from preflight.processes.source_options import SourceOptions
 from preflight.sizing.chosen_versions import choose_mooncake
 from preflight.sizing.source_inputs import SourceInputs, worst
-from preflight.sizing.source_options import SourceOptions
 
 
 class Asked(NamedTuple):

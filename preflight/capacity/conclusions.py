@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.capacity.answer import ServerAnswer
-from preflight.capacity.capacity_records import Bounds, Round, Tier
+from preflight.capacity.records import Bounds, Round, Tier
 from preflight.capacity.workload import Workload
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, SglangServer
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.processes.source_options import SourceOptions
 from preflight.sglang.host_pools import PoolRequest
-from preflight.sglang.server_model import Models
-from preflight.sglang.server_pool_request import Given, Purpose, pool_request
-from preflight.sglang.server_pools import ServerMemory
-from preflight.sglang.server_ranks import server_ranks
+from preflight.sglang.model import Models
+from preflight.sglang.pool_request import Given, Purpose, pool_request
+from preflight.sglang.pools import ServerMemory
+from preflight.sglang.ranks import server_ranks
 from preflight.sizing.server_hardware import gpu_memory, server_hardware
 from preflight.sizing.source_inputs import SourceInputs
-from preflight.sizing.source_options import SourceOptions
-from preflight.usage_error import UsageError
 
 DEFAULT_WRITE_POLICY = "write_through"
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Tier
+from checks.base.unknown import Unknown
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Deployment
+from preflight.capacity.records import Bounds, Tier
 from preflight.capacity.rounds import Holder
 from preflight.capacity.server_tiers import ServerTier
 from preflight.capacity.store_tiers import StoreTier

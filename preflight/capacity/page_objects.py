@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.sglang.host_pool_layers import RowBytes, attention_ranks, row_bytes, stage_layers
 from preflight.sglang.host_pools import PoolRequest
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry

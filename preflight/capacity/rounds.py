@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Round
+from checks.base.unknown import Unknown
+from preflight.capacity.records import Bounds, Round
 from preflight.capacity.workload import Workload
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Tier
+from checks.base.unknown import Unknown
 from preflight.capacity.deployment import Deployment
 from preflight.capacity.page_objects import held_token_bytes
+from preflight.capacity.records import Bounds, Tier
 from preflight.sglang.device_pool import Interval
 from preflight.sglang.host_pool_layers import attention_ranks
 from preflight.sglang.host_pools import HostPools, PoolRequest, host_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
-from preflight.sglang.server_pool_request import ratio_tokens
+from preflight.sglang.pool_request import ratio_tokens
 
 # A pool of sliding-window layers is split by what the GPU holds: where that is not known, from one
 # page to more than any GPU has.

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Cluster, cluster_hosts, instances
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.launches.launch_source import Word
-from preflight.mooncake.launch import StoreClient
-from preflight.mooncake.mooncake_versions import parse_version
-from preflight.mooncake.program_flags import value_of
-from preflight.sglang.server_launch import server_client
-from preflight.sglang.server_ranks import server_ranks
-from preflight.sglang.sglang_arguments import unresolved_reason
+from preflight.launches.source import Word
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.memory_records import StoreClient
+from preflight.programs.mooncake_flags import value_of
+from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.releases.mooncake import parse_version
+from preflight.sglang.launch import server_client
+from preflight.sglang.ranks import server_ranks
 from preflight.sizing.source_inputs import SourceInputs
-from preflight.usage_error import UsageError
 
 _WATERMARK = "eviction_high_watermark_ratio"
 # From which release on the master evicts above this part of the pool.

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.storage import Folder
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Keys, Tier
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from checks.storage.facts import Folder
 from preflight.capacity.deployment import Deployment
 from preflight.capacity.offset_bins import objects_that_fit, occupied_bytes
 from preflight.capacity.page_objects import PageObjects
+from preflight.capacity.records import Bounds, Keys, Tier
 from preflight.capacity.store_pool import Eviction, Segments
-from preflight.launches.launch_processes import LaunchProcess
-from preflight.launches.launch_storage import offload_of
+from preflight.processes.processes import LaunchProcess
+from preflight.processes.storage import offload_of
 
 # Measured: what mooncake_master 0.3.13.post1 grows by for each key of 100 characters with one
 # replica in memory (54 MiB without any, 316 MiB with 300,000).

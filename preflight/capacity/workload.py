@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.sglang.sglang_arguments import unresolved_reason
-from preflight.usage_error import UsageError
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.sglang_arguments import unresolved_reason
 
 # More than any of these is a slip of the pen, and would only be waited for.
 MOST = {"clients": 1_000_000, "rounds": 1_000, "length": 100_000_000}

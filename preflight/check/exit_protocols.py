@@ -8,8 +8,8 @@ or entry point, anything but 0 keeps the pod from starting.
 
 from __future__ import annotations
 
-from checks.finding import Status
-from preflight.check.check_report import EXIT_CODES, Report, Row
+from checks.base.finding import Status
+from preflight.check.report import EXIT_CODES, Report, Row
 from preflight.check.verdict import clean, count_text
 
 PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from checks.facts import READERS, Facts
-from checks.finding import Check, Finding, Judge, Status
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds
-from checks.reading import read_facts
-from checks.unknown import Unknown
-from preflight.host_source import Host, LaunchWords, Sized, open_host, size_within
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS, Facts
+from checks.run.judging import judge
+from checks.run.reading import read_facts
+from preflight.inputs.host_source import Host, LaunchWords, Sized, open_host, size_within
 
 
 class Judged(NamedTuple):
@@ -50,7 +50,7 @@ def judged(
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
     found = judge(facts, needs, checks)
     if sized is not None and sized.least_needs is not None:
-        from preflight.check.two_bounds import between
+        from preflight.inputs.two_bounds import between
 
         found = between(found, judge(facts, sized.least_needs, checks))
     return Judged(host, launch, needs, facts, found, _of_launch(launch))
@@ -60,7 +60,7 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     """What the launch itself shows; its own defect is one unknown, as with a check of the host."""
     if launch is None:
         return []
-    from preflight.check.check_launch import SIZES, launch_findings
+    from preflight.check.launch import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
         return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=launch.reason)]

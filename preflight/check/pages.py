@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.finding import Check, Status
+from checks.base.finding import Check, Status
 from preflight.rules.rules import Rule, Severity
 
 MEANS = {

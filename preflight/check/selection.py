@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.usage_error import UsageError
+from preflight.base.usage_error import UsageError
 
 # A waiver without a reason says so, in the place where the reason would stand.
 NO_REASON = "no reason given"
@@ -50,7 +50,7 @@ def select(
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     """Why ``pattern`` chooses none of ``ids``; what is found between nodes has its own command."""
-    from preflight.fleet.fleet_checks import FLEET_CHECKS
+    from preflight.check.fleet_checks import FLEET_CHECKS
 
     if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
         return (

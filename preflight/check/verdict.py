@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from checks.finding import Consequence, Status
-from preflight.check.check_report import Report
+from checks.base.finding import Consequence, Status
+from preflight.check.report import Report
 
 _WORST = (
     Consequence.WILL_NOT_START,

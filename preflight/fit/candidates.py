@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from checks.finding import Finding, Status
-from checks.units import round_up
-from preflight.fit.fit_search import largest, largest_from
+from checks.base.finding import Finding, Status
+from checks.base.units import round_up
 from preflight.fit.judged_values import (
     HostState,
     Judgement,
@@ -21,6 +20,7 @@ from preflight.fit.judged_values import (
     sized_values,
 )
 from preflight.fit.launch_values import Values
+from preflight.fit.search import largest, largest_from
 from preflight.sizing.sizing import Sizing
 
 _WANTING = (Status.FAIL, Status.UNKNOWN, Status.WARN)

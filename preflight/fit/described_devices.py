@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from checks.units import GIB
+from checks.base.units import GIB
 
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _CHARACTER_DEVICE = 0o20666

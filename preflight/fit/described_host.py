@@ -11,14 +11,14 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from checks.recording import RecordingRoot
-from checks.root import CALLS_FILE
-from checks.tree_root import TreeRoot
-from checks.units import GIB, KIB, MIB, TIB, format_bytes
-from checks.unknown import Unknown
+from checks.base.recording import RecordingRoot
+from checks.base.root import CALLS_FILE
+from checks.base.tree_root import TreeRoot
+from checks.base.units import GIB, KIB, MIB, TIB, format_bytes
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
 from preflight.fit.described_devices import GPUS, NICS, add_gpus, add_nics
-from preflight.host_source import Host
-from preflight.usage_error import UsageError
+from preflight.inputs.host_source import Host
 
 NAME = "the host that is described"
 _CPUS_PER_NODE = 48

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from preflight.fit.launch_values import Place
-from preflight.launches.launch_source import Origin
+from preflight.launches.source import Origin
 
 _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 

@@ -11,24 +11,24 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from checks.facts import READERS, Facts
-from checks.finding import Check, Finding, Judge, Status
-from checks.hugetlb_facts import HugetlbFacts
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds
-from checks.memory_checks import regular_bytes
-from checks.memory_facts import MemoryFacts
-from checks.root import Root
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.check.check_launch import launch_findings
-from preflight.check.check_needs import launch_needs
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import HugetlbFacts
+from checks.memory.facts import MemoryFacts
+from checks.memory.judge import regular_bytes
+from checks.run.facts import READERS, Facts
+from checks.run.judging import judge
+from preflight.check.launch import launch_findings
 from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
-from preflight.launches.written_launch import WrittenLaunch, size_written
-from preflight.plans.plan_launch import pools
-from preflight.plans.plan_records import PoolTarget
-from preflight.sizing.source_options import SourceOptions
+from preflight.inputs.written_launch import WrittenLaunch, size_written
+from preflight.processes.source_options import SourceOptions
+from preflight.settings.launch import pools
+from preflight.settings.records import PoolTarget
+from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.source_sizing import SourceSizing
 
 # What a plan changes of the facts; all others are read once.

@@ -24,7 +24,7 @@ from preflight.fit.launch_values import (
     with_text,
 )
 from preflight.launches.env_file import read_small_file
-from preflight.launches.launch_source import Command, Origin, Reading, SourceError, Word
+from preflight.launches.source import Command, Origin, Reading, SourceError, Word
 
 # Edits that are tried for one place before it is given up.
 _MOST_TRIES = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from preflight.launches.launch_source import Reading
+from preflight.launches.source import Reading
 
 
 def command_line(before: Reading, after: Reading) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from preflight.launches.env_file import read_small_file
-from preflight.launches.launch_source import Reading
 from preflight.launches.read_source import read_text
+from preflight.launches.source import Reading
 
 
 class LaunchTexts(NamedTuple):

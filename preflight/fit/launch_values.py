@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from checks.units import MIB
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
-from preflight.launches.launch_source import Command, Origin, ReadFile, Reading, Word
-from preflight.mooncake.store_config import Source
-from preflight.mooncake.store_service_config import service_arguments
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import Command, Origin, ReadFile, Reading, Word
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs.store_config import Source
+from preflight.programs.store_service_config import service_arguments
 from preflight.sglang.host_pool_records import GIGABYTE
-from preflight.sglang.server_launch import configured_segment
+from preflight.sglang.launch import configured_segment
 from preflight.sizing.sizes import segment_text
 
 ARENA = "MC_MMAP_ARENA_POOL_SIZE"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.facts import Facts
-from checks.finding import Check, Finding, Judge, Status
-from checks.launch_needs import LaunchNeeds
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.run.facts import Facts
 
 # What findings of this kind have; no host's fact is spelt so.
 NOT_DESCRIBED = "not described"

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from checks.hugetlb import POOLS, Pool
-from checks.meminfo import read_meminfo, read_node_meminfo
-from checks.numa import NODES
-from checks.root import Root
-from checks.units import KIB
-from checks.unknown import Unknown
-from preflight.plans.plan_records import PoolTarget
+from checks.base.root import Root
+from checks.base.units import KIB
+from checks.base.unknown import Unknown
+from checks.hugetlb.pools import POOLS, Pool
+from checks.numa.meminfo import read_meminfo, read_node_meminfo
+from checks.numa.nodes import NODES
+from preflight.settings.records import PoolTarget
 
 MEMINFO = "/proc/meminfo"
 # Rows of a node's meminfo that give way to pages once its free memory is used up, in that order.

@@ -7,8 +7,8 @@ import stat
 import tempfile
 from collections.abc import Sequence
 
+from preflight.base.usage_error import UsageError
 from preflight.fit.launch_edit import Edit
-from preflight.usage_error import UsageError
 
 COPY = ".bak"
 _MARK = b"\xef\xbb\xbf"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from preflight.launches.launch_source import SourceNote, Word, brief
+from preflight.launches.source import SourceNote, Word, brief
 
 
 class Launched(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.launches.launch_source import Origin, Reading, Word
 from preflight.launches.shell_script import read_words
+from preflight.launches.source import Origin, Reading, Word
 from preflight.launches.variables import Layers, environment_words
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")

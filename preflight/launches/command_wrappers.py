@@ -9,7 +9,7 @@ from typing import NamedTuple
 from preflight.launches.command_launchers import LAUNCHERS, is_launcher, launched
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.launch_source import SourceNote, Word, brief
+from preflight.launches.source import SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
 

@@ -23,8 +23,8 @@ from preflight.launches.container import (
 )
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_file import read_env_file
-from preflight.launches.launch_source import Origin, Reading, SourceNote, Word, brief, joined
 from preflight.launches.shell_script import read_words
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined
 from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a Compose file; None where there is none.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from preflight.launches.compose_interpolation import interpolate
-from preflight.launches.launch_source import Origin, SourceNote, Word, brief
+from preflight.launches.source import Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
 _BLANK = re.compile("[ \t\v\f\r\x85\xa0]+")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from preflight.launches.documents import DEEPEST
-from preflight.launches.launch_source import Origin, Word
+from preflight.launches.source import Origin, Word
 
 _VARIABLE = re.compile(
     r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))"

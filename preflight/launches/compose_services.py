@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from preflight.launches.documents import Node
-from preflight.launches.launch_source import Origin, SourceNote, Word, brief
+from preflight.launches.source import Origin, SourceNote, Word, brief
 
 # What a service replaces rather than adds to (compose-go override/merge.go).
 _REPLACED = ("command", "entrypoint")

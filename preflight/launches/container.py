@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 
 # Bytes that a launch asks for: None where it does not say, Unknown where it says what nobody sets.
 Size = int | None | Unknown

@@ -18,7 +18,7 @@ from preflight.launches.container import (
     volume,
 )
 from preflight.launches.env_file import read_env_file, read_small_file
-from preflight.launches.launch_source import SourceNote, Word, brief
+from preflight.launches.source import SourceNote, Word, brief
 
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})
 # Options of docker run that take no value; every other one takes the next word.

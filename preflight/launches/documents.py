@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from preflight.launches.launch_source import SourceError, brief
+from preflight.launches.source import SourceError, brief
 
 # Limits on what is read as YAML or JSON. No manifest comes near them; some texts are made to.
 LARGEST_TEXT = 2**20

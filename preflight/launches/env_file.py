@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from preflight.launches.launch_source import Origin, SourceNote, Word
+from preflight.launches.source import Origin, SourceNote, Word
 
 # Larger than any file that holds settings; a device or a log is not read into memory.
 LARGEST_FILE_BYTES = 4 * 2**20

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, Size
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, pods
-from preflight.launches.launch_source import (
+from preflight.launches.shell_script import read_words
+from preflight.launches.source import (
     Origin,
     Reading,
     SourceError,
@@ -18,7 +19,6 @@ from preflight.launches.launch_source import (
     brief,
     joined,
 )
-from preflight.launches.shell_script import read_words
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")

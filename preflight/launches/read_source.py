@@ -11,8 +11,8 @@ from preflight.launches.compose_env_file import read_compose_env_file
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_file import read_env_file, read_small_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.launch_source import Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.shell_script import read_script
+from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import environment_words
 
 __all__ = ["SourceError", "read_source", "read_text"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight.launches.launch_source import Origin, Word
 from preflight.launches.shell_expansion import ELEMENT_COSTS, Shell
 from preflight.launches.shell_forms import Assignment
 from preflight.launches.shell_grammar import Token
+from preflight.launches.source import Origin, Word
 from preflight.launches.variables import Variables
 
 # Shell builtins that start no process, and sleep, which changes nothing.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from preflight.launches.command_wrappers import SHELLS, is_ordinary, strip_wrappers
-from preflight.launches.launch_source import Command, Origin, Reading, SourceNote, Word
 from preflight.launches.shell_builtins import BUILTINS, INERT, assigned, declare, run_builtin, take
 from preflight.launches.shell_expansion import Budget, Shell
 from preflight.launches.shell_forms import Form, text_form
 from preflight.launches.shell_grammar import DECLARATIONS, REDIRECTIONS, Token, plain_command
 from preflight.launches.shell_heredoc import heredoc_parts
 from preflight.launches.shell_words import Part
+from preflight.launches.source import Command, Origin, Reading, SourceNote, Word
 from preflight.launches.variables import Layers, Variables
 
 # ``bash -c "bash -c '...'"`` and eval are read down to here.

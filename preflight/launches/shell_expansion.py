@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from preflight.launches.launch_source import Origin, Word
 from preflight.launches.shell_arithmetic import arithmetic
 from preflight.launches.shell_forms import Form
 from preflight.launches.shell_words import Part, written
+from preflight.launches.source import Origin, Word
 from preflight.launches.variables import Variables
 
 # Characters that all expansions of one reading may add: ``A=$A$A`` in a row doubles each time.

@@ -11,7 +11,6 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from preflight.launches.launch_source import Origin, Reading, Word
 from preflight.launches.shell_blocks import (
     behind_in,
     behind_list,
@@ -25,6 +24,7 @@ from preflight.launches.shell_expansion import Budget, Shell
 from preflight.launches.shell_grammar import CLOSES, CONDITIONS, LEADS, REDIRECTIONS, Token
 from preflight.launches.shell_tokens import tokenize
 from preflight.launches.shell_words import written
+from preflight.launches.source import Origin, Reading, Word
 from preflight.launches.variables import Variables, environment_words
 
 _KEYWORDS = LEADS | CLOSES | CONDITIONS | {"case", "for", "function", "select", "[["}

@@ -10,7 +10,6 @@ import re
 from contextlib import suppress
 from typing import NamedTuple
 
-from preflight.launches.launch_source import Origin, SourceNote
 from preflight.launches.shell_forms import Form, form_of
 from preflight.launches.shell_grammar import (
     BEGINS,
@@ -27,6 +26,7 @@ from preflight.launches.shell_grammar import (
 )
 from preflight.launches.shell_heredoc import Pending, heredoc_text
 from preflight.launches.shell_words import Part, UnterminatedError, WordScanner, short, written
+from preflight.launches.source import Origin, SourceNote
 
 # Bash 5.2 gives up between 2,500 and 5,000 blocks within each other ("syntax error near unexpected
 # token"; measured with subshells, braces, if, while and case).

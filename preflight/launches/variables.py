@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 
-from preflight.launches.launch_source import Origin, Word
+from preflight.launches.source import Origin, Word
 
 # What a variable is: its word, None for none, and whether processes get it.
 State = tuple["Word | None", bool]

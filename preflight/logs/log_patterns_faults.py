@@ -6,7 +6,7 @@ Wording: arch/x86/mm/fault.c and mm/util.c (both provoked), drivers/pci/pcie/aer
 
 from __future__ import annotations
 
-from checks.units import format_bytes
+from checks.base.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 
 _SAME_TIME = "the time of the line has to be that of the failure: dmesg -T"

@@ -12,7 +12,7 @@ _REFUSED = "mooncake-flags-refused"
 
 
 def _read_unknown(groups: Groups, seen: Seen) -> Reading:
-    from preflight.mooncake.program_flags import NEWEST, OLDEST, flags_of
+    from preflight.programs.mooncake_flags import NEWEST, OLDEST, flags_of
 
     name = groups.get("name", "")
     for program in ("mooncake_master", "mooncake_client"):

@@ -6,7 +6,7 @@ mem_cache/hicache_auto_size.py).
 
 from __future__ import annotations
 
-from checks.units import format_bytes
+from checks.base.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 from preflight.sglang.admission_gate import RESERVE_BYTES
 

@@ -6,7 +6,7 @@ most lines were provoked with the real library.
 
 from __future__ import annotations
 
-from checks.units import format_bytes, format_page_size, round_up
+from checks.base.units import format_bytes, format_page_size, round_up
 from preflight.logs.log_pattern import (
     PAGE_BYTES,
     Groups,

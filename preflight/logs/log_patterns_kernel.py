@@ -7,7 +7,7 @@ drivers/pci; Linux 5.15 to 6.12.
 
 from __future__ import annotations
 
-from checks.units import KIB, format_bytes
+from checks.base.units import KIB, format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 
 # audit's arch and system call numbers; uapi/asm-generic/unistd.h, arch/x86/entry/syscalls.

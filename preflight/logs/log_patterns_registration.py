@@ -7,7 +7,7 @@ drivers/infiniband/core/umem.c, the mlx5 and erdma drivers, kernel/cgroup/rdma.c
 
 from __future__ import annotations
 
-from checks.units import format_bytes
+from checks.base.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 
 _LINE = r"Failed to register memory (?P<address>0x[0-9a-fA-F]{1,16}): [^\n\[]{0,80}\[%s\]"

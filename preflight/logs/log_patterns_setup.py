@@ -7,7 +7,7 @@ offload's refusals, the socket and the dead etcd were provoked with the real lib
 
 from __future__ import annotations
 
-from checks.units import format_bytes
+from checks.base.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Printer, Reading, Seen, Stage, number
 
 _line = Printer(Layer.MOONCAKE).line

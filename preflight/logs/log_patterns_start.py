@@ -7,7 +7,7 @@ CPython and transformers were provoked.
 
 from __future__ import annotations
 
-from checks.units import format_bytes
+from checks.base.units import format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Reading, Seen, Stage, number
 
 

@@ -6,7 +6,7 @@ file_storage.cpp, uring_file.cpp); most lines were provoked with the real librar
 
 from __future__ import annotations
 
-from checks.units import GIB, format_bytes
+from checks.base.units import GIB, format_bytes
 from preflight.logs.log_pattern import Groups, Layer, Pattern, Printer, Reading, Seen, Stage, number
 
 _line = Printer(Layer.MOONCAKE).line

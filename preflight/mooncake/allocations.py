@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from checks.hugetlb_fit import Spot
+from checks.hugetlb.fit import Spot
 
 
 class Backing(Enum):

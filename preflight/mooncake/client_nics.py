@@ -6,12 +6,12 @@ stands for them all.
 
 from __future__ import annotations
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess
-from preflight.launches.rank_devices import store_devices
-from preflight.mooncake.launch import Protocol, StoreClient
+from checks.base.root import Root
+from checks.base.unknown import Unknown
 from preflight.mooncake.placement import NicPlacement, place_nics
+from preflight.processes.processes import LaunchProcess
+from preflight.processes.rank_devices import store_devices
+from preflight.programs.memory_records import Protocol, StoreClient
 
 
 class ClientNics:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.gpus import gpu_nodes
-from checks.numa import numa_nodes
-from checks.rdma import nic_nodes, read_rdma_devices
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.mooncake.launch import Protocol
-from preflight.mooncake.store_environment import Note
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.numa.nodes import numa_nodes
+from checks.pci.gpus import gpu_nodes
+from checks.rdma.devices import nic_nodes, read_rdma_devices
+from preflight.programs.memory_records import Protocol
+from preflight.programs.store_environment import Note
 
 
 class NicPlacement(NamedTuple):

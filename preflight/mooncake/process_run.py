@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.units import GIB, KIB, MIB, TIB, format_page_size, round_up
+from checks.base.units import GIB, KIB, MIB, TIB, format_page_size, round_up
 from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
-from preflight.mooncake.mooncake_versions import NumaSegments
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.releases.mooncake import NumaSegments
 
 # What an allocation of L2 is called.
 HOST_POOL = "L2 host pool"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from checks.launch_needs import Region
+from checks.base.needs import Region
 from preflight.mooncake.allocations import Allocation, Backing, Handed
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 

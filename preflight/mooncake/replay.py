@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from preflight.mooncake.allocations import Allocation, Outcome, Pools
-from preflight.mooncake.launch import Launch, Process
 from preflight.mooncake.process_run import ProcessRun, heap
+from preflight.programs.memory_records import Launch, Process
 
 
 class ProcessReplay(NamedTuple):
@@ -37,7 +37,7 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
 
     ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
-    SGLang enforces that order; ``checks.hugetlb_fit`` judges over all of them.
+    SGLang enforces that order; ``checks.hugetlb.fit`` judges over all of them.
     """
     folders: set[str] = set()
     runs = [ProcessRun(process, launch, pools, folders) for process in launch.processes]

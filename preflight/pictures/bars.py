@@ -8,11 +8,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
 from preflight.check.verdict import clean
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
-from preflight.pictures.shares import columns_of
+from preflight.render.shares import columns_of
 
 Paint = Callable[[str, str], str]
 

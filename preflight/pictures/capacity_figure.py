@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Capacity, Round
-from preflight.pictures.curve import (
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.capacity.curve import (
     caption,
     drawn_tiers,
     evicting_text,
@@ -19,7 +18,8 @@ from preflight.pictures.curve import (
     thinned,
     tiers_of,
 )
-from preflight.pictures.html_page import Html, element, join, table
+from preflight.capacity.records import Bounds, Capacity, Round
+from preflight.render.html_page import Html, element, join, table
 
 # More marks than these would lie on top of each other.
 MOST_MARKS = 24

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checks.facts import TopicUnknownError
-from checks.unknown import Unknown
-from preflight.check.check_report import Report
+from checks.base.unknown import Unknown
+from checks.run.facts import TopicUnknownError
+from preflight.base.usage_error import UsageError
 from preflight.check.judged_host import Judged
-from preflight.host_source import LaunchWords, launch_of
-from preflight.pictures.html_page import Html, element, join
+from preflight.check.report import Report
+from preflight.inputs.host_source import LaunchWords, launch_of
 from preflight.pictures.html_report import Made, Section, report_page
-from preflight.usage_error import UsageError
+from preflight.render.html_page import Html, element, join
 
 if TYPE_CHECKING:
     from preflight.pictures.launch_takes import Take
@@ -57,7 +57,7 @@ def _memory(seen: Judged) -> Html:
 
 def _topology(seen: Judged) -> Html | Unknown:
     from preflight.pictures.topology_figure import topology_figure
-    from preflight.topology.topology_build import topology_of
+    from preflight.topology.build import topology_of
 
     try:
         found = topology_of(seen.facts, seen.needs)

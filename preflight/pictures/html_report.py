@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from checks.finding import Status
-from checks.unknown import Unknown
-from preflight.check.check_report import Report, Row
+from checks.base.finding import Status
+from checks.base.unknown import Unknown
+from preflight.base.data_file import data_file
+from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
-from preflight.data_file import data_file
-from preflight.pictures.html_page import Html, element, escape, join, page, status_badge, table
+from preflight.render.html_page import Html, element, escape, join, page, status_badge, table
 
 NAME = "mooncake-preflight check"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from checks.launch_needs import LaunchNeeds, ProcessNeeds
-from checks.units import format_bytes, format_page_size
-from checks.unknown import Unknown
-from preflight.pictures.html_page import Html, element, join, table
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from preflight.render.html_page import Html, element, join, table
 
 if TYPE_CHECKING:
-    from checks.facts import Facts
+    from checks.run.facts import Facts
     from preflight.sizing.source_sizing import SourceSizing
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.host_source import Sized
+from checks.base.unknown import Unknown
+from preflight.inputs.host_source import Sized
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.process_run import HOST_POOL
 from preflight.mooncake.replay import ProcessReplay

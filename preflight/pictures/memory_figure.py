@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.pictures.html_page import Html, Keyed, element, join, table
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
+from preflight.render.html_page import Html, Keyed, element, join, table
 
 # A part narrower than this has no room for its letter, in per cent of the bar, on a phone.
 LETTERED_PERCENT = 4.0

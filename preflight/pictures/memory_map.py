@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from checks.memory_checks import RESERVE_BYTES
-from checks.units import format_bytes
-from checks.unknown import Unknown
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from checks.memory.judge import RESERVE_BYTES
 from preflight.pictures.launch_takes import Take
 
 if TYPE_CHECKING:
-    from checks.facts import Facts
-    from checks.hugetlb import HugeTlb, Pool
-    from checks.memory_facts import MemoryFacts
+    from checks.hugetlb.pools import HugeTlb, Pool
+    from checks.memory.facts import MemoryFacts
+    from checks.run.facts import Facts
 
 
 class Kind(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from checks.units import format_bytes
-from preflight.check.check_report import fold
-from preflight.pictures.html_page import Html, element, join, table
-from preflight.topology.topology_records import Device, Topology
+from checks.base.units import format_bytes
+from preflight.check.report import fold
+from preflight.render.html_page import Html, element, join, table
+from preflight.topology.records import Device, Topology
 
 # As nvidia-smi topo -m calls them, the nearest first.
 LEVELS = {

@@ -8,9 +8,9 @@ any launch; nothing is computed from the larger one's result.
 from __future__ import annotations
 
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.launch import HotCache, Launch, OwnAllocator, Process, StoreClient
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES, SLAB_BYTES
 from preflight.mooncake.replay import replay
+from preflight.programs.memory_records import HotCache, Launch, OwnAllocator, Process, StoreClient
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:

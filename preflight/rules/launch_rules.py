@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preflight.launches.launch_processes import LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules import (
     rules_allocator,
     rules_arguments,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, SglangServer
-from preflight.launches.launch_source import Origin
-from preflight.mooncake.mooncake_versions import Release
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.releases.mooncake import Release
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.model_geometry import ModelGeometry
-from preflight.sglang.sglang_versions import SglangRelease
 
 
 class Severity(Enum):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.units import GIB, MIB, format_bytes, round_up
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
-from preflight.launches.launch_source import Origin, Word
-from preflight.mooncake import mooncake_grammar
-from preflight.mooncake.program_flags import flags_of, read_flags
+from checks.base.units import GIB, MIB, format_bytes, round_up
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs import mooncake_grammar
+from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.rules.rules import RuleSet, Seen, Severity
-from preflight.sglang.server_launch import configured_segment
+from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet()
 SLAB_BYTES = 16 * MIB  # cachelib_memory_allocator Slab.h, Slab::kSize

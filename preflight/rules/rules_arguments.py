@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.launches.launch_source import Word
+from preflight.launches.source import Word
+from preflight.processes.processes import Kind, LaunchProcess
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

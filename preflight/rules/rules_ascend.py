@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.units import GIB, format_bytes
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.mooncake.program_flags import flags_of, read_flags
+from checks.base.units import GIB, format_bytes
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.rules.rules import RuleSet, Seen, Severity
 from preflight.rules.rules_allocator import segment_of
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
-from preflight.mooncake.store_config import Source
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.programs.store_config import Source
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.launches.launch_processes import SglangServer
+from preflight.processes.processes import SglangServer
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from preflight.data_file import data_file
-from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
-from preflight.launches.launch_source import Word
+from preflight.base.data_file import data_file
+from preflight.launches.source import Word
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

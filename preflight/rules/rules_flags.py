@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.mooncake.program_flags import (
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import (
     NEWEST,
     OLDEST,
     TRUE,

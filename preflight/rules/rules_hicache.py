@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, SglangServer
-from preflight.launches.launch_source import Word
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.programs.sglang_argument_tables import known_releases, releases_with
+from preflight.programs.sglang_arguments import parse_sglang_arguments
 from preflight.rules.rules import RuleSet, Seen, Severity
-from preflight.sglang.sglang_argument_tables import known_releases, releases_with
-from preflight.sglang.sglang_arguments import parse_sglang_arguments
 
 RULES = RuleSet()
 _HOOK = "SGLang 0.5.23 arg_groups/hicache_hook.py"

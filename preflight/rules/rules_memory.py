@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.releases.sglang import DraftPool, Indexer
 from preflight.rules.rules import Finding, Rule, RuleSet, Seen, Severity, Versions
+from preflight.sglang.launch import own_allocator
 from preflight.sglang.model_geometry import AttentionKind
-from preflight.sglang.server_launch import own_allocator
-from preflight.sglang.server_pools import ServerMemory
-from preflight.sglang.sglang_versions import DraftPool, Indexer
+from preflight.sglang.pools import ServerMemory
 
 RULES = RuleSet()
 # Found when the pools are computed, not by looking at the launch alone.

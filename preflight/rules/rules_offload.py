@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.launches.launch_source import Word
-from preflight.mooncake.mooncake_reading import read_number, read_ratio
-from preflight.mooncake.mooncake_users import place, settings_of, store_clients
-from preflight.mooncake.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, REFUSED, Reader
-from preflight.mooncake.program_flags import flags_of, is_on, read_flags
-from preflight.mooncake.store_processes import offload_folder
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.mooncake_users import place, settings_of, store_clients
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import flags_of, is_on, read_flags
+from preflight.programs.mooncake_reading import read_number, read_ratio
+from preflight.programs.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, REFUSED, Reader
+from preflight.programs.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

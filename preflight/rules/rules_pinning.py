@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.units import GIB, format_bytes
-from preflight.launches.launch_processes import SglangServer
+from checks.base.units import GIB, format_bytes
+from preflight.processes.processes import SglangServer
 from preflight.rules.rules import RuleSet, Seen, Severity, Versions
-from preflight.sglang.server_launch import own_allocator, plain_environment
+from preflight.sglang.launch import own_allocator, plain_environment
 
 RULES = RuleSet()
 _PINS = "SGLang mem_cache/pool_host/common.py _cuda_host_register and its forerunners, every wheel"

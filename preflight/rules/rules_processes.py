@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from preflight.launches.launch_processes import Kind, LaunchProcess
-from preflight.mooncake.mooncake_users import place
-from preflight.mooncake.program_flags import is_on, value_of
-from preflight.mooncake.store_service_config import KEYS, SERVICE_PORT
+from preflight.processes.mooncake_users import place
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import is_on, value_of
+from preflight.programs.store_service_config import KEYS, SERVICE_PORT
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

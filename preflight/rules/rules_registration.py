@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.c_numbers import leading_integer
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
+from checks.base.c_numbers import leading_integer
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
 from preflight.rules.rules import RuleSet, Seen, Severity, Versions
+from preflight.sglang.launch import own_allocator, plain_environment
 from preflight.sglang.model_geometry import AttentionKind
-from preflight.sglang.server_launch import own_allocator, plain_environment
 
 RULES = RuleSet()
 _REGISTERS = "SGLang 0.5.21 to 0.5.23 mooncake_store.py register_mem_pool_host, pool_host/mha.py"

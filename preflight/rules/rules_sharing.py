@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.unknown import Unknown
-from preflight.launches.consumer_grammar import sglang_segment_bytes
-from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
+from checks.base.unknown import Unknown
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs.consumer_grammar import sglang_segment_bytes
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
-from preflight.launches.consumer_grammar import (
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.programs.consumer_grammar import (
     sglang_env_bool,
     sglang_env_int,
     sglang_segment_bytes,
 )
-from preflight.launches.launch_processes import SglangServer
-from preflight.mooncake.store_config import KEYS, Source, StoreConfig
-from preflight.mooncake.store_service_config import PROTOCOLS
+from preflight.programs.store_config import KEYS, Source, StoreConfig
+from preflight.programs.store_service_config import PROTOCOLS
 from preflight.rules.rules import RuleSet, Seen, Severity
 
 RULES = RuleSet()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from checks.units import GIB
-from preflight.launches.launch_processes import LaunchProcess
-from preflight.launches.launch_source import Word
-from preflight.mooncake.mooncake_reading import (
+from checks.base.units import GIB
+from preflight.launches.source import Word
+from preflight.processes.mooncake_users import offloads, settings_of, store_devices, uses_mooncake
+from preflight.processes.processes import LaunchProcess
+from preflight.programs.mooncake_reading import (
     NumberRead,
     becomes,
     read_number,
@@ -19,8 +20,7 @@ from preflight.mooncake.mooncake_reading import (
     takes_word,
     usable_ports,
 )
-from preflight.mooncake.mooncake_users import offloads, settings_of, store_devices, uses_mooncake
-from preflight.mooncake.mooncake_variables import (
+from preflight.programs.mooncake_variables import (
     CHOICES,
     NUMBERS,
     OFFLOAD_NUMBERS,

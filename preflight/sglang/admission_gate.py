@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from checks.units import GIB, format_bytes, format_page_size
-from checks.unknown import Unknown
+from checks.base.units import GIB, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.host_pools import HostPool
-from preflight.sglang.sglang_versions import SglangRelease
 
 # What SGLang leaves to the rest of the host (HICACHE_HOST_MEMORY_RESERVE_BYTES; every release).
 RESERVE_BYTES = 10 * GIB

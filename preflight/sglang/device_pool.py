@@ -13,12 +13,12 @@ import json
 import os
 from typing import NamedTuple
 
-from checks.units import GIB, MIB, round_up
-from checks.unknown import Unknown
+from checks.base.units import GIB, MIB, round_up
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.host_pool_layers import StageLayers, index_key_bytes, row_bytes, stage_layers
 from preflight.sglang.host_pools import HostBytes, PoolRequest, host_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
-from preflight.sglang.sglang_versions import SglangRelease
 
 # The bounds below are estimates, not rules: what a rank finds used on an idle GPU before it loads
 # weights (CUDA context, NCCL), and how resident weights differ from their files (replicated

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import Indexer, SglangRelease
 from preflight.sglang.model_geometry import AttentionKind, Heads, LinearState, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.sglang_versions import Indexer, SglangRelease
 
 # One float32 scale for each block of this many elements (DSATokenToKVPool.quant_block_size).
 INDEX_BLOCK = 128

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.host_pool_layers import RowBytes
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
-from preflight.sglang.sglang_versions import SglangRelease
 
 # --hicache-size is a number of these: decimal gigabytes, not GiB.
 GIGABYTE = 10**9

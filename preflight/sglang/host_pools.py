@@ -1,14 +1,15 @@
 """The host pools (L2) that one SGLang rank allocates, as its pool classes compute them.
 
 Source: ``mem_cache/pool_host`` and ``mem_cache/hybrid_cache/hybrid_pool_assembler.py`` of 0.5.23,
-and their forerunners per release (``preflight.sglang.sglang_versions``). The numbers are held
+and their forerunners per release (``preflight.releases.sglang``). The numbers are held
 against the real classes in ``tests/sglang``.
 """
 
 from __future__ import annotations
 
-from checks.units import MIB, format_bytes
-from checks.unknown import Unknown
+from checks.base.units import MIB, format_bytes
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import DraftPool, Indexer
 from preflight.sglang.host_pool_layers import RowBytes, row_bytes, stage_layers
 from preflight.sglang.host_pool_records import (
     GIGABYTE,
@@ -23,7 +24,6 @@ from preflight.sglang.host_pool_records import (
 from preflight.sglang.hybrid_pools import hybrid_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.sglang_versions import DraftPool, Indexer
 
 __all__ = ["LAYOUTS", "HostBytes", "HostPool", "HostPools", "PoolRequest", "host_pools"]
 

@@ -6,7 +6,8 @@ Source: ``build_hybrid_swa_stack`` and ``_split_hicache_size`` of
 
 from __future__ import annotations
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from preflight.releases.sglang import HybridSize
 from preflight.sglang.host_pool_layers import RowBytes, StageLayers
 from preflight.sglang.host_pool_records import (
     GIGABYTE,
@@ -17,7 +18,6 @@ from preflight.sglang.host_pool_records import (
     page_count,
     physical_page_tokens,
 )
-from preflight.sglang.sglang_versions import HybridSize
 
 
 def hybrid_pools(

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
 from preflight.sglang.model_layers import (
     ConfigError,
     LayerKind,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
-from preflight.mooncake.store_environment import Note
-from preflight.sglang.server_drafts import Drafts
-from preflight.sglang.server_ranks import Ranks
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.programs.store_environment import Note
+from preflight.sglang.drafts import Drafts
+from preflight.sglang.ranks import Ranks
 
 # Per slot: output_ids, cached_tokens, two of log probabilities, output_topk_p (16 x 4 bytes each),
 # output_topk_index (16 x 8), the two of top log probabilities (128 x 4) and bootstrap_room (8 x 8).

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from preflight.sglang.server_ranks import Ranks
+from preflight.sglang.ranks import Ranks
 
 # A tmpfs gives out pages of the kernel's size, the smallest of which this is.
 PAGE_BYTES = 4096

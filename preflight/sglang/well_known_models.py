@@ -11,8 +11,8 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-from checks.unknown import Unknown
-from preflight.data_file import data_file
+from checks.base.unknown import Unknown
+from preflight.base.data_file import data_file
 from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
 
 # Suffixes under which the same architecture is published: chat tuning, dates of Qwen's refreshes,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.hugetlb import GIGANTIC_BYTES, POOLS
-from checks.hugetlb_fit import Pages, Spot
-from checks.hugetlb_targets import Target, now_and_held
-from checks.hugetlb_targets import reserve_targets as targets_of
-from checks.numa import NODES
-from checks.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
-from checks.unknown import Unknown
+from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Pages, Spot
+from checks.hugetlb.pools import GIGANTIC_BYTES, POOLS
+from checks.hugetlb.targets import Target, now_and_held
+from checks.hugetlb.targets import reserve_targets as targets_of
+from checks.numa.nodes import NODES
 from preflight.mooncake.allocations import Backing
 from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena

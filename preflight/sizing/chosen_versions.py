@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checks.installed import Installed, installed_mooncake, installed_sglang
-from preflight.mooncake.mooncake_versions import NEWEST_KNOWN, Release, newer_than_known, release
-from preflight.mooncake.store_environment import Note
+from checks.base.installed import Installed, installed_mooncake, installed_sglang
+from preflight.base.usage_error import UsageError
+from preflight.programs.store_environment import Note
+from preflight.releases.mooncake import NEWEST_KNOWN, Release, newer_than_known, release
 from preflight.sizing.sizing_records import Input
-from preflight.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from checks.root import Root
-    from preflight.launches.launch_source import Reading
-    from preflight.sglang.sglang_versions import SglangRelease
+    from checks.base.root import Root
+    from preflight.launches.source import Reading
+    from preflight.releases.sglang import SglangRelease
 
 # The SGLang that is sized for when none is named.
 SGLANG_VERSION = "0.5.23"
@@ -64,7 +64,7 @@ def installed_there(reading: Reading, root: Root) -> Installed | None:
     """
     if any(command.container is not None for command in reading.commands):
         return None
-    from checks.software import installed_engine
+    from checks.software.facts import installed_engine
 
     return installed_engine(root)
 
@@ -85,7 +85,7 @@ def known_sglang(
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
     if given is not None:
-        from preflight.sglang.sglang_versions import sglang_release
+        from preflight.releases.sglang import sglang_release
 
         try:
             return sglang_release(given), Input(given, "--sglang-version")
@@ -98,7 +98,7 @@ def choose_sglang(
     given: str | None, installed: Installed | None = None
 ) -> tuple[SglangRelease, Input]:
     """The release to size for: the known one, else the newest. Raises as ``known_sglang`` does."""
-    from preflight.sglang.sglang_versions import sglang_release
+    from preflight.releases.sglang import sglang_release
 
     if given is not None:
         known, here = known_sglang(given), None
@@ -122,7 +122,7 @@ def _read_installed(
 ) -> tuple[SglangRelease, Input] | None:
     if text is None:
         return None
-    from preflight.sglang.sglang_versions import sglang_release
+    from preflight.releases.sglang import sglang_release
 
     try:
         return sglang_release(text), Input(text, installed_where(installed))
@@ -132,7 +132,7 @@ def _read_installed(
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
     """Why the launch's SGLang and Mooncake may be others than these, as ``Versions`` has it."""
-    from preflight.sglang.sglang_versions import newer_than_known as newer_sglang
+    from preflight.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)
     unsure = newer = assumed = ""

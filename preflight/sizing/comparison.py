@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checks.units import format_bytes
-from checks.unknown import Unknown
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Backing
 from preflight.sizing.sizing import Sizing
 

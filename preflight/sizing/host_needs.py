@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.hugetlb_wanted import HEADROOM
-from checks.launch_needs import Port, Service
-from checks.registration import pinned_bytes, plan_region
-from checks.units import format_bytes, format_page_size
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess
-from preflight.launches.launch_services import ports, services
-from preflight.launches.launch_storage import LIMIT, offload_of, storage
-from preflight.launches.rank_devices import store_devices
+from checks.base.needs import Port, Service
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.wanted import HEADROOM
+from checks.rdma.registration import pinned_bytes, plan_region
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.mooncake.registrations import regions_of
+from preflight.processes.processes import LaunchProcess
+from preflight.processes.rank_devices import store_devices
+from preflight.processes.services import ports, services
+from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sizing.needs import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_records import Input

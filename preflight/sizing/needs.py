@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checks.hugetlb_fit import Spot, Stock, Usage
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Stock, Usage
 from preflight.mooncake.allocations import (
     Allocation,
     Backing,
@@ -13,9 +13,9 @@ from preflight.mooncake.allocations import (
     OnShortage,
     StockedPools,
 )
-from preflight.mooncake.launch import Launch
 from preflight.mooncake.process_run import HOST_POOL
 from preflight.mooncake.replay import ProcessReplay, replay
+from preflight.programs.memory_records import Launch
 
 ON_HUGE_PAGES = (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 
@@ -38,7 +38,7 @@ def taken_from(
 
 
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
-    """What each process takes, with its arena and without, for ``checks.hugetlb_fit``.
+    """What each process takes, with its arena and without, for ``checks.hugetlb.fit``.
 
     Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
     pages from others, and nothing fails without them.

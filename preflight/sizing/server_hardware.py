@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import HostMemory
-from preflight.sglang.server_drafts import server_drafts
-from preflight.sglang.server_model import Models
-from preflight.sglang.server_pool_request import Hardware
-from preflight.sglang.sglang_versions import SglangRelease
+from preflight.sglang.drafts import server_drafts
+from preflight.sglang.model import Models
+from preflight.sglang.pool_request import Hardware
 
 ASK = "give --gpu-memory"
 _NOT_READ = Unknown("the host's memory is not read")
@@ -47,7 +47,7 @@ def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool
         return given_bytes
     if elsewhere or not asked:
         return Unknown(f"the GPU's memory is not known: {ASK}")
-    from checks.gpu_facts import read_gpus
+    from checks.gpu.facts import read_gpus
 
     nvml = read_gpus(root, None).nvml
     if isinstance(nvml, Unknown):

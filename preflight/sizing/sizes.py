@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from checks.units import GIB
+from checks.base.units import GIB
 
 # The largest size that any call in the chain can carry: a signed 64-bit length.
 LARGEST_BYTES = 2**63 - 1

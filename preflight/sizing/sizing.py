@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.hugetlb import HugeTlb, read_hugetlb
-from checks.hugetlb_fit import Fit, FitVerdict, Spot, Stock, judge_fit
-from checks.hugetlb_stock import read_stock, stated_stock
-from checks.meminfo import Meminfo, read_meminfo
-from checks.numa import memory_nodes
-from checks.root import Root
-from checks.units import format_page_size
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.units import format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Fit, FitVerdict, Spot, Stock, judge_fit
+from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.hugetlb.stock import read_stock, stated_stock
+from checks.numa.meminfo import Meminfo, read_meminfo
+from checks.numa.nodes import memory_nodes
+from preflight.base.usage_error import UsageError
 from preflight.mooncake.allocations import Backing
-from preflight.mooncake.mooncake_versions import Release
 from preflight.mooncake.replay import ProcessReplay
-from preflight.mooncake.store_environment import Note
+from preflight.programs.store_environment import Note
+from preflight.releases.mooncake import Release
 from preflight.sizing.documented_rule import DocumentedRule, documented_rule
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot, taken_from
 from preflight.sizing.sizing_inputs import gather_inputs
 from preflight.sizing.sizing_records import Flags, SizingInputs
-from preflight.usage_error import UsageError
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
 

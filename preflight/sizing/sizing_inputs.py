@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from checks.root import Root
-from checks.units import MIB, format_bytes, format_page_size
-from checks.unknown import Unknown
-from preflight.mooncake.launch import (
-    SGLANG_LOCAL_BUFFER_BYTES,
-    Launch,
-    Process,
-    Protocol,
-    StoreClient,
-    StoreSettings,
-)
-from preflight.mooncake.mooncake_versions import Release
+from checks.base.root import Root
+from checks.base.units import MIB, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
 from preflight.mooncake.placement import (
     RankPlacement,
     binds_ranks,
@@ -27,13 +19,21 @@ from preflight.mooncake.placement import (
     place_ranks,
     unbound,
 )
-from preflight.mooncake.store_environment import Note, read_store_settings
+from preflight.programs.memory_records import (
+    SGLANG_LOCAL_BUFFER_BYTES,
+    Launch,
+    Process,
+    Protocol,
+    StoreClient,
+    StoreSettings,
+)
+from preflight.programs.store_environment import Note, read_store_settings
+from preflight.releases.mooncake import Release
 from preflight.sizing.chosen_versions import ASSUMED, choose_mooncake, known_sglang
 from preflight.sizing.sizing_records import Flags, Input, SizingInputs
-from preflight.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from preflight.sglang.sglang_versions import SglangRelease
+    from preflight.releases.sglang import SglangRelease
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024

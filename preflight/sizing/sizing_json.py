@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from checks.hugetlb_fit import Spot, Stock
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Stock
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
-from preflight.mooncake.store_environment import Note
+from preflight.programs.store_environment import Note
 from preflight.sizing.advice import Recommendation
 from preflight.sizing.sizing import Sizing, taken_pages
 

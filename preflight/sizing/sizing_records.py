@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.unknown import Unknown
-from preflight.mooncake.launch import Launch, StoreSettings
-from preflight.mooncake.store_environment import Note
+from checks.base.unknown import Unknown
+from preflight.programs.memory_records import Launch, StoreSettings
+from preflight.programs.store_environment import Note
 
 
 class Input(NamedTuple):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from checks.hugetlb_fit import Spot, Stock
-from checks.units import format_bytes, format_page_size
-from checks.unknown import Unknown
-from preflight.cell_widths import cell_widths
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Stock
+from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
-from preflight.output import columns
+from preflight.render.cell_widths import cell_widths
 from preflight.sizing.advice import Recommendation
 from preflight.sizing.comparison import compare_rules
 from preflight.sizing.sizing import Sizing, taken_pages

@@ -5,13 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from checks.cgroup_memory import memory_headroom
-from checks.hugetlb_fit import Fit
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import SglangServer
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Fit
+from checks.memory.cgroup import memory_headroom
 from preflight.mooncake.allocations import OnShortage
 from preflight.mooncake.process_run import HOST_POOL
+from preflight.processes.processes import SglangServer
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     GateAnswer,
@@ -21,9 +22,8 @@ from preflight.sglang.admission_gate import (
     gate_booked,
     gate_on_hugepages,
 )
-from preflight.sglang.server_pools import ServerMemory
-from preflight.sglang.server_ranks import server_ranks
-from preflight.sglang.sglang_versions import SglangRelease
+from preflight.sglang.pools import ServerMemory
+from preflight.sglang.ranks import server_ranks
 from preflight.sizing.needs import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
 

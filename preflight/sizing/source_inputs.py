@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.root import Root
-from checks.units import MIB
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import Kind, LaunchProcess, SglangServer
+from checks.base.root import Root
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.client_nics import ClientNics
-from preflight.mooncake.launch import Launch, Process
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.processes.source_options import SourceOptions
+from preflight.programs.memory_records import Launch, Process
+from preflight.releases.sglang import SglangRelease
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Finding, Severity, Versions
 from preflight.rules.rules_memory import with_refusals
-from preflight.sglang.server_launch import configured_segment
-from preflight.sglang.server_model import Models
-from preflight.sglang.server_pools import ServerMemory
-from preflight.sglang.sglang_versions import SglangRelease
+from preflight.sglang.launch import configured_segment
+from preflight.sglang.model import Models
+from preflight.sglang.pools import ServerMemory
 from preflight.sizing.chosen_versions import choose_mooncake, choose_sglang, doubts
 from preflight.sizing.sizing_records import Flags, Input, SizingInputs
-from preflight.sizing.source_options import SourceOptions
 from preflight.sizing.source_processes import Given, Part, Shared, hardware_of, host_memory, part_of
-from preflight.usage_error import NoLaunchError
 
 
 class SourceInputs(NamedTuple):

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.cgroup_memory import memory_headroom
-from checks.meminfo import read_meminfo
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import LaunchProcess, SglangServer
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.memory.cgroup import memory_headroom
+from checks.numa.meminfo import read_meminfo
+from preflight.base.usage_error import UsageError
 from preflight.mooncake.client_nics import ClientNics
-from preflight.mooncake.launch import Process, StoreClient
-from preflight.mooncake.mooncake_versions import Release
-from preflight.mooncake.offload_client import offloading
 from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
-from preflight.mooncake.store_environment import Note, read_store_settings
+from preflight.processes.offload_client import offloading
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.processes.source_options import SourceOptions
+from preflight.programs.memory_records import Process, StoreClient
+from preflight.programs.store_environment import Note, read_store_settings
+from preflight.releases.mooncake import Release
+from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import HostMemory
-from preflight.sglang.pd_metadata import pd_metadata
-from preflight.sglang.server_launch import (
+from preflight.sglang.launch import (
     own_allocator,
     plain_environment,
     server_client,
     server_processes,
 )
-from preflight.sglang.server_model import Models
-from preflight.sglang.server_pools import Hardware, ServerMemory, server_memory
-from preflight.sglang.server_ranks import Ranks, server_ranks
-from preflight.sglang.sglang_versions import SglangRelease
+from preflight.sglang.model import Models
+from preflight.sglang.pd_metadata import pd_metadata
+from preflight.sglang.pools import Hardware, ServerMemory, server_memory
+from preflight.sglang.ranks import Ranks, server_ranks
 from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
 from preflight.sizing.sizing_inputs import MOST_RANKS, given_ranks
-from preflight.sizing.source_options import SourceOptions
-from preflight.usage_error import UsageError
 
 
 class Shared(NamedTuple):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.launches.launch_processes import understand
-from preflight.launches.launch_source import ReadFile, Reading
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.launches.source import ReadFile, Reading
+from preflight.processes.processes import understand
+from preflight.processes.source_options import SourceOptions
 from preflight.sizing.chosen_versions import known_sglang
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 from preflight.sizing.source_gate import Admission, admit
 from preflight.sizing.source_inputs import SourceInputs, gather_source, worst
-from preflight.sizing.source_options import SourceOptions
 
 
 class SourceSizing(NamedTuple):

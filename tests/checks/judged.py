@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checks.facts import Facts
-from checks.finding import Check, Finding, Judge, Status
-from checks.judging import every_check, judge
-from checks.launch_needs import LaunchNeeds
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.run.facts import Facts
+from checks.run.judging import every_check, judge
 
 
 def checks_of(*topics: str) -> dict[str, tuple[Check, Judge]]:

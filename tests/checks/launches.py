@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.facts import Facts
-from checks.finding import CheckSet, Finding
-from checks.hugetlb_fit import Spot, Usage
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds, ProcessNeeds
-from checks.reading import read_facts
-from checks.root import Root
-from checks.units import MIB
+from checks.base.finding import CheckSet, Finding
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.root import Root
+from checks.base.units import MIB
+from checks.hugetlb.fit import Spot, Usage
+from checks.run.facts import Facts
+from checks.run.judging import judge
+from checks.run.reading import read_facts
 
 PAGE = 2 * MIB
 

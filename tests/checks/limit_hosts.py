@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.facts import Facts
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
-from checks.limits import LimitFacts
-from checks.rdma_facts import Erdma, Nic, RdmaFacts
-from checks.rdma_ports import Gid, Port
-from checks.rdma_verbs import DeviceNode, Libraries, Verbs
-from checks.runtime_limits import Limit, RuntimeLimits
-from checks.system import Container, SystemFacts
-from checks.thread_limits import ThreadFacts
-from checks.units import GIB
-from checks.unknown import Unknown
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from checks.limits.facts import LimitFacts
+from checks.limits.runtimes import Limit, RuntimeLimits
+from checks.limits.threads import ThreadFacts
+from checks.rdma.facts import Erdma, Nic, RdmaFacts
+from checks.rdma.ports import Gid, Port
+from checks.rdma.verbs import DeviceNode, Libraries, Verbs
+from checks.run.facts import Facts
+from checks.system.facts import Container, SystemFacts
 
 IPC_LOCK = 1 << 14
 NOT_SAID = Unknown("not said by this test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
 
 MIB = 1 << 20
 GIB = 1 << 30

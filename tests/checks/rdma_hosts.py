@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.facts import Facts
-from checks.finding import CheckSet, Finding, Setting
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
-from checks.rdma_facts import RdmaFacts, read_rdma
-from checks.root import Root
+from checks.base.finding import CheckSet, Finding, Setting
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.root import Root
+from checks.rdma.facts import RdmaFacts, read_rdma
+from checks.run.facts import Facts
+from checks.run.judging import judge
 
 MIB, GIB = 1 << 20, 1 << 30
 RELEASE = "0.3.13.post1"

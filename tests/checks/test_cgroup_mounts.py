@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.cgroup_memory import memory_headroom
-from checks.hugetlb_cgroup import HugeTlbLimit, hugetlb_limit
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.memory.cgroup import memory_headroom
 
 MIB = 1 << 20
 V1 = "33 25 0:29 {} /sys/fs/cgroup/{} rw,relatime - cgroup cgroup rw,{}\n"

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.facts import Facts
-from checks.finding import Finding, Kind, Setting, Status
-from checks.gpu_facts import CudaAbility, Nvml
-from checks.launch_needs import LaunchNeeds, RdmaUse
-from checks.reading import read_facts
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.needs import LaunchNeeds, RdmaUse
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.gpu.facts import CudaAbility, Nvml
+from checks.run.facts import Facts
+from checks.run.reading import read_facts
 from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
 from tests.synthetic import (

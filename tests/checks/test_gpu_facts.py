@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.gpu_facts import CudaAbility, GpuFacts, read_gpus
-from checks.hardware_use import physical_gpus, visible_gpus
-from checks.launch_needs import ContainerLimits, LaunchNeeds
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.needs import ContainerLimits, LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.gpu.facts import CudaAbility, GpuFacts, read_gpus
+from checks.gpu.hardware_use import physical_gpus, visible_gpus
 from tests.checks.ranks import launch, rank
 from tests.synthetic import (
     GIB,

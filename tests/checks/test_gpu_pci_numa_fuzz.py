@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.facts import READERS
-from checks.finding import Status
-from checks.judging import judge
-from checks.reading import read_facts
-from checks.root import CALLS_FILE
-from checks.tree_root import TreeRoot
+from checks.base.finding import Status
+from checks.base.root import CALLS_FILE
+from checks.base.tree_root import TreeRoot
+from checks.run.facts import READERS
+from checks.run.judging import judge
+from checks.run.reading import read_facts
 from tests.checks.judged import checks_of
 from tests.checks.ranks import launch, rank
 from tests.synthetic import GIB, PATIENCE_SECONDS, gpu_host, tree_of

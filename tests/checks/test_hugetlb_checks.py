@@ -8,16 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import hugetlb_checks, hugetlb_host_checks
-from checks.facts import Facts
-from checks.finding import Kind, Setting, Status
-from checks.hugetlb import HugeTlb, NodePool, Pool
-from checks.hugetlb_facts import HugetlbFacts
-from checks.hugetlb_fit import Spot, Usage
-from checks.launch_needs import ContainerLimits, ProcessNeeds
-from checks.meminfo import Meminfo
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.finding import Kind, Setting, Status
+from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.hugetlb import host_checks as hugetlb_host_checks
+from checks.hugetlb import pool_checks as hugetlb_checks
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.fit import Spot, Usage
+from checks.hugetlb.pools import HugeTlb, NodePool, Pool
+from checks.numa.meminfo import Meminfo
+from checks.run.facts import Facts
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
 from tests.hosts import Host, HostPool
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from checks.facts import Facts, TopicUnknownError
-from checks.finding import Check, Consequence, Finding, Status
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds
-from checks.reading import read_facts
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.finding import Check, Consequence, Finding, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts, TopicUnknownError
+from checks.run.judging import judge
+from checks.run.reading import read_facts
 from tests.check_fakes import only_topics
 
 DECLARED = Check("t.x", "?", Consequence.DEGRADED, "", (), "", "", ("system",))

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from checks.finding import Kind, Setting, Status
-from checks.launch_needs import ContainerLimits
-from checks.runtime_limits import Daemon, Limit, UnitLimit
-from checks.units import MIB
-from checks.unknown import Unknown
+from checks.base.finding import Kind, Setting, Status
+from checks.base.needs import ContainerLimits
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system
 from tests.checks.test_limits_memlock import docker, found, one, unit
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.calls_limits import MOST_PROCESSES
-from checks.limits import IPC_LOCK_BIT, SYS_NICE_BIT, LimitFacts, Pinned, read_limits
-from checks.root import Root
-from checks.runtime_limits import Daemon, Limit, PamLimit, UnitLimit, parse_limit
-from checks.units import MIB
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.units import MIB
+from checks.base.unknown import Unknown
+from checks.limits.calls import MOST_PROCESSES
+from checks.limits.facts import IPC_LOCK_BIT, SYS_NICE_BIT, LimitFacts, Pinned, read_limits
+from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.checks.limit_hosts import tree
 
 STATUS = """Name:	python
@@ -275,8 +275,8 @@ def test_no_slurm_is_none(tmp_path: Path) -> None:
 _SEEN = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
-from checks.limits import IPC_LOCK_BIT, read_limits
-from checks.root import Root
+from checks.limits.facts import IPC_LOCK_BIT, read_limits
+from checks.base.root import Root
 facts = read_limits(Root(), None)
 told = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 plain = lambda pair: [-1 if part is None else part for part in pair]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.finding import Finding, Kind, Status
-from checks.judging import every_check, judge
-from checks.launch_needs import ContainerLimits, LaunchNeeds, RdmaUse, Region
-from checks.memlock import QUEUES_PER_NIC_BYTES, demand, through_peermem
-from checks.runtime_limits import Daemon, Limit, PamLimit, UnitLimit
-from checks.subjects import fold_names
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Kind, Status
+from checks.base.fold import fold_names
+from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse, Region
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
+from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand, through_peermem
+from checks.run.judging import every_check, judge
 from tests.checks.limit_hosts import (
     IPC_LOCK,
     NO_RUNTIMES,
@@ -460,6 +460,6 @@ def test_rings_are_not_asked_about_without_io_uring() -> None:
 
 def test_the_records_of_these_tests_are_nics_in_use() -> None:
     """The devices above are such that Mooncake would use each: else all tests here were void."""
-    from checks.rdma_use import devices_in_use
+    from checks.rdma.use import devices_in_use
 
     assert devices_in_use(rdma(2), rank()).names == ("mlx5_0", "mlx5_1")

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import mapping_checks, memory_checks
-from checks.cgroup_memory import MemoryHeadroom
-from checks.facts import Facts
-from checks.finding import Status
-from checks.launch_needs import ContainerLimits, LaunchNeeds, ProcessNeeds
-from checks.meminfo import Meminfo
-from checks.memory_facts import MemoryFacts
-from checks.units import GIB, MIB, TIB
-from checks.unknown import Unknown
+from checks.base.finding import Status
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.units import GIB, MIB, TIB
+from checks.base.unknown import Unknown
+from checks.memory import judge as memory_checks
+from checks.memory import mapping_checks
+from checks.memory.cgroup import MemoryHeadroom
+from checks.memory.facts import MemoryFacts
+from checks.numa.meminfo import Meminfo
+from checks.run.facts import Facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 from tests.hosts import Host
 

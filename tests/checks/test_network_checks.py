@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from checks import network_checks
-from checks.facts import Facts
-from checks.finding import Finding, Kind, Setting, Status
-from checks.launch_needs import LaunchNeeds, Port, ProcessNeeds, RdmaUse, Service
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.needs import LaunchNeeds, Port, ProcessNeeds, RdmaUse, Service
+from checks.base.unknown import Unknown
+from checks.network import judge as network_checks
+from checks.run.facts import Facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
 

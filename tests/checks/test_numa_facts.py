@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.calls_numa import in_child, memory_policy
-from checks.numa import parse_cpu_list, parse_node_list
-from checks.numa_facts import MemoryPolicy, NumaFacts, read_numa
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.numa.calls import in_child, memory_policy
+from checks.numa.facts import MemoryPolicy, NumaFacts, read_numa
+from checks.numa.nodes import parse_cpu_list, parse_node_list
 from tests.checks.recorded import recorded
 from tests.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 
@@ -212,8 +212,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 filtered = Program(len(rows), ctypes.addressof(buffer))
 assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
 assert libc.prctl(22, 2, ctypes.byref(filtered), 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP
-from checks.root import Root
-from checks.numa_facts import read_numa
+from checks.base.root import Root
+from checks.numa.facts import read_numa
 print(read_numa(Root(), None).policy)
 """
     return subprocess.run(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.root import Root
-from checks.system import INITIAL_PID_NAMESPACE, read_system
+from checks.base.root import Root
+from checks.system.facts import INITIAL_PID_NAMESPACE, read_system
 from tests.checks.limit_hosts import tree
 
 OVERLAY = "1 0 0:1 / / rw - overlay overlay rw,lowerdir=/lower,upperdir=/upper\n"

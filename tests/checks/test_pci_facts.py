@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.calls_pci import acs, acs_control
-from checks.pci import PciFacts, read_accelerators, read_function, read_pci
-from checks.pci_paths import PathClass, Place, bridges_between, path_class
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.pci.calls import acs, acs_control
+from checks.pci.facts import PciFacts, read_accelerators, read_function, read_pci
+from checks.pci.paths import PathClass, Place, bridges_between, path_class
 from tests.checks.recorded import recorded
 from tests.synthetic import (
     SyntheticHost,

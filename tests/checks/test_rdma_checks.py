@@ -9,26 +9,24 @@ from typing import Any
 
 import pytest
 
-from checks import (
-    gid_checks,
-    rdma_checks,
-    rdma_fork_checks,
-    rdma_kind_checks,
-    rdma_limit_checks,
-    rdma_port_checks,
-    rdma_reach_checks,
-    rdma_region_checks,
-)
-from checks.anonymise import anonymise
-from checks.archive import archive_bytes
-from checks.capture import capture_files, open_root
-from checks.facts import Facts
-from checks.finding import CheckSet, Finding, Kind, Setting, Status
-from checks.judging import judge
-from checks.launch_needs import LaunchNeeds
-from checks.rdma_facts import RdmaFacts, read_rdma
-from checks.recording import RecordingRoot
-from checks.root import Root
+from checks.base.archive import archive_bytes
+from checks.base.finding import CheckSet, Finding, Kind, Setting, Status
+from checks.base.needs import LaunchNeeds
+from checks.base.recording import RecordingRoot
+from checks.base.root import Root
+from checks.capture.anonymise import anonymise
+from checks.capture.capture import capture_files, open_root
+from checks.rdma import fork_checks as rdma_fork_checks
+from checks.rdma import gid_checks
+from checks.rdma import judge as rdma_checks
+from checks.rdma import kind_checks as rdma_kind_checks
+from checks.rdma import limit_checks as rdma_limit_checks
+from checks.rdma import port_checks as rdma_port_checks
+from checks.rdma import reach_checks as rdma_reach_checks
+from checks.rdma import region_checks as rdma_region_checks
+from checks.rdma.facts import RdmaFacts, read_rdma
+from checks.run.facts import Facts
+from checks.run.judging import judge
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
     RXE0,

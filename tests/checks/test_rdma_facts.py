@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import calls_rdma
-from checks.rdma_facts import Nic, RdmaFacts, read_rdma
-from checks.rdma_limits import Budget, read_cgroups
-from checks.rdma_ports import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.rdma import calls as calls_rdma
+from checks.rdma.facts import Nic, RdmaFacts, read_rdma
+from checks.rdma.limits import Budget, read_cgroups
+from checks.rdma.ports import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from tests.checks.rdma_hosts import (
     LIMITS,
     LINK_LOCAL,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.c_numbers import leading_integer
-from checks.rdma_gids import GidChoice, asked_index, choose_gid
-from checks.rdma_ports import IB, ROCE_1, ROCE_2, Gid, Port
-from checks.unknown import Unknown
-from checks.version_text import Release
+from checks.base.c_numbers import leading_integer
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release
+from checks.rdma.gids import GidChoice, asked_index, choose_gid
+from checks.rdma.ports import IB, ROCE_1, ROCE_2, Gid, Port
 
 V4 = bytes(10) + b"\xff\xff"
 PRIVATE, CARRIER, PUBLIC = V4 + b"\x0a\0\0\1", V4 + b"\x64\x40\0\1", V4 + b"\xc0\xa8\0\1"

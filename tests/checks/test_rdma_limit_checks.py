@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import rdma_fork_checks, rdma_limit_checks, rdma_region_checks
-from checks.finding import Consequence, Finding, Kind, Status
-from checks.launch_needs import LaunchNeeds, Region
-from checks.rdma_fork import touching_threads
-from checks.registration import pieces
-from checks.unknown import Unknown
-from preflight.check.check_report import Findings, report
+from checks.base.finding import Consequence, Finding, Kind, Status
+from checks.base.needs import LaunchNeeds, Region
+from checks.base.unknown import Unknown
+from checks.rdma import fork_checks as rdma_fork_checks
+from checks.rdma import limit_checks as rdma_limit_checks
+from checks.rdma import region_checks as rdma_region_checks
+from checks.rdma.fork import touching_threads
+from checks.rdma.registration import pieces
+from preflight.check.report import Findings, report
 from preflight.check.verdict import verdict_reason
 from tests.checks.rdma_hosts import (
     GIB,

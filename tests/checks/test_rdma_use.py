@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.launch_needs import ProcessNeeds, RdmaUse
-from checks.rdma_problems import Cause
-from checks.rdma_use import DevicesInUse, Transport, devices_in_use, uses
-from checks.unknown import Unknown
-from checks.version_text import release_of
+from checks.base.needs import ProcessNeeds, RdmaUse
+from checks.base.unknown import Unknown
+from checks.base.version_text import release_of
+from checks.rdma.problems import Cause
+from checks.rdma.use import DevicesInUse, Transport, devices_in_use, uses
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
     RXE0,

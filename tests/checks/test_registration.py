@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks import rdma_limit_checks, rdma_region_checks
-from checks.device_table import DEVICES, Bound, device_row
-from checks.facts import Facts
-from checks.finding import Finding, Status
-from checks.judging import judge
-from checks.launch_needs import ProcessNeeds, Region
-from checks.memlock import demand
-from checks.rdma_facts import read_rdma
-from checks.rdma_verbs import PROVIDERS
-from checks.registration import (
+from checks.base.finding import Finding, Status
+from checks.base.needs import ProcessNeeds, Region
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.memlock.demand import demand
+from checks.rdma import limit_checks as rdma_limit_checks
+from checks.rdma import region_checks as rdma_region_checks
+from checks.rdma.device_table import DEVICES, Bound, device_row
+from checks.rdma.facts import read_rdma
+from checks.rdma.registration import (
     Plan,
     Split,
     load_of,
@@ -28,10 +28,11 @@ from checks.registration import (
     plan_region,
     regions_under,
 )
-from checks.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_SCHEMA
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.host_source import LaunchWords, open_host, size_and_needs
+from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_SCHEMA
+from checks.rdma.verbs import PROVIDERS
+from checks.run.facts import Facts
+from checks.run.judging import judge
+from preflight.inputs.host_source import LaunchWords, open_host, size_and_needs
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.root import CALLS_FILE, Root
-from checks.routing import Routing, Rule, TableRoute, exits, read_routing
-from checks.unknown import Unknown
+from checks.base.root import CALLS_FILE, Root
+from checks.base.unknown import Unknown
+from checks.network.routing import Routing, Rule, TableRoute, exits, read_routing
 
 LOCAL, MAIN = (
     Rule(4, number, 1, table, False, "", "", "", "", None, None, None, ())
@@ -161,7 +161,7 @@ READ = """
 import json, subprocess, sys
 for command in sys.argv[1].split(";"):
     subprocess.run(command.split(), check=True)
-from checks.calls_routing import routes, rules
+from checks.network.routing_calls import routes, rules
 print(json.dumps({"routing.rules": rules(), "routing.routes": routes()}))
 for target in sys.argv[3:]:
     asked = ["ip", "route", "get", target, "from", sys.argv[2], "oif", "eth1"]

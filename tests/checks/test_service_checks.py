@@ -12,11 +12,11 @@ from typing import ClassVar
 
 import pytest
 
-from checks import service_checks
-from checks.facts import Facts
-from checks.finding import Finding, Status
-from checks.launch_needs import LaunchNeeds, Service
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Status
+from checks.base.needs import LaunchNeeds, Service
+from checks.base.unknown import Unknown
+from checks.network import service_checks
+from checks.run.facts import Facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
 

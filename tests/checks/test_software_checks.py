@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from checks.finding import Finding, Kind, Setting, Status
-from checks.installed import distribution_of, installed_mooncake
-from checks.judging import every_check, judge
-from checks.launch_needs import ContainerLimits, LaunchNeeds, Service
-from checks.root import Root
-from checks.software import (
+from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.installed import distribution_of, installed_mooncake
+from checks.base.needs import ContainerLimits, LaunchNeeds, Service
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.run.judging import every_check, judge
+from checks.software.facts import (
     CompiledFile,
     Distribution,
     Environment,
     SoftwareFacts,
     read_software,
 )
-from checks.unknown import Unknown
 from tests.checks.limit_hosts import facts, launch, rank, system, tree
 
 SITE = "/opt/venv/lib/python3.12/site-packages"

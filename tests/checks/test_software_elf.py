@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.calls_software import CACHE, Loader, libraries, read_cache, read_elf
+from checks.software.calls import CACHE, Loader, libraries, read_cache, read_elf
 
 LDD, GCC = shutil.which("ldd"), shutil.which("gcc")
 needs_ldd = pytest.mark.skipif(LDD is None, reason="no ldd here")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from checks import storage_checks
-from checks.facts import Facts
-from checks.finding import Finding, Status
-from checks.launch_needs import LaunchNeeds, Storage
-from checks.units import GIB
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Status
+from checks.base.needs import LaunchNeeds, Storage
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts
+from checks.storage import judge as storage_checks
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
 

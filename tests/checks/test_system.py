@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from checks.finding import Finding, Kind, Setting, Status
-from checks.hugetlb_fit import Spot, Usage
-from checks.judging import judge
-from checks.launch_needs import ContainerLimits, LaunchNeeds
-from checks.root import Root
-from checks.system import Container, SystemFacts, read_system
-from checks.system_checks import CHECKS
-from checks.units import GIB, KIB, MIB
-from checks.unknown import Unknown
+from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.needs import ContainerLimits, LaunchNeeds
+from checks.base.root import Root
+from checks.base.units import GIB, KIB, MIB
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Usage
+from checks.run.judging import judge
+from checks.system.facts import Container, SystemFacts, read_system
+from checks.system.judge import CHECKS
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
 
 MACHINE = {
@@ -156,8 +156,8 @@ rows = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in
 program = struct.pack("HxxxxxxQ", len(code), ctypes.addressof(rows))
 assert libc.prctl(38, 1, 0, 0, 0) == 0
 assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()
-from checks.root import Root
-from checks.system import read_system
+from checks.base.root import Root
+from checks.system.facts import read_system
 facts = read_system(Root(), None)
 print(facts.seccomp, facts.uring_errno)
 """

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from checks.finding import Consequence, Finding, Kind, Status
-from checks.launch_needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Region
-from checks.limits import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
-from checks.registration import SEGMENT
-from checks.root import Root
-from checks.runtime_limits import Limit
-from checks.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
-from checks.thread_limits import Ceiling, ThreadFacts
-from checks.units import GIB
-from checks.unknown import Unknown
+from checks.base.finding import Consequence, Finding, Kind, Status
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Region
+from checks.base.root import Root
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
+from checks.limits.runtimes import Limit
+from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
+from checks.limits.threads import Ceiling, ThreadFacts
+from checks.rdma.registration import SEGMENT
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
 from tests.synthetic import gpu_host, limited_container, read_host

@@ -105,14 +105,12 @@ class ContainerError(Exception):
 
 def product(*words: str) -> str:
     """A command line of the product."""
-    return shlex.join([sys.executable, "-m", "preflight.preflight_command", *words])
+    return shlex.join([sys.executable, "-m", "preflight.cli.main", *words])
 
 
 def sizing(*launch: str) -> str:
     """A command line of the sizing of a launch."""
-    return shlex.join(
-        [sys.executable, "-m", "preflight.sizing.sizing_command", "--json", "--", *launch]
-    )
+    return shlex.join([sys.executable, "-m", "preflight.cli.sizing", "--json", "--", *launch])
 
 
 def check(*launch: str, only: str = "*", options: tuple[str, ...] = ()) -> str:

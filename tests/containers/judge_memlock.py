@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import sys
 
-from checks.facts import Facts
-from checks.judging import judge
-from checks.limits import read_limits
-from checks.memlock_checks import CHECKS
-from checks.root import Root
-from checks.system import read_system
+from checks.base.root import Root
+from checks.limits.facts import read_limits
+from checks.memlock.judge import CHECKS
+from checks.run.facts import Facts
+from checks.run.judging import judge
+from checks.system.facts import read_system
 from tests.checks.limit_hosts import launch, rank, rdma
 
 

@@ -21,7 +21,7 @@ DEVICE = "rxe0"
 
 def said(megabytes: str) -> dict[str, str]:
     """The finding of memlock.limit about a client with a segment of this size."""
-    from preflight.preflight_command import main
+    from preflight.cli.main import main
 
     sys.argv = ["mooncake-preflight", "check", "--json", "--timeout", "120", "--only"]
     sys.argv += ["memlock.limit", "--", "mooncake_client", "--protocol=rdma"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.root import CALLS_FILE
+from checks.base.root import CALLS_FILE
 from tests.fleet.sshd_farm import (
     AS_ASKED,
     OLD_PYTHON,

@@ -10,12 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from preflight.fleet.fleet_records import Fleet
-from preflight.fleet.merge_command import merge
-from preflight.fleet.merge_fleet import nodes_text
-from preflight.fleet.node_command import NodeRequest, node_report
-from preflight.fleet.node_sets import expand
-from preflight.host_source import LaunchWords
+from preflight.fleet.base.node_sets import expand
+from preflight.fleet.merge.command import merge
+from preflight.fleet.merge.fleet import nodes_text
+from preflight.fleet.merge.records import Fleet
+from preflight.fleet.node.command import NodeRequest, node_report
+from preflight.inputs.host_source import LaunchWords
 from tests.synthetic import GIB, MIB, build_host, gpu_host
 
 LAUNCH = """\

@@ -56,7 +56,7 @@ case $1 in
 fleet) command="$1 $2"; shift 2 ;;
 *) command=$1; shift ;;
 esac
-exec {python} -m preflight.preflight_command $command --root "$PLACE/$SLURMD_NODENAME" "$@"
+exec {python} -m preflight.cli.main $command --root "$PLACE/$SLURMD_NODENAME" "$@"
 """
 
 

@@ -32,7 +32,7 @@ TOOL = """#!/bin/sh
 family=$1 command=$2
 shift 2
 export PYTHONPATH={root}
-exec {python} -m preflight.preflight_command "$family" "$command" --root {tree} "$@"
+exec {python} -m preflight.cli.main "$family" "$command" --root {tree} "$@"
 """
 # A Python that runs what is carried there, on the same machine.
 PYTHON = """#!/bin/sh

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
-from preflight.fleet.collect_lines import report_in
-from preflight.fleet.collect_pods import pods_of
-from preflight.fleet.node_report import absent, one_line
-from preflight.preflight_command import run
+from checks.base.unknown import Unknown
+from preflight.cli.main import run
+from preflight.fleet.kubernetes.lines import report_in
+from preflight.fleet.kubernetes.pods import pods_of
+from preflight.fleet.node.report import absent, one_line
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from preflight.preflight_command import run as main
+from preflight.cli.main import run as main
 from tests.fleet.conftest import (
     BUSIER,
     BUSY,
@@ -48,7 +48,7 @@ Json = dict[str, Any]
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "preflight.preflight_command", "fleet", "check", *words]
+    return [sys.executable, "-m", "preflight.cli.main", "fleet", "check", *words]
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -284,8 +284,8 @@ def test_what_cannot_be_meant_is_refused(
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
     """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
-    from preflight.fleet.clush_engine import named_nodes
-    from preflight.fleet.fleet_check import sets_of
+    from preflight.fleet.ssh.clush_engine import named_nodes
+    from preflight.fleet.ssh.fleet_check import sets_of
 
     (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
     sets = sets_of(str(tmp_path / "nodes"))
@@ -297,7 +297,7 @@ def test_without_clustershell() -> None:
     """It is an extra: the sentence says what to install."""
     program = (
         "import sys; sys.modules['ClusterShell'] = None\n"
-        "from preflight.preflight_command import run\n"
+        "from preflight.cli.main import run\n"
         "sys.exit(run(['fleet', 'check', '--nodes', 'a']))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from preflight.preflight_command import run as main
+from preflight.cli.main import run as main
 from tests.fleet.sshd_farm import (
     AS_ASKED,
     PATIENCE_SECONDS,
@@ -38,7 +38,7 @@ Json = dict[str, Any]
 TOOL = f"""\
 #!/bin/sh
 export PYTHONPATH={ROOT}
-exec {sys.executable} -m preflight.preflight_command "$@"
+exec {sys.executable} -m preflight.cli.main "$@"
 """
 # Has the program, and something else in place of its listener.
 LISTENER_INSTEAD = TOOL.replace("exec", 'test "$2" = pair-listen && {instead}\nexec')
@@ -73,7 +73,7 @@ def free_port() -> int:
 def command(made: Farm, numbers: Sequence[int], *words: str) -> list[str]:
     nodes = ["--nodes", ",".join(name_of(number) for number in numbers)]
     asked = ["fleet", "pairs", *nodes, made.options, "--port", str(free_port()), *words]
-    return [sys.executable, "-m", "preflight.preflight_command", *asked]
+    return [sys.executable, "-m", "preflight.cli.main", *asked]
 
 
 def run(

@@ -17,11 +17,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.collect_lines import report_in
-from preflight.fleet.manifest_pod import LABEL_NAME
-from preflight.fleet.manifest_secrets import REMOVED, clean_text, without_secrets
+from preflight.cli.main import run
+from preflight.fleet.kubernetes.lines import report_in
+from preflight.fleet.kubernetes.pod import LABEL_NAME
+from preflight.fleet.kubernetes.secrets import REMOVED, clean_text, without_secrets
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.preflight_command import run
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 
@@ -163,7 +163,7 @@ def test_what_a_pod_prints_is_what_collect_reads(
     launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The init container of the DaemonSet, run here as the kubelet would, and its log."""
-    tool = f"{sys.executable} -m preflight.preflight_command"
+    tool = f"{sys.executable} -m preflight.cli.main"
     words = ["--kind", "daemonset", "--remote-command", tool, launch]
     objects, _, _ = manifest(capsys, *words)
     (container,) = pod_of(objects)["initContainers"]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from checks.finding import Kind, Setting
-from preflight.plans.plan import plan
-from preflight.plans.plan_formats import Names, render
+from checks.base.finding import Kind, Setting
+from preflight.settings.formats import Names, render
+from preflight.settings.plan import plan
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 from tests.plans import facts_on, finding, launch, on_nodes, rank
 

@@ -13,7 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from preflight.preflight_command import run
+from preflight.cli.main import run
 from tests.fleet.merge_fleets import (
     Change,
     Report,

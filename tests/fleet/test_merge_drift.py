@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.fleet_drift import drift, gathered
-from preflight.fleet.fleet_records import Fleet
-from preflight.fleet.merge_fleet import nodes_text
+from preflight.fleet.merge.fleet import nodes_text
+from preflight.fleet.merge.fleet_drift import drift, gathered
+from preflight.fleet.merge.records import Fleet
 from tests.fleet.merge_fleets import (
     Change,
     Report,

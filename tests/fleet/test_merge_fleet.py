@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preflight.fleet.merge_command import merge
-from preflight.fleet.merge_fleet import nodes_text
-from preflight.fleet.node_sets import expand
+from preflight.fleet.base.node_sets import expand
+from preflight.fleet.merge.command import merge
+from preflight.fleet.merge.fleet import nodes_text
 from tests.fleet.merge_fleets import (
     MADE,
     Change,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from preflight.fleet.node_sets import expand, fold, in_order, is_name
-from preflight.usage_error import UsageError
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.node_sets import expand, fold, in_order, is_name
 
 WORDS = st.text("ab_-.", max_size=3)
 DIGITS = st.integers(0, 120).flatmap(

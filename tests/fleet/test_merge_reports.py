@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from preflight.fleet.fleet_html import fleet_page
-from preflight.fleet.fleet_json import fleet_object
-from preflight.fleet.fleet_records import Fleet, NodeRow, Trouble, Unread, Unusable
-from preflight.fleet.fleet_text import fleet_text
-from preflight.fleet.fleet_words import facts_text
-from preflight.fleet.merge_command import merge
-from preflight.fleet.merge_reading import Reading
-from preflight.fleet.merge_sources import Text
+from preflight.fleet.merge.command import merge
+from preflight.fleet.merge.reading import Reading
+from preflight.fleet.merge.records import Fleet, NodeRow, Trouble, Unread, Unusable
+from preflight.fleet.merge.sources import Text
+from preflight.fleet.merge.to_html import fleet_page
+from preflight.fleet.merge.to_json import fleet_object
+from preflight.fleet.merge.to_text import fleet_text
+from preflight.fleet.merge.words import facts_text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
 
 SCHEMA = json.loads(

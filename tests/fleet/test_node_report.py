@@ -18,19 +18,19 @@ import jsonschema
 import psutil
 import pytest
 
-from checks.root import Root
-from checks.unknown import Unknown
-from preflight.fleet import psutil_stand_in
-from preflight.fleet.carry import zipapp
-from preflight.fleet.node_answer import Answer, lacks_tool, report_of
-from preflight.fleet.node_command import NodeRequest, node_report
-from preflight.fleet.node_rails import routes
-from preflight.fleet.node_report import absent, error_object, one_line
-from preflight.fleet.node_script import COMMAND, SAYS, found_script, packed
-from preflight.fleet.sent_launch import sent_launch
-from preflight.host_source import LaunchWords
-from preflight.preflight_command import run
-from preflight.usage_error import UsageError
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.cli.main import run
+from preflight.fleet.node.answer import Answer, lacks_tool, report_of
+from preflight.fleet.node.command import NodeRequest, node_report
+from preflight.fleet.node.rails import routes
+from preflight.fleet.node.report import absent, error_object, one_line
+from preflight.fleet.ssh import psutil_stand_in
+from preflight.fleet.ssh.carry import zipapp
+from preflight.fleet.ssh.node_script import COMMAND, SAYS, found_script, packed
+from preflight.fleet.ssh.sent_launch import sent_launch
+from preflight.inputs.host_source import LaunchWords
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 

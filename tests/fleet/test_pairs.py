@@ -18,12 +18,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.pairs_cause import cause, failure_text
-from preflight.fleet.pairs_connect_declaration import pair_connect
-from preflight.fleet.pairs_direction import broken, cause_of, reasons
-from preflight.fleet.pairs_json import pair_object
-from preflight.fleet.pairs_node import known
-from preflight.fleet.pairs_records import (
+from preflight.cli.fleet_pairs_connect import pair_connect
+from preflight.fleet.pairs.cause import cause, failure_text
+from preflight.fleet.pairs.direction import broken, cause_of, reasons
+from preflight.fleet.pairs.node import known
+from preflight.fleet.pairs.records import (
     BACK,
     HERE,
     OUT,
@@ -41,7 +40,7 @@ from preflight.fleet.pairs_records import (
     end_of,
     written,
 )
-from preflight.fleet.pairs_structures import (
+from preflight.fleet.pairs.structures import (
     LID_OFFSET,
     QPN_OFFSET,
     Attributes,
@@ -50,10 +49,11 @@ from preflight.fleet.pairs_structures import (
     Region,
     Request,
 )
-from preflight.fleet.pairs_structures import Path as Path_
-from preflight.fleet.pairs_text import pair_text
-from preflight.fleet.pairs_verbs import BUFFER_BYTES, SMALL_BYTES, End
-from preflight.fleet.rails import Reach, Way
+from preflight.fleet.pairs.structures import Path as Path_
+from preflight.fleet.pairs.to_json import pair_object
+from preflight.fleet.pairs.to_text import pair_text
+from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, End
+from preflight.fleet.rails.rails import Reach, Way
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pair-v1.schema.json").read_text()
@@ -263,7 +263,7 @@ def has_rdma() -> bool:
 @pytest.fixture
 def listener() -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A real pair-listen on this machine's loopback, and its port."""
-    command = [sys.executable, "-m", "preflight.preflight_command", "fleet", "pair-listen"]
+    command = [sys.executable, "-m", "preflight.cli.main", "fleet", "pair-listen"]
     command += ["--token", "right", "--seconds", "60", "--once"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -317,14 +317,14 @@ def test_nobody_listens() -> None:
 
 def test_a_listener_ends_by_itself() -> None:
     """Nobody ever connects: after its seconds it is gone, with nothing wrong."""
-    command = [sys.executable, "-m", "preflight.preflight_command", "fleet", "pair-listen"]
+    command = [sys.executable, "-m", "preflight.cli.main", "fleet", "pair-listen"]
     done = subprocess.run([*command, "--seconds", "1"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(json.loads(done.stdout)["token"]) == 32
 
 
 def test_an_address_of_somebody_else_is_a_usage_error() -> None:
-    command = [sys.executable, "-m", "preflight.preflight_command", "fleet", "pair-listen"]
+    command = [sys.executable, "-m", "preflight.cli.main", "fleet", "pair-listen"]
     done = subprocess.run(
         [*command, "--address", "192.0.2.1"], capture_output=True, text=True, timeout=60
     )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from checks.facts import Facts
-from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.reading import read_facts
-from checks.root import Root
-from checks.routing import Routing, Rule, TableRoute
-from preflight.fleet.node_rails import rails, rails_in_use, with_exits
-from preflight.fleet.pairs_launch import ENGINE, Held, _engine_span, holding, part_of, wanting
-from preflight.fleet.pairs_node import Known, known, pairs_of
-from preflight.host_source import LaunchWords
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.base.root import Root
+from checks.network.routing import Routing, Rule, TableRoute
+from checks.run.facts import Facts
+from checks.run.reading import read_facts
+from preflight.fleet.node.rails import rails, rails_in_use, with_exits
+from preflight.fleet.pairs.launch import ENGINE, Held, _engine_span, holding, part_of, wanting
+from preflight.fleet.pairs.node import Known, known, pairs_of
+from preflight.inputs.host_source import LaunchWords
 from tests.synthetic import build_host, gpu_host
 
 COMMAND = (

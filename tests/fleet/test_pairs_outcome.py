@@ -13,14 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.node_answer import Answer
-from preflight.fleet.pairs_connect import NO_PORT
-from preflight.fleet.pairs_flows import Flow, cuts
-from preflight.fleet.pairs_json import pair_object
-from preflight.fleet.pairs_matrix import Matrix, groups, matrix_object, matrix_text
-from preflight.fleet.pairs_meeting import met
-from preflight.fleet.pairs_outcome import Outcome, outcome
-from preflight.fleet.pairs_records import (
+from preflight.fleet.node.answer import Answer
+from preflight.fleet.pairs.connect import NO_PORT
+from preflight.fleet.pairs.flows import Flow, cuts
+from preflight.fleet.pairs.matrix import Matrix, groups, matrix_object, matrix_text
+from preflight.fleet.pairs.meeting import met
+from preflight.fleet.pairs.outcome import Outcome, outcome
+from preflight.fleet.pairs.records import (
     BACK,
     HERE,
     OUT,
@@ -31,8 +30,9 @@ from preflight.fleet.pairs_records import (
     PortTried,
     Tried,
 )
-from preflight.fleet.pairs_records import Flow as Writes
-from preflight.fleet.rails import Reach, Way
+from preflight.fleet.pairs.records import Flow as Writes
+from preflight.fleet.pairs.to_json import pair_object
+from preflight.fleet.rails.rails import Reach, Way
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pairs-v1.schema.json").read_text()

@@ -12,17 +12,17 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checks.rdma_ports import ROCE_1, ROCE_2
-from checks.unknown import Unknown
-from preflight.fleet.fleet_records import NodeRow, Unusable
-from preflight.fleet.merge_reading import Reading
-from preflight.fleet.merge_sources import Text
-from preflight.fleet.node_command import NodeRequest, node_report
-from preflight.fleet.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
-from preflight.fleet.rails_answer import RailAnswer, rail_answer
-from preflight.fleet.rails_declaration import rails
-from preflight.fleet.rails_findings import MOST_COMPARED, talks
-from preflight.host_source import LaunchWords
+from checks.base.unknown import Unknown
+from checks.rdma.ports import ROCE_1, ROCE_2
+from preflight.cli.fleet_rails import rails
+from preflight.fleet.merge.reading import Reading
+from preflight.fleet.merge.records import NodeRow, Unusable
+from preflight.fleet.merge.sources import Text
+from preflight.fleet.node.command import NodeRequest, node_report
+from preflight.fleet.rails.answer import RailAnswer, rail_answer
+from preflight.fleet.rails.findings import MOST_COMPARED, talks
+from preflight.fleet.rails.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
+from preflight.inputs.host_source import LaunchWords
 from tests.fleet.merge_fleets import (
     LAUNCH,
     Report,

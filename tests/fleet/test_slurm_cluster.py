@@ -54,7 +54,7 @@ def _free(slurm: Cluster) -> Iterator[None]:
 def words(slurm: Cluster, *more: str) -> list[str]:
     launch = slurm.folder / "launch.sh"
     launch.write_text(LAUNCH)
-    command = [sys.executable, "-m", "preflight.preflight_command", "fleet", "run"]
+    command = [sys.executable, "-m", "preflight.cli.main", "fleet", "run"]
     return [*command, f"--remote-command={slurm.tool}", *more, str(launch)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.fleet.slurm_nodes import Asked, NodeState, asked, states_of, unreachable
-from preflight.usage_error import UsageError
+from preflight.base.usage_error import UsageError
+from preflight.fleet.slurm.nodes import Asked, NodeState, asked, states_of, unreachable
 
 JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2],m9"}
 SINFO = """\

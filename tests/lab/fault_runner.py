@@ -142,7 +142,7 @@ def as_child_of(shell: Shell, environment: dict[str, str]) -> None:
 
 def mooncake_preflight(shell: Shell, *words: str) -> dict[str, Any]:
     """The program's exit code, and what it wrote."""
-    from preflight.preflight_command import main
+    from preflight.cli.main import main
 
     load_modules()
     environment = shell.environment()
@@ -251,7 +251,7 @@ def mend(shell: Shell, order: dict[str, Any], found: dict[str, Any]) -> list[dic
         if not line.startswith("#")
     ]
     if order["applied"]:
-        words = [sys.executable, "-m", "preflight.preflight_command", "apply", "--yes"]
+        words = [sys.executable, "-m", "preflight.cli.main", "apply", "--yes"]
         words += ["--timeout", str(LIMIT_SECONDS), *_of_launch(order["arguments"])]
         line = f"{shlex.join(words)} {LAUNCHES}/{order['launch']}.sh 2>&1"
         lines = [line, f"{line} # again"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checks.hugetlb_fit import FitVerdict, Spot, Stock, judge_fit
-from checks.unknown import Unknown
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import FitVerdict, Spot, Stock, judge_fit
 from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
-from preflight.mooncake.mooncake_versions import release
 from preflight.mooncake.replay import ProcessReplay, replay
-from preflight.mooncake.store_environment import read_store_settings
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.programs.store_environment import read_store_settings
+from preflight.releases.mooncake import release
 from preflight.sizing.needs import hugetlb_usages, pages_by_spot
 from tests.lab.experiments import MIB, Experiment
 

@@ -45,7 +45,7 @@ def prepare() -> None:
 
 def counts() -> dict[str, int]:
     """Memory regions, open contexts and protection domains of both devices together."""
-    from checks.calls_rdma import kernel
+    from checks.rdma.calls import kernel
 
     devices = kernel()["devices"]
     return {
@@ -80,8 +80,8 @@ def start(order: dict[str, Any], output: Path) -> int:
             os.setgid(UID)
             os.setuid(UID)
         os.environ["HOME"] = str(PLACE / ("user" if order.get("user") else "root"))
-        from preflight.command_frame import run_command
-        from preflight.probes.probe_commands import probe
+        from preflight.base.command_frame import run_command
+        from preflight.cli.probe import probe
 
         code = run_command(probe, "probe", ["registration", *order["words"]], lambda code, _: code)
         sys.stdout.flush()
@@ -151,7 +151,7 @@ class Neighbour:
         if not self._process:
             import ctypes
 
-            from preflight.probes.probe_verbs import OpenDevice, probe_library
+            from preflight.probes.verbs import OpenDevice, probe_library
 
             device = OpenDevice(probe_library(), NICS[0])
             room = ctypes.create_string_buffer(8192)
@@ -170,16 +170,16 @@ class Neighbour:
 
 def measured_here() -> list[Any]:
     """What the checks read of earlier results, as root."""
-    from checks.rdma_facts import read_rdma
-    from checks.root import Root
+    from checks.base.root import Root
+    from checks.rdma.facts import read_rdma
 
     os.environ["HOME"] = str(PLACE / "root")
     return [list(one) for one in read_rdma(Root(), None).measured]
 
 
 def main() -> None:
-    for name in ("command", "report", "state"):
-        import_module(f"preflight.probes.probe_{name}")  # once for all the forks
+    for name in ("cli.probe_run", "probes.report", "probes.state"):
+        import_module(f"preflight.{name}")  # once for all the forks
     prepare()
     for order in json.loads(Path(sys.argv[1]).read_text()):
         began = time.monotonic()

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from checks.archive import archive_bytes
+from checks.base.archive import archive_bytes
 from tests.lab.fault_guest import IN_FULL, run_faults
 from tests.lab.faults import FAULTS
 from tests.real.conftest import Wheel, install

@@ -68,7 +68,7 @@ def _run(order: dict[str, Any], words: list[str], output: Path) -> int:
             os.setgid(UID)
             os.setuid(UID)
         if words:
-            from preflight.preflight_command import run
+            from preflight.cli.main import run
 
             code = run(words)
         else:
@@ -188,15 +188,15 @@ def prepare(readable: list[str]) -> None:
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     prepare(orders["readable"])
-    for name in ("rehearse_command", "rehearse_json", "rehearsal_run"):
-        import_module(f"preflight.rehearsal.{name}")  # once for all the forks
-    for name in ("written_launch", "shell_script"):
-        import_module(f"preflight.launches.{name}")
+    for name in ("cli.rehearse_run", "rehearsal.to_json", "rehearsal.run"):
+        import_module(f"preflight.{name}")  # once for all the forks
+    for name in ("inputs.written_launch", "launches.shell_script"):
+        import_module(f"preflight.{name}")
     for order in orders["rehearsals"]:
         print(json.dumps(rehearse(order)), flush=True)
     if orders["fittings"]:
-        for name in ("fit_command", "fit_json"):
-            import_module(f"preflight.fit.{name}")
+        for name in ("cli.fit_run", "fit.to_json"):
+            import_module(f"preflight.{name}")
     for order in orders["fittings"]:
         print(json.dumps(fit(order)), flush=True)
 

@@ -38,21 +38,21 @@ def rehearse_staged(
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
     the library, are what this process finds.
     """
-    from checks.hugetlb_fit import Spot, Stock
-    from checks.launch_needs import LaunchNeeds, ProcessNeeds, RdmaUse
-    from checks.reading import read_facts
-    from checks.root import Root
-    from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
-    from preflight.mooncake.mooncake_versions import release
+    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+    from checks.base.root import Root
+    from checks.hugetlb.fit import Spot, Stock
+    from checks.run.reading import read_facts
+    from preflight.base.output import say_json
     from preflight.mooncake.registrations import all_regions_of
-    from preflight.mooncake.store_environment import read_store_settings
-    from preflight.output import say_json
-    from preflight.rehearsal.rehearsal_answer import judge
-    from preflight.rehearsal.rehearsal_library import Library, find_library
-    from preflight.rehearsal.rehearsal_members import member_of
-    from preflight.rehearsal.rehearsal_plan import plan_members
-    from preflight.rehearsal.rehearsal_run import run
-    from preflight.rehearsal.rehearse_json import answer_object
+    from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+    from preflight.programs.store_environment import read_store_settings
+    from preflight.rehearsal.answer import judge
+    from preflight.rehearsal.library import Library, find_library
+    from preflight.rehearsal.members import member_of
+    from preflight.rehearsal.plan import plan_members
+    from preflight.rehearsal.run import run
+    from preflight.rehearsal.to_json import answer_object
+    from preflight.releases.mooncake import release
     from preflight.sizing.needs import asked_for
 
     library = find_library(None)

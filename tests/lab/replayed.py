@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from preflight.check.check_report import EXIT_CODES
+from preflight.check.report import EXIT_CODES
 
 
 def replayed(capture: Path, *words: str) -> tuple[dict[str, Any], ...]:
     """The rows that are no skips, for the capture's own launch or the one in ``words``."""
-    program = [sys.executable, "-m", "preflight.preflight_command", "check", "--json"]
+    program = [sys.executable, "-m", "preflight.cli.main", "check", "--json"]
     done = subprocess.run(
         [*program, "--root", str(capture), *words], capture_output=True, text=True, check=False
     )

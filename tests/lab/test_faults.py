@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checks.judging import every_check
-from preflight.check.check_launch import LAUNCH_CHECKS
+from checks.run.judging import every_check
+from preflight.check.launch import LAUNCH_CHECKS
 from preflight.rules.launch_rules import RULES
 from tests.lab.fault_guest import Seen, healthy_of
 from tests.lab.faults import FAULTS, Fault

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.hugetlb_fit import Fit
+from checks.hugetlb.fit import Fit
 from tests.lab.experiments import ALL, Experiment
 from tests.lab.measure import Measured
 from tests.lab.prediction import judge, predict

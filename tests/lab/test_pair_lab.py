@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 
-from preflight.fleet.fleet_records import NodeRow
-from preflight.fleet.merge_reading import Reading
-from preflight.fleet.merge_sources import Text
-from preflight.fleet.rails_answer import RailAnswer, rail_answer
+from preflight.fleet.merge.reading import Reading
+from preflight.fleet.merge.records import NodeRow
+from preflight.fleet.merge.sources import Text
+from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from tests.lab.pair_guest import RAILS, run_pair
 
 pytestmark = pytest.mark.lab
@@ -30,7 +30,7 @@ FIRST_PORT = 7471
 PAIRS_SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pairs-v1.schema.json").read_text()
 )
-PROGRAM = f"{sys.executable} -m preflight.preflight_command"
+PROGRAM = f"{sys.executable} -m preflight.cli.main"
 NODES = ("a", "b")
 
 

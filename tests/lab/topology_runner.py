@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.facts import Facts
-from checks.launch_needs import RdmaUse
-from checks.mooncake_topology import ANY_PROCESS, View, measured, predicted
-from checks.rdma_facts import RdmaFacts
-from checks.reading import read_facts
-from checks.root import Root
-from checks.unknown import Unknown
+from checks.base.needs import RdmaUse
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.placement.mooncake_topology import ANY_PROCESS, View, measured, predicted
+from checks.rdma.facts import RdmaFacts
+from checks.run.facts import Facts
+from checks.run.reading import read_facts
 
 MARK = "topologies: "
 TOPICS = ("gpus", "numa", "pci", "rdma")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.cgroup_memory import MemoryHeadroom
-from checks.facts import Facts
-from checks.hugetlb import HugeTlb, NodePool, Pool
-from checks.hugetlb_facts import HugetlbFacts
-from checks.meminfo import Meminfo
-from checks.memory_facts import MemoryFacts
-from checks.numa_facts import NumaFacts, NumaNode
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pools import HugeTlb, NodePool, Pool
+from checks.memory.cgroup import MemoryHeadroom
+from checks.memory.facts import MemoryFacts
+from checks.numa.facts import NumaFacts, NumaNode
+from checks.numa.meminfo import Meminfo
+from checks.run.facts import Facts
 
 PAGE = 2 * MIB
 WHY = Unknown("not read by this test")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.pictures.html_page import Keyed, page, status_badge, table
+from preflight.render.html_page import Keyed, page, status_badge, table
 from tests.pictures.browser import Browser
 from tests.pictures.test_check_html import HOSTILE, checked
 from tests.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host

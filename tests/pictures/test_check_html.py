@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.preflight_command import run
+from preflight.cli.main import run
 from tests.pictures.markup import Markup, faults
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_synthetic import FITTED, LAUNCH, NICS
@@ -228,7 +228,7 @@ def test_blocks_where_the_terminal_has_them(
     root = str(fitted)
     words = ["check", "--only", "memory.*", "--root", root, "--memory-map"]
     done = subprocess.run(
-        [sys.executable, "-m", "preflight.preflight_command", *words],
+        [sys.executable, "-m", "preflight.cli.main", *words],
         capture_output=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONIOENCODING": encoding},
@@ -241,7 +241,7 @@ def test_blocks_where_the_terminal_has_them(
 
 def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:
     words = ["check", "--root", str(fitted)]
-    code = f"import sys; from preflight.preflight_command import run; run({words!r})"
+    code = f"import sys; from preflight.cli.main import run; run({words!r})"
     tail = "; print([name for name in sys.modules if 'pictures' in name], file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code + tail], capture_output=True, text=True, cwd=ROOT, check=True

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.unknown import Unknown
-from preflight.capacity.capacity_records import Bounds, Capacity, Round, Tier
-from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
-from preflight.pictures.curve import (
+from checks.base.unknown import Unknown
+from preflight.capacity.curve import (
     ROWS,
     Hit,
     curve_text,
@@ -21,6 +19,8 @@ from preflight.pictures.curve import (
     hit_text,
     letter_of,
 )
+from preflight.capacity.records import Bounds, Capacity, Round, Tier
+from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
 
 TIERS = ("L1", "L2", "L3", "SSD")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.pictures.html_page import (
+from preflight.render.html_page import (
     Html,
     Keyed,
     element,

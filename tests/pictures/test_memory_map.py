@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.facts import Facts
-from checks.units import GIB, MIB
-from checks.unknown import Unknown
-from preflight.host_source import LaunchWords, Sized, open_host, size_and_needs
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts
+from preflight.inputs.host_source import LaunchWords, Sized, open_host, size_and_needs
 from preflight.pictures.launch_takes import Take, launch_takes
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, memory_map
 from tests.pictures.memory_hosts import (
@@ -342,8 +342,8 @@ def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:
 
 def test_the_synthetic_host_is_read_as_it_was_built(tmp_path: Path) -> None:
     """1 TiB on each of two nodes, through the real readers."""
-    from checks.reading import read_facts
-    from checks.root import Root
+    from checks.base.root import Root
+    from checks.run.reading import read_facts
 
     root = Root(str(build_host(tmp_path, gpu_host())))
     facts = read_facts(root, None, 600.0, ["memory", "hugetlb", "numa"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checks.hugetlb_fit import Spot
+from checks.hugetlb.fit import Spot
 from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
-from preflight.mooncake.mooncake_versions import release
 from preflight.mooncake.replay import replay
-from preflight.mooncake.store_environment import read_store_settings
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.programs.store_environment import read_store_settings
+from preflight.releases.mooncake import release
 from preflight.sizing.needs import pages_by_spot
 from tests.real.cases import GIB, MIB, Case
 

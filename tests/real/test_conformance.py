@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from checks.hugetlb_fit import Spot
+from checks.hugetlb.fit import Spot
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.launch import Launch, Process, Protocol, StoreClient
-from preflight.mooncake.mooncake_grammar import byte_size
-from preflight.mooncake.mooncake_versions import release
 from preflight.mooncake.replay import replay
-from preflight.mooncake.store_environment import read_store_settings
+from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.programs.mooncake_grammar import byte_size
+from preflight.programs.store_environment import read_store_settings
+from preflight.releases.mooncake import release
 from preflight.sizing.needs import pages_by_spot
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
@@ -23,7 +23,7 @@ from tests.real.prediction import predict
 
 pytestmark = pytest.mark.real
 CASES = RECORDED + MORE
-# One release of each row of the table in preflight.mooncake.mooncake_versions.
+# One release of each row of the table in preflight.releases.mooncake.
 RELEASES = ("0.3.8", "0.3.8.post1", "0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
 
 Stores = Callable[[Wheel], Store]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from preflight.mooncake.program_flags import Flag, flags_of
+from preflight.programs.mooncake_flags import Flag, flags_of
 from tests.real.conftest import Wheel
 from tests.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
 

@@ -16,18 +16,18 @@ from typing import Any
 import jsonschema
 import pytest
 
-from checks.hugetlb_fit import Spot, Stock
-from checks.root import Root
-from preflight.mooncake.launch import Launch, OwnAllocator, Process, Protocol, StoreClient
-from preflight.mooncake.mooncake_versions import release
-from preflight.mooncake.store_environment import read_store_settings
-from preflight.rehearsal import rehearsal_run
-from preflight.rehearsal.rehearsal_answer import judge
-from preflight.rehearsal.rehearsal_library import Library
-from preflight.rehearsal.rehearsal_memory import MemoryWatch, Room, status_bytes
-from preflight.rehearsal.rehearsal_plan import plan_members
-from preflight.rehearsal.rehearsal_records import Member
-from preflight.rehearsal.rehearsal_run import run
+from checks.base.root import Root
+from checks.hugetlb.fit import Spot, Stock
+from preflight.programs.memory_records import Launch, OwnAllocator, Process, Protocol, StoreClient
+from preflight.programs.store_environment import read_store_settings
+from preflight.rehearsal import run as rehearsal_run
+from preflight.rehearsal.answer import judge
+from preflight.rehearsal.library import Library
+from preflight.rehearsal.memory import MemoryWatch, Room, status_bytes
+from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.records import Member
+from preflight.rehearsal.run import run
+from preflight.releases.mooncake import release
 from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages
@@ -64,7 +64,7 @@ def rehearse(
 def command(script: str, folder: Path, words: Iterable[str]) -> list[str]:
     file = folder / "launch.sh"
     file.write_text(script)
-    program = [sys.executable, "-m", "preflight.preflight_command", "rehearse", "--json"]
+    program = [sys.executable, "-m", "preflight.cli.main", "rehearse", "--json"]
     return [*program, *words, str(file)]
 
 

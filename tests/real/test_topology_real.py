@@ -17,10 +17,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checks.facts import Facts
-from checks.launch_needs import RdmaUse
-from checks.mooncake_topology import ANY_PROCESS, View, differences, parse_locations, predicted
-from checks.version_text import release_of
+from checks.base.needs import RdmaUse
+from checks.base.version_text import release_of
+from checks.placement.mooncake_topology import (
+    ANY_PROCESS,
+    View,
+    differences,
+    parse_locations,
+    predicted,
+)
+from checks.run.facts import Facts
 from tests.real.conftest import Wheel, install
 from tests.synthetic import SyntheticHost, erdma_host, gpu_host, read_host
 from tests.topology_hosts import NAMED, random_host

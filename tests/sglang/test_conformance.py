@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from preflight.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import HostMemory, gate_on_hugepages
 from preflight.sglang.host_pools import HostPool, HostPools, host_pools
-from preflight.sglang.sglang_versions import sglang_release
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all
 

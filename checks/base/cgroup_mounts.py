@@ -1,0 +1,150 @@
+"""Where the cgroup of this process that holds a controller is mounted, in either version.
+
+A process's path (/proc/self/cgroup) is the host's, or begins at the root of its cgroup namespace;
+a mount shows a hierarchy from its top or from some folder of it (/proc/self/mountinfo).
+Source: Linux cgroups(7), cgroup_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+MEMBERSHIPS = "/proc/self/cgroup"
+MOUNTS = "/proc/self/mountinfo"
+CGROUP_MOUNT = "/sys/fs/cgroup"
+# PROC_CGROUP_INIT_INO, include/linux/proc_ns.h: the namespace that the kernel starts with.
+_FIRST_NAMESPACE = "cgroup:[4026531835]"
+
+# cgroups(7): hierarchy, controllers, path.
+_MEMBERSHIP = re.compile(r"[0-9]+:[^:]*:/.*")
+
+
+class CgroupMount(NamedTuple):
+    """filesystem: cgroup (version 1) or cgroup2. parts: the process's folders below ``point``."""
+
+    filesystem: str
+    point: str
+    parts: tuple[str, ...]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The process's cgroup, then each ancestor that the mount shows."""
+        parts = self.parts
+        return tuple("/".join((self.point, *parts[:n])) for n in range(len(parts), -1, -1))
+
+
+def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
+    """Where the controller's limits on this process are; None where no cgroup can limit it."""
+    memberships = read_memberships(root)
+    if isinstance(memberships, Unknown):
+        return None if memberships.absent else memberships
+    return mount_showing(root, memberships, controller)
+
+
+def read_memberships(root: Root) -> str | Unknown:
+    """/proc/self/cgroup, Unknown where a line of it names no cgroup.
+
+    It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
+    """
+    content = root.text(MEMBERSHIPS)
+    if isinstance(content, Unknown):
+        return content
+    lines = filter(str.strip, content.splitlines())
+    if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
+        return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")
+    return content
+
+
+def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount | Unknown | None:
+    """The same of what ``read_memberships`` gave."""
+    paths = paths_of(memberships, controller)
+    if "cgroup" in paths:  # one version at a time has a controller
+        paths.pop("cgroup2", None)
+    if not paths:
+        return None
+    mounts = root.text(MOUNTS)
+    if isinstance(mounts, Unknown):
+        return usual_mount(paths, controller) if mounts.absent else mounts
+    doubt: Unknown | None = None
+    for line in mounts.splitlines():
+        mount = mount_of(line, paths, controller)
+        if isinstance(mount, Unknown):
+            doubt = mount if doubt is None else doubt
+            continue
+        entries = None if mount is None else root.names(mount.folders[0])
+        if isinstance(entries, Unknown) and not entries.absent:
+            return entries
+        if mount is not None and not isinstance(entries, Unknown):
+            return mount
+    if doubt is not None:  # no other mount shows it
+        return doubt
+    # Version 2 is listed beside those of version 1 too, where a process that nobody moved is at
+    # its top, which has no limits.
+    beside = any(not line.startswith("0::") for line in memberships.splitlines())
+    if (beside and paths == {"cgroup2": "/"}) or at_the_top(root, paths):
+        return None
+    return Unknown(f"{MOUNTS}: shows no {controller} cgroup of this process")
+
+
+def at_the_top(root: Root, paths: Mapping[str, str]) -> bool:
+    """Whether ``paths`` are known to be tops of hierarchies, which have no limits.
+
+    A namespace's top is called ``/`` too, and may be limited from outside.
+    """
+    return set(paths.values()) == {"/"} and root.call("system.cgroup_namespace") == _FIRST_NAMESPACE
+
+
+def paths_of(memberships: str, controller: str) -> dict[str, str]:
+    """File system -> the process's path, for each hierarchy that can hold the controller."""
+    paths = {}
+    for line in memberships.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers and path:
+            paths["cgroup2"] = path
+        elif controller in controllers.split(","):
+            paths["cgroup"] = path
+    return paths
+
+
+def mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
+    """A mountinfo line as the mount of one of ``paths``; None where it is none of them."""
+    before, dash, after = line.partition(" - ")
+    fields, kind = before.split(), after.split()
+    if not dash or len(fields) < 5 or len(kind) < 3 or kind[0] not in paths:
+        return None
+    if kind[0] == "cgroup" and controller not in kind[2].split(","):
+        return None
+    top, point = _parts(_unescape(fields[3])), _unescape(fields[4]).rstrip("/")
+    own = _parts(paths[kind[0]])
+    # In a cgroup namespace the membership is relative to its root, while mountinfo may still name
+    # the host's subtree.
+    shown = own[: len(top)] == top
+    below = own[len(top) :] if shown else own
+    if ".." in top and not shown:
+        # Mounted from above the namespace, whose root has a name there that nothing here tells.
+        return Unknown(f"{MOUNTS}: {point} begins above the cgroup namespace of this process")
+    if ".." in below:
+        return Unknown(f"{MEMBERSHIPS}: {paths[kind[0]]} is outside what is mounted here")
+    return CgroupMount(kind[0], point, below)
+
+
+def usual_mount(paths: Mapping[str, str], controller: str) -> CgroupMount:
+    """Where a hierarchy is mounted on most hosts, for a tree that does not tell."""
+    filesystem, path = next(iter(paths.items()))
+    point = CGROUP_MOUNT if filesystem == "cgroup2" else f"{CGROUP_MOUNT}/{controller}"
+    return CgroupMount(filesystem, point, tuple(part for part in _parts(path) if part != ".."))
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part and part != ".")
+
+
+def _unescape(path: str) -> str:
+    """A mountinfo path, which writes a blank as the octal escape 040."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)

@@ -1,0 +1,146 @@
+"""What a check says of a host: one record per subject, as data, and the check's own declaration.
+
+A check is a pure function of facts and needs. It yields a ``Finding`` for everything that it looked
+at, the good included, and nothing decides later what it meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from checks.base.needs import LaunchNeeds
+    from checks.run.facts import Facts
+
+
+class Status(Enum):
+    """Ordered as they are shown, the worst first. Unknown never passes."""
+
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+    WARN = "warn"
+    PASS = "pass"
+    SKIP = "skip"
+
+
+class Consequence(Enum):
+    """What comes of it when nobody mends it."""
+
+    WILL_NOT_START = "will not start"
+    DIES_LATER = "dies later"
+    DEGRADED = "silently degraded"
+    CORRUPTS = "corrupts data"
+
+
+class Kind(Enum):
+    """What a setting is: which dialects can say it follows from this."""
+
+    SYSCTL = "sysctl"  # vm.max_map_count
+    SYSFS = "sysfs"  # a file of /sys or /proc and what to write there
+    CGROUP = "cgroup"  # a file of /sys/fs/cgroup and what to write there
+    ULIMIT = "ulimit"  # memlock, nofile; bytes or a count, or "unlimited"
+    ENVIRONMENT = "environment"  # a variable of the launch; wanted "" removes it
+    FLAG = "flag"  # a flag of the launched program
+    SHM_SIZE = "shm_size"  # bytes of /dev/shm
+    DEVICE = "device"  # a device node in the container
+    CAPABILITY = "capability"  # IPC_LOCK, SYS_NICE
+    SECURITY = "security"  # a container's security option: seccomp=unconfined
+    MODULE = "module"  # a kernel module to load; wanted: its options
+    KERNEL_ARGUMENT = "kernel_argument"  # a word of the kernel command line
+    PACKAGE = "package"  # a distribution's package
+    COMMAND = "command"  # a command to run as it stands
+
+
+class Setting(NamedTuple):
+    """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``."""
+
+    kind: Kind
+    name: str
+    wanted: str
+    now: str = ""
+
+
+class Evidence(NamedTuple):
+    """Where a fact was seen and what stood there: a path or call, and its raw value."""
+
+    source: str
+    value: str
+
+
+class Finding(NamedTuple):
+    """One subject judged.
+
+    check: the id of its declaration. subject: what was looked at ("mlx5_0 port 1", "rank 3").
+    have, need: what was seen and what the launch takes, with units, as a person reads them.
+    formula: how ``need`` comes about. text: what follows here, one sentence, when not a pass; for a
+    skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
+    consequence: where it is not the one that the check declares first.
+    """
+
+    check: str
+    status: Status
+    subject: str
+    have: str = ""
+    need: str = ""
+    formula: str = ""
+    text: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    advice: str = ""
+    settings: tuple[Setting, ...] = ()
+    consequence: Consequence | None = None
+
+
+Judge = Callable[["Facts", "LaunchNeeds | None"], Iterable[Finding]]
+
+
+class Check(NamedTuple):
+    """A check's declaration; its page, ``list`` and ``explain`` are made from it.
+
+    id: stable, ``topic.what``. asks: the question that it answers. consequence: of its failure.
+    why: what happens to a launch, when, and how that looks. outcomes: (status, when it is given).
+    remedy: in general. source: where the behaviour was read or seen. root: what root sees more.
+    topics: the facts that it reads (names of the fields of ``Facts``). or_else: consequences that
+    some of its findings name in place of that one.
+    """
+
+    id: str
+    asks: str
+    consequence: Consequence
+    why: str
+    outcomes: tuple[tuple[Status, str], ...]
+    remedy: str
+    source: str
+    topics: tuple[str, ...]
+    root: str = ""
+    or_else: tuple[Consequence, ...] = ()
+
+
+class CheckSet:
+    """Checks of one module, each declared above the function that judges it."""
+
+    def __init__(self) -> None:
+        self.checks: list[tuple[Check, Judge]] = []
+
+    def declare(self, check: Check) -> Callable[[Judge], Judge]:
+        """Register ``judge`` under its declaration."""
+
+        def add(judge: Judge) -> Judge:
+            self.checks.append((check, judge))
+            return judge
+
+        return add
+
+
+NO_LAUNCH = "no launch was given"
+
+
+def skip(check: str, text: str = NO_LAUNCH, subject: str = "host") -> Finding:
+    """A check that has nothing to judge here, and why."""
+    return Finding(check, Status.SKIP, subject, text=text)
+
+
+def unknown(check: str, subject: str, reason: str, have: str = "", need: str = "") -> Finding:
+    """A subject that could not be judged, and what stood in the way."""
+    return Finding(check, Status.UNKNOWN, subject, have=have, need=need, text=reason)

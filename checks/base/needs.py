@@ -1,0 +1,167 @@
+"""What a launch needs of one host, as checks see it: plain records, no launch is read here.
+
+``preflight.sizing.launch_needs`` makes them from a launch as it was written. Sizes are bytes; what
+could not be resolved is Unknown with the variable's name, and a check that meets it is unknown too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Usage
+
+
+class Region(NamedTuple):
+    """Host memory that is handed to ``ibv_reg_mr`` whole, on every NIC in use.
+
+    bytes: the registered length. page_bytes: the pages behind it (4096, 2 MiB, 1 GiB).
+    offset_bytes: where in such a page it begins; where nobody knows, where it takes the most pages.
+    dontfork: its mapping has MADV_DONTFORK already, so that libibverbs changes nothing of it.
+    """
+
+    what: str
+    bytes: int
+    page_bytes: int
+    offset_bytes: int = 0
+    dontfork: bool = False
+
+
+class RdmaUse(NamedTuple):
+    """How a process comes to its NICs.
+
+    devices: named ones, each as Mooncake will look it up; () for its own discovery.
+    origin: where the names were written (flag, variable, file:line).
+    """
+
+    devices: tuple[str, ...] | Unknown
+    origin: str
+
+
+class ContainerLimits(NamedTuple):
+    """What the launch's own container settings would hand to the process; None where unsaid."""
+
+    origin: str
+    runtime: str  # docker, compose, kubernetes
+    memlock_bytes: int | None = None  # -1: unlimited
+    nofile: int | None = None
+    shm_bytes: int | None = None
+    host_ipc: bool = False
+    host_network: bool = False
+    privileged: bool = False
+    user: str | None = None
+    capabilities: tuple[str, ...] = ()  # added, without CAP_
+    devices: tuple[str, ...] = ()
+    security_options: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
+
+
+class ProcessNeeds(NamedTuple):
+    """One process of the launch on this host.
+
+    program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router.
+    environment: the variables that it will run with, those resolved. node: the NUMA node that its
+    memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
+    gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
+    segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
+    regular_bytes: memory on regular pages that it takes and keeps. bound_bytes: of that, what
+    Mooncake itself binds, NUMA node -> bytes, wherever the process is bound. shm_bytes: what it
+    certainly puts into /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's
+    buffer, which io_uring pins besides all that is registered, once at start and once more for each
+    later I/O thread.
+    """
+
+    name: str
+    program: str
+    environment: Mapping[str, str]
+    node: int | None = None
+    gpu: int | None = None
+    rdma: RdmaUse | None = None
+    regions: tuple[Region, ...] | Unknown = ()
+    gpu_registered_bytes: int | Unknown = 0
+    regular_bytes: int | Unknown = 0
+    shm_bytes: int = 0
+    hugetlb_bytes: int | Unknown = 0
+    uses_uring: bool = False
+    ring_bytes: int = 0
+    container: ContainerLimits | None = None
+    segment_nodes: tuple[int, ...] | Unknown = ()
+    bound_bytes: Mapping[int, int] = {}
+
+    @property
+    def registered_bytes(self) -> int | Unknown:
+        """Host memory registered with each NIC; Unknown where the launch's sizes are."""
+        if isinstance(self.regions, Unknown):
+            return self.regions
+        return sum(region.bytes for region in self.regions)
+
+
+class Service(NamedTuple):
+    """Something that the launch talks to.
+
+    kind: master, master-admin (its HTTP health), metadata-http, metadata-etcd, metadata-redis,
+    client (mooncake_client), worker (a router's SGLang server), dist-init (rank 0's rendezvous),
+    advertised (no service: the name under which a store of the launch registers itself).
+    own: the launch itself starts it on this host, so it need not answer yet.
+    """
+
+    kind: str
+    host: str | Unknown
+    port: int | None
+    path: str  # of a URL, "" without
+    owner: str
+    origin: str
+    own: bool
+
+
+class Port(NamedTuple):
+    """A port that a process of the launch binds; ``what`` as the program calls it."""
+
+    what: str
+    port: int | Unknown
+    owner: str
+    origin: str
+
+
+class Storage(NamedTuple):
+    """A path of the launch.
+
+    kind: offload, model, config, draft. need_bytes: what may be written there by all its users.
+    direct_io: it is opened with O_DIRECT. users: processes that write there, each its own folder
+    or (``shared``) all the same one. created: the process makes the folder itself.
+    """
+
+    kind: str
+    path: str | Unknown
+    owner: str
+    origin: str
+    need_bytes: int = 0
+    direct_io: bool = False
+    users: int = 1
+    shared: bool = False
+    created: bool = False
+
+
+class LaunchNeeds(NamedTuple):
+    """Everything that checks ask of a launch. hosts: over how many it runs (``--nnodes``).
+
+    nic_nodes: the NUMA nodes of the NICs, where the command line states them in place of the host.
+    """
+
+    source: str
+    processes: tuple[ProcessNeeds, ...]
+    usages: tuple[Usage, ...] | Unknown
+    services: tuple[Service, ...] = ()
+    ports: tuple[Port, ...] = ()
+    storage: tuple[Storage, ...] = ()
+    hosts: int = 1
+    default_page_bytes: int = 0
+    mooncake_version: str = ""
+    sglang_version: str = ""
+    nic_nodes: tuple[int, ...] | None = None
+
+    @property
+    def rdma_processes(self) -> tuple[ProcessNeeds, ...]:
+        return tuple(process for process in self.processes if process.rdma is not None)

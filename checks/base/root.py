@@ -1,0 +1,171 @@
+"""Where facts come from: the live machine, or a folder laid out like one.
+
+Files are read by their usual absolute names. What no file answers (a limit of this process, a
+library's query, whether a port answers) is a *call*: a function of a module of ``CALL_MODULES`` on
+the live machine, and an entry of ``calls.json`` at the top of a folder. ``checks.capture``
+adds recorded machines; whoever reads facts cannot tell the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Any
+
+from checks.base.c_numbers import kernel_count, kernel_number
+from checks.base.unknown import Unknown
+
+CALLS_FILE = "calls.json"
+# The first word of a call -> the module that answers it on the live machine.
+CALL_MODULES = {
+    "gpus": "checks.gpu.calls",
+    "limits": "checks.limits.calls",
+    "memory": "checks.memory.calls",
+    "mooncake": "checks.placement.mooncake_calls",
+    "network": "checks.network.calls",
+    "numa": "checks.numa.calls",
+    "pci": "checks.pci.calls",
+    "rdma": "checks.rdma.calls",
+    "registration": "checks.rdma.registration_calls",
+    "routing": "checks.network.routing_calls",
+    "services": "checks.network.service_calls",
+    "software": "checks.software.calls",
+    "storage": "checks.storage.calls",
+    "system": "checks.system.calls",
+}
+
+
+class Root:
+    """Reads files below ``path`` by their usual absolute names; never raises for a missing file."""
+
+    def __init__(self, path: str = "/") -> None:
+        self._prefix = path.rstrip("/")
+        self._calls: dict[str, Any] | Unknown | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether this is the machine that the program runs on."""
+        return not self._prefix
+
+    def locate(self, name: str) -> str:
+        """The real path of ``name`` (absolute, as on the live machine) below this root."""
+        return self._prefix + name
+
+    def text(self, name: str) -> str | Unknown:
+        """A file's whole content."""
+        try:
+            with open(self.locate(name), encoding="utf-8", errors="replace") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
+                    return Unknown(f"{name}: a device or a pipe, and no file")
+                return file.read()
+        except (OSError, ValueError) as error:
+            return unreadable(name, error)
+
+    def integer(self, name: str) -> int | Unknown:
+        """A file that holds one decimal number, as sysfs counters do."""
+        content = self.text(name)
+        if isinstance(content, Unknown):
+            return content
+        number = kernel_number(content)
+        return not_a_number(name, content) if number is None else number
+
+    def count(self, name: str) -> int | Unknown:
+        """The same of what is counted: a negative number is none."""
+        content = self.text(name)
+        if isinstance(content, Unknown):
+            return content
+        number = kernel_count(content)
+        return not_a_number(name, content) if number is None else number
+
+    def word(self, name: str) -> str | Unknown:
+        """A file's content without the white space around it."""
+        content = self.text(name)
+        return content if isinstance(content, Unknown) else content.strip()
+
+    def names(self, name: str) -> tuple[str, ...] | Unknown:
+        """The entries of a folder, sorted."""
+        try:
+            return tuple(sorted(os.listdir(self.locate(name))))
+        except (OSError, ValueError) as error:
+            return unreadable(name, error)
+
+    def link(self, name: str) -> str | Unknown:
+        """The absolute name, below this root, of what ``name`` is once its links are followed."""
+        try:
+            real = os.path.realpath(self.locate(name), strict=True)
+        except (OSError, ValueError) as error:
+            return unreadable(name, error)
+        prefix = os.path.realpath(self._prefix) if self._prefix else ""
+        if real != prefix and not real.startswith(f"{prefix}/"):
+            return Unknown(f"{name}: leads out of {self._prefix}")
+        return real[len(prefix) :] or "/"
+
+    def mode(self, name: str) -> int | Unknown:
+        """A file's type and permission bits (``st_mode``), its links followed."""
+        try:
+            return os.stat(self.locate(name)).st_mode
+        except (OSError, ValueError) as error:
+            return unreadable(name, error)
+
+    def call(self, name: str, *arguments: str | int) -> Any | Unknown:
+        """Return what the call ``topic.function`` answers, as plain data."""
+        if self.live:
+            return live_call(name, *arguments)
+        key = call_key(name, *arguments)
+        if self._calls is None:
+            self._calls = self._load_calls()
+        if isinstance(self._calls, Unknown):
+            return self._calls
+        return answer_of(self._calls, key)
+
+    def _load_calls(self) -> dict[str, Any] | Unknown:
+        import json
+
+        content = self.text(f"/{CALLS_FILE}")
+        if isinstance(content, Unknown):
+            return Unknown("only the machine itself can tell, and these are files", absent=True)
+        try:
+            calls = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            return Unknown(f"{CALLS_FILE}: {error}")
+        return calls if isinstance(calls, dict) else Unknown(f"{CALLS_FILE}: not a JSON object")
+
+
+def call_key(name: str, *arguments: str | int) -> str:
+    """How a call is written down: ``topic.function argument argument``."""
+    return " ".join((name, *(str(argument) for argument in arguments)))
+
+
+def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
+    """A recorded answer; an object with the one key ``unknown`` (and ``absent``) is an Unknown."""
+    if key not in calls:
+        return Unknown(f"{key}: not recorded")
+    answer = calls[key]
+    if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= {"unknown", "absent"}:
+        return Unknown(str(answer["unknown"]), answer.get("absent") is True)
+    return answer
+
+
+def live_call(name: str, *arguments: str | int) -> Any | Unknown:
+    """Ask this machine; what goes wrong on the way is the reason of an Unknown."""
+    from importlib import import_module
+
+    topic, _, function = name.partition(".")
+    try:
+        return getattr(import_module(CALL_MODULES[topic]), function)(*arguments)
+    except OSError as error:
+        return unreadable(call_key(name, *arguments), error)
+    except Exception as error:  # a foreign library's own errors: none may end the program
+        return Unknown(f"{call_key(name, *arguments)}: {type(error).__name__}: {error}")
+
+
+def not_a_number(name: str, content: str) -> Unknown:
+    """Why the content of ``name`` counts nothing."""
+    return Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
+
+
+def unreadable(name: str, error: Exception) -> Unknown:
+    """Why ``name`` gave nothing."""
+    absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Unknown(f"{name}: {reason}", absent)

@@ -1,0 +1,63 @@
+"""A capture with names and addresses replaced, the same by the same everywhere in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from checks.base.recording import Answers
+from checks.base.unknown import Unknown
+from checks.capture.private_names import Names
+
+
+def anonymise(
+    answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
+) -> tuple[Answers, dict[str, Any]]:
+    """What a capture holds, with names and addresses replaced.
+
+    hosts, users: names that are known to be somebody's, beside those that the answers show.
+    """
+    names = Names(hosts, users)
+    for name, text in answers.texts.items():
+        names.learn(name)
+        if not isinstance(text, Unknown):
+            names.learn_text(name, text)
+    rest: list[Any] = [answers.folders, answers.links, answers.modes, answers.calls, dict(extras)]
+    for mapping in (answers.texts, *rest):
+        for text in _strings(mapping):
+            names.learn(text)
+    texts = {
+        names.replace(name): _map(names.replace, text)
+        if isinstance(text, Unknown)
+        else names.replace_text(name, text)
+        for name, text in answers.texts.items()
+    }
+    folders, links, modes, calls, more = (_map(names.replace, mapping) for mapping in rest)
+    return Answers(texts, folders, links, modes, calls), more
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Unknown):
+        yield value.reason
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _map(change: Callable[[str], str], value: Any) -> Any:
+    """``value`` with every text in it changed, keys and reasons included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Unknown):
+        return Unknown(change(value.reason), value.absent)
+    if isinstance(value, Mapping):
+        return {_map(change, key): _map(change, item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map(change, item) for item in value)
+    return value

@@ -1,0 +1,203 @@
+"""A host in one file: the answers that were recorded, under the names that they were asked by.
+
+An archive holds ``capture.json`` (what is no file's content: folders, links, modes, and why what
+could not be read could not), ``calls.json`` (what no file answers, in the form that ``Root`` takes
+too) and the files themselves, so that a person can read them, and a folder of them still serves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from checks.base.captured_root import CapturedRoot
+from checks.base.recording import Answers, no_answers
+from checks.base.root import CALLS_FILE, Root, answer_of
+from checks.base.unknown import Unknown
+
+SCHEMA = "mooncake-preflight/capture/v1"
+CAPTURE_FILE = "capture.json"
+# The whole of a capture is to fit into an issue or a mail.
+LARGEST_BYTES = 10**6
+# Of the file that is read: archive.MOST_BYTES unpacked, and as much again for tar's headers.
+LARGEST_ARCHIVE_BYTES = 128 * 2**20
+
+Json = dict[str, Any]
+Answer = TypeVar("Answer")
+
+
+class CaptureError(Exception):
+    """A root that cannot be opened: the message is a sentence for the user."""
+
+
+class Capture(CapturedRoot):
+    """A recorded host. extras: what its writer added beside the answers, plain data."""
+
+    def __init__(self, answers: Answers, extras: Json) -> None:
+        super().__init__(answers)
+        self.extras = extras
+
+
+def open_root(path: str) -> Root:
+    """The live machine ("/"), a folder laid out like one, a capture, or an archive of a tree.
+
+    Raises CaptureError for anything else; nothing is unpacked to disk.
+    """
+    if os.path.isdir(path):
+        if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
+            return _from_folder(path)
+        return Root(path)
+    if not os.path.exists(path):
+        raise CaptureError(f"--root {path}: no such file or folder")
+    if not os.path.isfile(path):
+        raise CaptureError(
+            f"--root {path}: a device or a pipe: give a host's folder, or a capture as a file"
+        )
+    if os.path.getsize(path) > LARGEST_ARCHIVE_BYTES:
+        raise CaptureError(
+            f"--root {path}: more than {LARGEST_ARCHIVE_BYTES >> 20} MiB, which no recorded host "
+            "has"
+        )
+    from checks.base.archive import ArchiveError, read_archive
+
+    try:
+        found = read_archive(path)
+    except ArchiveError as error:
+        raise CaptureError(f"--root {error}") from None
+    content = found.files.get(f"/{CAPTURE_FILE}")
+    if content is not None:
+        return _capture(path, content, found.files)
+    names = (*found.files, *found.folders)
+    if not any(name.startswith(("/proc/", "/sys/")) for name in names):
+        raise CaptureError(
+            f"--root {path}: neither a capture, which has {CAPTURE_FILE}, nor a host's files, "
+            "which are below proc and sys"
+        )
+    from checks.base.tree_root import TreeRoot
+
+    return TreeRoot(*found)
+
+
+def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
+    """The members of a capture by relative name, ``capture.json`` first."""
+    members: dict[str, bytes] = {}
+    inline: dict[str, str] = {}
+    for name, text in sorted(answers.texts.items()):
+        if isinstance(text, Unknown):
+            continue
+        relative = name.lstrip("/")
+        if _is_plain(name, answers) and relative not in (CAPTURE_FILE, CALLS_FILE):
+            members[relative] = text.encode()
+        else:
+            inline[name] = text
+    about = {
+        "schema": SCHEMA,
+        **extras,
+        "files": list(members),
+        "texts": {**inline, **_reasons(answers.texts)},
+        "folders": _known(answers.folders) | _reasons(answers.folders),
+        "links": _known(answers.links) | _reasons(answers.links),
+        "modes": _known(answers.modes) | _reasons(answers.modes),
+    }
+    calls = _known(answers.calls) | _reasons(answers.calls)
+    return {CAPTURE_FILE: _json(about), CALLS_FILE: _json(calls), **members}
+
+
+def _is_plain(name: str, answers: Answers) -> bool:
+    """Whether a member of an archive may have this name, on every system that unpacks it."""
+    parts = name.split("/")
+    good = name.isascii() and name.isprintable() and "\\" not in name and name.startswith("/")
+    return good and not {"", ".", ".."} & set(parts[1:]) and name not in answers.folders
+
+
+def _known(answers: Mapping[str, Any | Unknown]) -> Json:
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, Unknown)}
+
+
+def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
+    return {
+        name: {"unknown": answer.reason, "absent": answer.absent}
+        for name, answer in answers.items()
+        if isinstance(answer, Unknown)
+    }
+
+
+def _json(value: object) -> bytes:
+    import json
+
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _from_folder(path: str) -> Capture:
+    """A capture that somebody unpacked."""
+
+    def read(name: str) -> bytes:
+        with open(os.path.join(path, name), "rb") as file:
+            return file.read()
+
+    try:
+        content = read(CAPTURE_FILE)
+        names = _object(path, content).get("files")
+        files = {f"/{CALLS_FILE}": read(CALLS_FILE)}
+        for name in names if isinstance(names, list) else ():
+            if isinstance(name, str) and ".." not in name.split("/"):
+                files[f"/{name}"] = read(name)
+    except OSError as error:
+        raise CaptureError(f"--root {path}: {error.filename}: {error.strerror}") from None
+    return _capture(path, content, files)
+
+
+def _object(path: str, content: bytes) -> Json:
+    import json
+
+    try:
+        about = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise CaptureError(f"--root {path}: {CAPTURE_FILE}: {error}") from None
+    schema = about.get("schema") if isinstance(about, dict) else None
+    if not isinstance(about, dict) or schema != SCHEMA:
+        raise CaptureError(
+            f"--root {path}: {CAPTURE_FILE} has the schema {schema!r}, and this program reads "
+            f"{SCHEMA}"
+        )
+    return about
+
+
+def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
+    about = _object(path, content)
+    import json
+
+    answers = no_answers()
+    missing = [name for name in about.get("files", ()) if f"/{name}" not in files]
+    if missing or f"/{CALLS_FILE}" not in files:
+        name = missing[0] if missing else CALLS_FILE
+        raise CaptureError(f"--root {path}: not a whole capture: {name} is missing")
+    for name in about.get("files", ()):
+        answers.texts[f"/{name}"] = files[f"/{name}"].decode("utf-8", "replace")
+    try:
+        calls = json.loads(files[f"/{CALLS_FILE}"])
+        _fill(answers.texts, about.pop("texts"), lambda text: isinstance(text, str))
+        _fill(answers.links, about.pop("links"), lambda link: isinstance(link, str))
+        _fill(answers.modes, about.pop("modes"), lambda mode: isinstance(mode, int))
+        _fill(answers.calls, calls, lambda _: True)
+        folders: dict[str, Any] = {}
+        _fill(folders, about.pop("folders"), _is_listing)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CaptureError(f"--root {path}: not a capture as it was written: {error!r}") from None
+    for name, entries in folders.items():
+        answers.folders[name] = entries if isinstance(entries, Unknown) else tuple(entries)
+    extras = {key: value for key, value in about.items() if key not in ("schema", "files")}
+    return Capture(answers, extras)
+
+
+def _fill(into: dict[str, Any], recorded: Json, good: Any) -> None:
+    for name in recorded:
+        answer = answer_of(recorded, name)
+        if not isinstance(answer, Unknown) and not good(answer):
+            raise ValueError(f"{name}: {str(answer)[:40]}")
+        into[name] = answer
+
+
+def _is_listing(entries: object) -> bool:
+    return isinstance(entries, list) and all(isinstance(entry, str) for entry in entries)

@@ -1,0 +1,127 @@
+"""What only NVIDIA's libraries and this process's environment can tell of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# cuInit opens every GPU: seconds for eight of them without the persistence daemon.
+CUDA_LIMIT_SECONDS = 8.0
+# CUdevice_attribute (cuda.h).
+GPU_DIRECT_RDMA_SUPPORTED = 116
+DMA_BUF_SUPPORTED = 124
+
+
+def visible_devices() -> str | None:
+    """CUDA_VISIBLE_DEVICES of this process, None where it is not set."""
+    import os
+
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def nvml() -> dict[str, Any]:
+    """What NVML says: ``{"driver", "cuda", "devices": [...]}``, or ``{"error", "code"}``.
+
+    A single value that a GPU does not have is None. ``code`` is NVML's own (nvmlReturn_t).
+    """
+    pynvml = _library()
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return {"error": str(error), "code": int(error.value)}
+    try:
+        return {
+            "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
+            "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+            "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
+        }
+    except pynvml.NVMLError as error:
+        return {"error": str(error), "code": int(error.value)}
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _device(index: int) -> dict[str, Any]:
+    pynvml = _library()
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+
+    def ask(name: str, *arguments: Any) -> Any:
+        return _asked(getattr(pynvml, name, None), handle, *arguments)
+
+    # The second version counts what the driver keeps for itself apart from what is used.
+    memory = ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
+    pci = ask("nvmlDeviceGetPciInfo")
+    mig, ecc = ask("nvmlDeviceGetMigMode"), ask("nvmlDeviceGetEccMode")  # (current, pending)
+    processes = ask("nvmlDeviceGetComputeRunningProcesses")
+    return {
+        "name": _text(ask("nvmlDeviceGetName")),
+        "uuid": _text(ask("nvmlDeviceGetUUID")),
+        "address": None if pci is None else _text(pci.busId),
+        "memory_bytes": None if memory is None else int(memory.total),
+        "used_bytes": None if memory is None else int(memory.used),
+        "numa_node": ask("nvmlDeviceGetNumaNodeId"),
+        "mig": None if mig is None else int(mig[0]),
+        "compute_mode": ask("nvmlDeviceGetComputeMode"),
+        "ecc": None if ecc is None else int(ecc[0]),
+        "persistence": ask("nvmlDeviceGetPersistenceMode"),
+        "processes": None if processes is None else len(processes),
+    }
+
+
+def _library() -> Any:
+    import pynvml  # type: ignore[import-untyped]
+
+    return pynvml
+
+
+def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
+    """An answer, None where this GPU, driver or version of pynvml has none."""
+    pynvml = _library()
+
+    try:
+        return None if function is None else function(*arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def cuda_attributes() -> list[dict[str, int | None]]:
+    """Each GPU's ``rdma`` (attribute 116) and ``dma_buf`` (124), 1 or 0, in CUDA's order.
+
+    Asked in a child, which makes no CUDA context. Raises OSError without libcuda or a driver.
+    """
+    from checks.numa.calls import in_child
+
+    answer: list[dict[str, int | None]] = in_child(_cuda_attributes, CUDA_LIMIT_SECONDS)
+    return answer
+
+
+def _cuda_attributes() -> list[dict[str, int | None]]:
+    import ctypes
+
+    library = ctypes.CDLL("libcuda.so.1")
+    result = library.cuInit(0)
+    if result:
+        raise OSError(f"cuInit: error {result}")
+    count, device, value = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    library.cuDeviceGetCount(ctypes.byref(count))
+
+    def attribute(number: int) -> int | None:
+        failed = library.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+        return None if failed else value.value
+
+    found: list[dict[str, int | None]] = []
+    for index in range(count.value):
+        library.cuDeviceGet(ctypes.byref(device), index)
+        found.append(
+            {
+                "rdma": attribute(GPU_DIRECT_RDMA_SUPPORTED),
+                "dma_buf": attribute(DMA_BUF_SUPPORTED),
+            }
+        )
+    return found

@@ -1,0 +1,237 @@
+"""GPU facts: what PCI shows, what NVML says, and how the kernel lets RDMA reach GPU memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.pci.facts import Function, read_accelerators
+
+DRIVER_VERSION = "/proc/driver/nvidia/version"
+MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
+IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+# NVIDIA's module, and the separate one of before driver 470.
+PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
+
+
+class NvmlGpu(NamedTuple):
+    """A GPU as NVML sees it, in NVML's order; None for what it does not have.
+
+    address: as sysfs writes it. mig: 1 where MIG is on. compute_mode: 0 shared, 2 prohibited, 3 one
+    process only. processes: those computing, of this PID namespace.
+    """
+
+    name: str | None
+    uuid: str | None
+    address: str | None
+    memory_bytes: int | None
+    used_bytes: int | None
+    numa_node: int | None
+    mig: int | None
+    compute_mode: int | None
+    ecc: int | None
+    persistence: int | None
+    processes: int | None
+
+
+class Nvml(NamedTuple):
+    """NVML's answer; ``error`` and its ``code`` where it would not start, else "" and 0.
+
+    cuda_version: the newest that the driver supports, 1000 x major + 10 x minor.
+    """
+
+    driver: str
+    cuda_version: int | None
+    gpus: tuple[NvmlGpu, ...]
+    error: str = ""
+    code: int = 0
+
+
+class CudaAbility(NamedTuple):
+    """CUDA's attributes of one GPU: GPUDirect RDMA (116) and dma-buf (124)."""
+
+    rdma: bool | None
+    dma_buf: bool | None
+
+
+class GpuFacts(NamedTuple):
+    """accelerators: see ``PciFacts``. nvml: Unknown and absent where nothing says NVIDIA.
+
+    device_nodes: /dev/nvidiaN that this process sees. visible_devices: CUDA_VISIBLE_DEVICES of this
+    process. abilities: in CUDA's order; asked only for a launch that registers GPU memory.
+    peer_modules: those loaded. memory_peers: peer-memory clients that ib_core knows. kernel_module:
+    "open", "proprietary", or "" without an NVIDIA driver. imex_channels: names of their nodes.
+    """
+
+    accelerators: tuple[Function, ...] | Unknown
+    nvml: Nvml | Unknown
+    device_nodes: tuple[str, ...] | Unknown
+    visible_devices: str | Unknown | None
+    abilities: tuple[CudaAbility, ...] | Unknown
+    peer_modules: tuple[str, ...] | Unknown
+    memory_peers: tuple[str, ...] | Unknown
+    kernel_module: str | Unknown
+    kernel_module_version: str | Unknown
+    imex_channels: tuple[str, ...] | Unknown
+
+    @property
+    def nvidia(self) -> bool:
+        """Whether PCI, the driver or NVML shows an NVIDIA GPU."""
+        if not isinstance(self.nvml, Unknown) and self.nvml.gpus:
+            return True
+        return any(gpu.vendor == "0x10de" for gpu in self.on_pci) or bool(self.nodes)
+
+    @property
+    def on_pci(self) -> tuple[Function, ...]:
+        """The accelerators; () where PCI could not be read."""
+        return () if isinstance(self.accelerators, Unknown) else self.accelerators
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The device nodes; () where /dev could not be read."""
+        return () if isinstance(self.device_nodes, Unknown) else self.device_nodes
+
+
+def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
+    """Never raises. NVML is loaded only where PCI, the driver or a device node says NVIDIA."""
+    accelerators = read_accelerators(root)
+    on_pci = () if isinstance(accelerators, Unknown) else accelerators
+    driver = root.text(DRIVER_VERSION)
+    nodes = _device_nodes(root)
+    nvidia = (
+        any(gpu.vendor == "0x10de" for gpu in on_pci)
+        or not isinstance(driver, Unknown)
+        or (not isinstance(nodes, Unknown) and bool(nodes))
+    )
+    none = Unknown("neither PCI nor /dev nor /proc shows an NVIDIA GPU", absent=True)
+    registers = needs is not None and any(
+        isinstance(process.gpu_registered_bytes, Unknown) or process.gpu_registered_bytes > 0
+        for process in needs.processes
+    )
+    unasked = Unknown("not asked: the launch registers no GPU memory", absent=True)
+    module, version = _kernel_module(driver)
+    return GpuFacts(
+        accelerators,
+        _nvml(root) if nvidia else none,
+        nodes,
+        _visible(root) if nvidia else None,
+        (_abilities(root) if registers else unasked) if nvidia else none,
+        _peer_modules(root),
+        _names(root, MEMORY_PEERS),
+        module,
+        version,
+        _names(root, IMEX_CHANNELS),
+    )
+
+
+def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
+    names = root.names("/dev")
+    if isinstance(names, Unknown):
+        return names
+    return tuple(name for name in names if re.fullmatch(r"nvidia\d{1,4}", name, re.ASCII))
+
+
+def _names(root: Root, folder: str) -> tuple[str, ...] | Unknown:
+    """A folder's entries, none where there is no such folder."""
+    names = root.names(folder)
+    return () if isinstance(names, Unknown) and names.absent else names
+
+
+def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
+    content = root.text("/proc/modules")
+    loaded = (
+        set()
+        if isinstance(content, Unknown)
+        else {row.split(" ")[0] for row in content.split("\n")}
+    )
+    for module in PEER_MODULES:
+        # A module shows here when it is loaded or built in.
+        found = root.mode(f"/sys/module/{module}")
+        if not isinstance(found, Unknown):
+            loaded.add(module)
+    if (
+        isinstance(content, Unknown)
+        and not content.absent
+        and not loaded.intersection(PEER_MODULES)
+    ):
+        return content
+    return tuple(module for module in PEER_MODULES if module in loaded)
+
+
+def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown]:
+    """Which NVIDIA module is loaded, and its version, from /proc/driver/nvidia/version."""
+    if isinstance(content, Unknown):
+        return ("", "") if content.absent else (content, content)
+    first = content.partition("\n")[0]
+    found = re.search(r"\b(\d{3,4}\.\d+(?:\.\d+)?)\b", first, re.ASCII)
+    version: str | Unknown = (
+        found[1] if found else Unknown(f"{DRIVER_VERSION}: names no version: {first[:60]!r}")
+    )
+    if "Open Kernel Module" in first:
+        return "open", version
+    if "Kernel Module" in first:
+        return "proprietary", version
+    return Unknown(f"{DRIVER_VERSION}: names no kernel module: {first[:60]!r}"), version
+
+
+def _visible(root: Root) -> str | Unknown | None:
+    answer = root.call("gpus.visible_devices")
+    if answer is None or isinstance(answer, str | Unknown):
+        return answer
+    return Unknown("gpus.visible_devices: not a text")
+
+
+def _nvml(root: Root) -> Nvml | Unknown:
+    answer = root.call("gpus.nvml")
+    if isinstance(answer, Unknown):
+        return answer
+    wrong = Unknown("gpus.nvml: not a record of GPUs")
+    if not isinstance(answer, dict):
+        return wrong
+    if "error" in answer:
+        return Nvml("", None, (), str(answer["error"]), _integer(answer.get("code")) or 0)
+    devices = answer.get("devices")
+    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
+        return wrong
+    return Nvml(
+        _text(answer.get("driver")) or "",
+        _integer(answer.get("cuda")),
+        tuple(_nvml_gpu(device) for device in devices),
+    )
+
+
+def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
+    address = _text(device.get("address"))
+    return NvmlGpu(
+        _text(device.get("name")),
+        _text(device.get("uuid")),
+        # NVML writes the domain with eight digits and in capitals.
+        None if address is None else address.lower()[-12:],
+        *(_integer(device.get(name)) for name in NvmlGpu._fields[3:]),
+    )
+
+
+def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
+    answer = root.call("gpus.cuda_attributes")
+    if isinstance(answer, Unknown):
+        return answer
+    if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
+        return Unknown("gpus.cuda_attributes: not a list of GPUs")
+    return tuple(
+        CudaAbility(_flag(entry.get("rdma")), _flag(entry.get("dma_buf"))) for entry in answer
+    )
+
+
+def _flag(value: object) -> bool | None:
+    return bool(value) if isinstance(value, int) else None
+
+
+def _integer(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,152 @@
+"""Which GPU, NICs and NUMA nodes of this host a process of the launch uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.base.version_text import release_of
+from checks.gpu.facts import GpuFacts
+from checks.pci.facts import Function
+from checks.rdma.use import devices_in_use
+
+if TYPE_CHECKING:
+    from checks.run.facts import Facts
+
+NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a driver that is there
+
+# SGLang 0.5.15 tries numactl before it starts a rank under it (utils/numa_utils.py,
+# _probe_numactl_args); 0.5.14 and older do not (the wheels).
+PROBES_NUMACTL = (0, 5, 15, 0)
+
+
+def nics_of(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
+    """The RDMA devices that ``process`` registers memory with."""
+    return devices_in_use(facts.rdma, process, release_of(needs.mooncake_version)).names
+
+
+def nics_in_use(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
+    """Those of all processes of the launch, each once; Unknown only where none is known."""
+    names: dict[str, None] = {}
+    missing: Unknown | None = None
+    for process in needs.rdma_processes:
+        used = nics_of(facts, needs, process)
+        if isinstance(used, Unknown):
+            missing = used
+        else:
+            names |= dict.fromkeys(used)
+    return missing if missing is not None and not names else tuple(names)
+
+
+def nic_node(facts: Facts, name: str) -> int | Unknown | None:
+    """The NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
+    if isinstance(facts.rdma.nics, Unknown):
+        return facts.rdma.nics
+    nic = next((nic for nic in facts.rdma.nics if nic.name == name), None)
+    return Unknown(f"{name}: no such RDMA device") if nic is None else nic.node
+
+
+def splits_segment(process: ProcessNeeds) -> bool | Unknown:
+    """Whether Mooncake binds shares of its segment to the nodes of several NICs."""
+    if process.rdma is None:
+        return False
+    nodes = process.segment_nodes
+    return nodes if isinstance(nodes, Unknown) else len(nodes) > 1
+
+
+def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
+    """The PCI addresses of the GPUs that this process may use, in NVML's order, which is PCI's."""
+    if isinstance(gpus.nvml, Unknown):
+        silent = gpus.nvml
+    elif not gpus.nvml.error:
+        return tuple(gpu.address or f"GPU {index}" for index, gpu in enumerate(gpus.nvml.gpus))
+    else:
+        silent = Unknown(f"NVML: {gpus.nvml.error}")
+        if gpus.nvml.code != NVML_LIBRARY_NOT_FOUND:
+            return silent
+    if isinstance(gpus.accelerators, Unknown):
+        return gpus.accelerators
+    nvidia = tuple(gpu.address for gpu in gpus.accelerators if gpu.vendor == "0x10de")
+    if not nvidia:
+        return tuple(gpu.address for gpu in gpus.accelerators)
+    if isinstance(gpus.device_nodes, Unknown):
+        return silent
+    # A container sees all GPUs on PCI, and device nodes of its own alone.
+    if not gpus.device_nodes:
+        return ()
+    return nvidia if len(gpus.device_nodes) == len(nvidia) else silent
+
+
+def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
+    """CUDA_VISIBLE_DEVICES as the process will have it: its own, or what it inherits from here."""
+    own = process.environment.get("CUDA_VISIBLE_DEVICES")
+    return gpus.visible_devices if own is None and process.container is None else own
+
+
+def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
+    """The PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
+
+    An entry of CUDA_VISIBLE_DEVICES that names no GPU ends the list, as in CUDA itself.
+    """
+    physical = physical_gpus(gpus)
+    setting = visible_setting(gpus, process)
+    if setting is None or isinstance(physical, Unknown):
+        return physical
+    if isinstance(setting, Unknown):
+        return setting
+    chosen: list[str] = []
+    for entry in setting.split(",") if setting.strip() else ():
+        address = _named_gpu(entry.strip(), physical, gpus)
+        if isinstance(address, Unknown):
+            return address
+        if address is None:
+            break
+        chosen.append(address)
+    return tuple(chosen)
+
+
+def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
+    """The GPU that an entry names, None for none; an MIG instance is a part of one."""
+    if entry.startswith("MIG-"):
+        return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
+    if entry.startswith("GPU-"):
+        if isinstance(gpus.nvml, Unknown):
+            return gpus.nvml
+        uuids = zip(physical, gpus.nvml.gpus, strict=True)
+        return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
+    if not entry.isdecimal() or len(entry) > 4 or int(entry) >= len(physical):
+        return None
+    return physical[int(entry)]
+
+
+def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
+    """The processes of the launch that use a GPU."""
+    return [process for process in needs.processes if process.gpu is not None]
+
+
+def gpu_function(facts: Facts, process: ProcessNeeds) -> Function | Unknown | None:
+    """The PCI function of the process's GPU; None where CUDA shows it no such GPU."""
+    visible = visible_gpus(facts.gpus, process)
+    if isinstance(visible, Unknown):
+        return visible
+    if process.gpu is None or process.gpu >= len(visible):
+        return None
+    address = visible[process.gpu]
+    found = next((gpu for gpu in facts.gpus.on_pci if gpu.address == address), None)
+    return found or Unknown(f"{address}: sysfs shows no such GPU")
+
+
+def node_list(nodes: Iterable[int]) -> str:
+    """``node 1`` or ``nodes 0, 1``."""
+    numbers = sorted(nodes)
+    return f"node{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def at_least(version: str, wanted: tuple[int, int, int, int]) -> bool | Unknown:
+    """Whether a release ("0.5.23", "0.3.13.post1") is ``wanted`` or newer."""
+    release = release_of(version)
+    if release is None:
+        return Unknown(f"the version is not known ({version!r})")
+    return release >= wanted

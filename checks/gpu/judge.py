@@ -1,0 +1,170 @@
+"""Checks of the GPUs themselves: does the driver answer, and are there as many as ranks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.gpu.facts import DRIVER_VERSION, GpuFacts
+from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus, visible_setting
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+# nvmlReturn_t codes after which no CUDA program starts either (nvml.h).
+DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH = 9, 15, 18
+NVML_ERRORS = {
+    DRIVER_NOT_LOADED: "Driver Not Loaded",
+    GPU_IS_LOST: "GPU is lost",
+    VERSION_MISMATCH: "Driver/library version mismatch",
+}
+
+
+@CHECKS.declare(
+    Check(
+        id="gpu.driver",
+        asks="Does the NVIDIA driver answer?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "After an upgrade of the driver's packages without a reboot, the kernel still runs the "
+            "old module: nvidia-smi says `Failed to initialize NVML: Driver/library version "
+            "mismatch`, and torch `CUDA unknown error` or `no NVIDIA GPU`. A lost GPU (`GPU is "
+            "lost`, Xid 79) or a module that is not loaded looks the same to the launch."
+        ),
+        outcomes=(
+            (Status.PASS, "NVML answers"),
+            (Status.FAIL, "NVML says that driver and library differ, or no driver runs"),
+            (Status.UNKNOWN, "NVML could not be asked, or gives another error"),
+            (Status.SKIP, "nothing here says NVIDIA"),
+        ),
+        remedy="Reboot, or reload the nvidia modules; in a container, start it anew.",
+        source="NVML API reference, nvmlReturn_t",
+        topics=("gpus",),
+    )
+)
+def driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "gpu.driver"
+    gpus = facts.gpus
+    if not gpus.nvidia and gpus.kernel_module == "":
+        return [Finding(check, Status.SKIP, "host", text="no NVIDIA GPU is visible here")]
+    finding = Finding(check, Status.PASS, "NVIDIA driver", need="an answer of NVML")
+    if isinstance(gpus.nvml, Unknown):
+        return [finding._replace(status=Status.UNKNOWN, text=gpus.nvml.reason)]
+    if not gpus.nvml.error:
+        kind = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
+        words = [gpus.nvml.driver, f"{kind} kernel module" if kind else ""]
+        return [finding._replace(have=", ".join(filter(None, words)))]
+    text = NVML_ERRORS.get(gpus.nvml.code, gpus.nvml.error)
+    evidence = [Evidence("nvmlInit", f"{gpus.nvml.code}: {gpus.nvml.error}")]
+    if isinstance(gpus.kernel_module_version, str) and gpus.kernel_module_version:
+        evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
+    finding = finding._replace(have=text, evidence=tuple(evidence))
+    if gpus.nvml.code not in NVML_ERRORS:
+        text = f"NVML gives no answer ({text}), so nothing is known of the GPUs"
+        return [finding._replace(status=Status.UNKNOWN, text=text)]
+    advice = {
+        VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
+        "library are of one version",
+        DRIVER_NOT_LOADED: "load the driver: modprobe nvidia",
+        GPU_IS_LOST: "reset or power-cycle the GPU; see the Xid lines in dmesg",
+    }[gpus.nvml.code]
+    settings = (Setting(Kind.MODULE, "nvidia", ""),) if gpus.nvml.code == DRIVER_NOT_LOADED else ()
+    return [
+        finding._replace(
+            status=Status.FAIL,
+            text=f"no CUDA program starts: {text}",
+            advice=advice,
+            settings=settings,
+        )
+    ]
+
+
+@CHECKS.declare(
+    Check(
+        id="gpu.count",
+        asks="Are there as many GPUs as the launch's ranks use?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "Rank N of a server takes GPU N (from --base-gpu-id, in steps of --gpu-id-step) of "
+            "those that CUDA shows: torch fails with `CUDA error: invalid device ordinal`, or `No "
+            "accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) ... is available` where there is none. "
+            "CUDA_VISIBLE_DEVICES hides and renumbers GPUs, and its first wrong entry hides all "
+            "that follow; a container shows its own alone, whatever the host has."
+        ),
+        outcomes=(
+            (Status.PASS, "each rank's GPU is visible, or the launch uses none"),
+            (Status.FAIL, "fewer GPUs are visible than the ranks use"),
+            (Status.UNKNOWN, "which GPUs are visible is not known"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        remedy="Give the container more GPUs (docker: --gpus all; Kubernetes: nvidia.com/gpu "
+        "under resources.limits), correct CUDA_VISIBLE_DEVICES, or use fewer ranks.",
+        source="SGLang managers/scheduler.py; CUDA programming guide, CUDA_VISIBLE_DEVICES",
+        topics=("gpus",),
+    )
+)
+def count(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "gpu.count"
+    if needs is None:
+        return [skip(check)]
+    processes = gpu_processes(needs)
+    if not processes:
+        return [Finding(check, Status.PASS, "launch", have="uses no GPU")]
+    groups: dict[str | None, list[ProcessNeeds]] = {}
+    for process in processes:
+        setting = visible_setting(facts.gpus, process)
+        if isinstance(setting, Unknown):
+            return [Finding(check, Status.UNKNOWN, "launch", text=setting.reason)]
+        groups.setdefault(setting, []).append(process)
+    return [_count_of(check, group, setting, facts.gpus) for setting, group in groups.items()]
+
+
+def _count_of(
+    check: str, processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
+) -> Finding:
+    highest = max(process.gpu for process in processes if process.gpu is not None)
+    subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
+    finding = Finding(
+        check,
+        Status.UNKNOWN,
+        subject,
+        need=f"{highest + 1} GPU{'s' if highest else ''}",
+        formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
+    )
+    visible, physical = visible_gpus(gpus, processes[0]), physical_gpus(gpus)
+    if isinstance(visible, Unknown):
+        return finding._replace(text=f"which GPUs are visible is not known: {visible.reason}")
+    assert not isinstance(physical, Unknown)
+    found = len(visible)
+    finding = finding._replace(have=f"{found} visible" if found else "none visible")
+    if found > highest:
+        return finding._replace(status=Status.PASS)
+    finding = finding._replace(
+        status=Status.FAIL,
+        text="ranks without a GPU end with CUDA error: invalid device ordinal"
+        if found
+        else "no CUDA device is available to any rank",
+        evidence=(Evidence("GPUs that this process may use", ", ".join(physical) or "none"),),
+    )
+    if setting is not None and len(physical) > highest:
+        wanted = ",".join(str(index) for index in range(highest + 1))
+        return finding._replace(
+            advice=f"let CUDA_VISIBLE_DEVICES name {highest + 1} of the {len(physical)} GPUs",
+            settings=(Setting(Kind.ENVIRONMENT, "CUDA_VISIBLE_DEVICES", wanted, setting),),
+        )
+    if len(gpus.on_pci) > max(len(physical), highest):
+        advice = f"give the container more of the host's {len(gpus.on_pci)} GPUs (docker --gpus)"
+        return finding._replace(advice=advice)
+    return finding._replace(advice="use fewer ranks on this host, or a host with more GPUs")

@@ -1,0 +1,205 @@
+"""Check of the way on which NICs reach GPU memory: peer memory or dma-buf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.gpu.facts import DRIVER_VERSION, MEMORY_PEERS
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+# mooncake-common bool_parser.h: anything else leaves WITH_NVIDIA_PEERMEM at its default, true.
+FALSE_WORDS = ("0", "false", "no", "off", "disable")
+# ibv_reg_dmabuf_mr needs the RDMA core of Linux 5.12.
+DMA_BUF_KERNEL = (5, 12)
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+@CHECKS.declare(
+    Check(
+        id="gpu.peer-memory",
+        asks="Can the NICs register GPU memory, on the way that Mooncake takes?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "Prefill and decode servers register the KV cache on the GPU with every NIC. By "
+            "default (WITH_NVIDIA_PEERMEM on) Mooncake hands the GPU address to ibv_reg_mr, which "
+            "without the module nvidia_peermem fails: `Failed to register memory 0x...: Bad "
+            "address [14]`, then `RuntimeError: Mooncake memory registration failed.` With "
+            "WITH_NVIDIA_PEERMEM=0 it goes through dma-buf, which needs NVIDIA's open kernel "
+            "module and Linux 5.12: else `DMA BUF supported required for GPU RDMA without "
+            "nvidia-peermem`, `No available RNIC`. Memory from PyTorch's expandable segments may "
+            "be refused on either way. GPU bytes count towards memlock on the first way only."
+        ),
+        outcomes=(
+            (Status.PASS, "the way that Mooncake takes is there, or no GPU memory is registered"),
+            (Status.FAIL, "that way is not there: module not loaded, or dma-buf impossible"),
+            (Status.WARN, "it is there, and PyTorch's expandable segments are on"),
+            (Status.UNKNOWN, "modules, or whether the GPU can do dma-buf, are not known"),
+            (Status.SKIP, "no launch was given, or the GPUs are not NVIDIA's"),
+        ),
+        remedy="modprobe nvidia_peermem, for a container too on its host; or set "
+        "WITH_NVIDIA_PEERMEM=0 with the open kernel module.",
+        source="Mooncake rdma_context.cpp exportDmabuf, environ.cpp; Mooncake #351, #3538; SGLang "
+        "#6193",
+        topics=("gpus", "system"),
+    )
+)
+def peer_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "gpu.peer-memory"
+    if needs is None:
+        return [skip(check)]
+    processes = [process for process in needs.processes if registers_gpu_memory(process)]
+    if not processes:
+        return [Finding(check, Status.PASS, "launch", have="registers no GPU memory")]
+    gpus = facts.gpus
+    if not gpus.nvidia:
+        text = "the ways of other GPUs than NVIDIA's are not known here"
+        if not gpus.on_pci:
+            text = "no GPU is visible here"
+        return [Finding(check, Status.SKIP, "launch", text=text)]
+    return fold(_reach(check, process, facts) for process in processes)
+
+
+def registers_gpu_memory(process: ProcessNeeds) -> bool:
+    """Whether it does so over RDMA. How much is known only once it runs, and is no matter here."""
+    amount = process.gpu_registered_bytes
+    return process.rdma is not None and (isinstance(amount, Unknown) or amount > 0)
+
+
+def takes_peer_memory(process: ProcessNeeds) -> bool:
+    """Whether Mooncake registers GPU memory through peer memory, as it does unless told not to."""
+    value = process.environment.get("WITH_NVIDIA_PEERMEM", "")
+    return value.strip().lower() not in FALSE_WORDS
+
+
+def _reach(check: str, process: ProcessNeeds, facts: Facts) -> Finding:
+    finding = Finding(check, Status.PASS, process.name)
+    if takes_peer_memory(process):
+        finding = _over_peer_memory(finding, facts)
+    else:
+        finding = _over_dma_buf(finding, facts)
+    if finding.status is not Status.PASS:
+        return finding
+    variable = expandable_segments(process)
+    if not variable:
+        return finding
+    return finding._replace(
+        status=Status.WARN,
+        text="memory from expandable segments is made of many CUDA allocations: older PyTorch does "
+        "not make them fit for RDMA, and EFA and older Mooncake (before #3538) refuse them",
+        advice=f"take expandable_segments out of {variable} for this process",
+        settings=(
+            Setting(
+                Kind.ENVIRONMENT,
+                variable,
+                _without_expandable(process.environment[variable]),
+                process.environment[variable],
+            ),
+        ),
+    )
+
+
+def expandable_segments(process: ProcessNeeds) -> str:
+    """The variable that turns PyTorch's expandable segments on, "" if none does."""
+    for name in ALLOCATOR_VARIABLES:
+        for entry in process.environment.get(name, "").split(","):
+            key, _, value = entry.partition(":")
+            if key.strip() == "expandable_segments" and value.strip().lower() in ("true", "1"):
+                return name
+    return ""
+
+
+def _without_expandable(value: str) -> str:
+    entries = [entry for entry in value.split(",") if "expandable_segments" not in entry]
+    return ",".join(entries)
+
+
+def _over_peer_memory(finding: Finding, facts: Facts) -> Finding:
+    gpus = facts.gpus
+    finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
+    modules, clients = gpus.peer_modules, gpus.memory_peers
+    seen = [*_known(modules), *_known(clients)]
+    evidence = (
+        Evidence("/proc/modules", ", ".join(_known(modules)) or "no nvidia_peermem"),
+        Evidence(MEMORY_PEERS, ", ".join(_known(clients)) or "no client"),
+    )
+    finding = finding._replace(evidence=evidence)
+    if seen:
+        return finding._replace(have=f"{seen[0]} loaded")
+    for fact in (modules, clients):
+        if isinstance(fact, Unknown):
+            return finding._replace(status=Status.UNKNOWN, text=fact.reason)
+    advice = "load nvidia_peermem on the host"
+    if _dma_buf_problem(facts) is None:
+        advice += ", or set WITH_NVIDIA_PEERMEM=0: dma-buf works here"
+    return finding._replace(
+        status=Status.FAIL,
+        have="not loaded",
+        text="ibv_reg_mr of GPU memory fails with Bad address [14], and the server ends",
+        advice=advice,
+        settings=(Setting(Kind.MODULE, "nvidia_peermem", ""),),
+    )
+
+
+def _known(names: tuple[str, ...] | Unknown) -> tuple[str, ...]:
+    return () if isinstance(names, Unknown) else names
+
+
+def _over_dma_buf(finding: Finding, facts: Facts) -> Finding:
+    finding = finding._replace(
+        need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
+    )
+    problem = _dma_buf_problem(facts)
+    gpus = facts.gpus
+    have = f"{gpus.kernel_module} kernel module" if isinstance(gpus.kernel_module, str) else ""
+    finding = finding._replace(
+        have=have, evidence=(Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
+    )
+    if problem is None:
+        return finding._replace(have=f"{have}, attribute 124 = 1")
+    if isinstance(problem, Unknown):
+        text = f"whether the GPUs can do dma-buf is not known: {problem.reason}"
+        return finding._replace(status=Status.UNKNOWN, text=text)
+    return finding._replace(
+        status=Status.FAIL,
+        text=f"{problem}: no RNIC can be opened for a GPU, and the server ends",
+        advice="load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",
+        settings=(
+            Setting(Kind.MODULE, "nvidia_peermem", ""),
+            Setting(Kind.ENVIRONMENT, "WITH_NVIDIA_PEERMEM", "", "0"),
+        ),
+    )
+
+
+def _dma_buf_problem(facts: Facts) -> str | Unknown | None:
+    """Why GPU memory cannot be exported as dma-buf; None where it can."""
+    gpus = facts.gpus
+    # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
+    if gpus.kernel_module == "proprietary":
+        return "the proprietary kernel module exports no dma-buf"
+    kernel = facts.system.kernel
+    if not isinstance(kernel, Unknown) and kernel < DMA_BUF_KERNEL:
+        return f"Linux {kernel[0]}.{kernel[1]} registers no dma-buf"
+    abilities = gpus.abilities
+    if isinstance(abilities, Unknown):
+        return abilities
+    if any(ability.dma_buf is False for ability in abilities):
+        return "CUDA says that a GPU has no dma-buf (attribute 124 = 0)"
+    if not abilities or any(ability.dma_buf is None for ability in abilities):
+        return Unknown("CUDA does not say (attribute 124)")
+    return kernel if isinstance(kernel, Unknown) else None

@@ -1,0 +1,68 @@
+"""What the hugetlb cgroup controller leaves this process, per page size.
+
+A container may see a pool full of free pages and be allowed none of them: Kubernetes sets a limit
+of 0 where a Pod requests no hugepages. Limits hold for every ancestor too.
+Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.base.cgroup_mounts import own_mount
+from checks.base.root import Root
+from checks.base.units import GIB, KIB, MIB
+from checks.base.unknown import Unknown
+
+# cgroup v1 writes "no limit" as the largest page-aligned signed 64-bit number.
+V1_UNLIMITED_BYTES = 1 << 62
+# File system -> how its limits and its counters of use end.
+_NAMES = {"cgroup2": ("max", "current"), "cgroup": ("limit_in_bytes", "usage_in_bytes")}
+
+
+class HugeTlbLimit(NamedTuple):
+    """The tightest limit that applies: ``left_bytes`` more may be mapped; ``source`` sets it."""
+
+    left_bytes: int
+    source: str
+
+
+def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
+    """The tightest limit over this process's cgroup and its ancestors; None if none binds."""
+    mount = own_mount(root, "hugetlb")
+    if mount is None or isinstance(mount, Unknown):
+        return mount
+    limit_name, used_name = _NAMES[mount.filesystem]
+    tightest: HugeTlbLimit | None = None
+    for folder in mount.folders:
+        for part in ("", "rsvd."):
+            stem = f"{folder}/hugetlb.{_size_name(page_size_bytes)}.{part}"
+            left = _left(root, stem + limit_name, stem + used_name)
+            if isinstance(left, Unknown):
+                return left
+            if left is not None and (tightest is None or left < tightest.left_bytes):
+                tightest = HugeTlbLimit(left, stem + limit_name)
+    return tightest
+
+
+def _left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
+    content = root.text(limit_file)
+    if isinstance(content, Unknown):
+        return None if content.absent else content
+    if content.strip() == "max":
+        return None
+    limit = root.count(limit_file)
+    if isinstance(limit, Unknown):
+        return limit
+    if limit >= V1_UNLIMITED_BYTES:
+        return None
+    used = root.count(used_file)
+    return used if isinstance(used, Unknown) else max(0, limit - used)
+
+
+def _size_name(page_size_bytes: int) -> str:
+    """The kernel's spelling: 2MB, 1GB, 64KB (mm/hugetlb_cgroup.c, mem_fmt)."""
+    for unit, scale in (("GB", GIB), ("MB", MIB)):
+        if page_size_bytes >= scale:
+            return f"{page_size_bytes // scale}{unit}"
+    return f"{page_size_bytes // KIB}KB"

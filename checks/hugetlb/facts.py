@@ -1,0 +1,94 @@
+"""All about the HugeTLB pools of a host: pages, limits, fragmentation, and after a reboot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.boot import PoolWriter, read_pool_writers
+from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo
+
+BUDDYINFO = "/proc/buddyinfo"
+THP = "/sys/kernel/mm/transparent_hugepage"
+
+
+class HugetlbFacts(NamedTuple):
+    """What bears on huge pages.
+
+    limits: what the hugetlb cgroup leaves, by page size; None where nothing limits. free_blocks: by
+    node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
+    node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
+    in force, the word in brackets.
+    """
+
+    hugetlb: HugeTlb
+    meminfo: Meminfo | Unknown
+    limits: Mapping[int, HugeTlbLimit | Unknown | None]
+    free_blocks: Mapping[int, tuple[int, ...]] | Unknown
+    node_free_bytes: Mapping[int, int]
+    writers: tuple[PoolWriter, ...]
+    thp_enabled: str | Unknown
+    thp_shmem: str | Unknown
+
+    @property
+    def memory_available_bytes(self) -> int | Unknown:
+        return (
+            self.meminfo
+            if isinstance(self.meminfo, Unknown)
+            else self.meminfo.value("MemAvailable")
+        )
+
+
+def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
+    """Read everything about the pools below ``root``."""
+    meminfo = read_meminfo(root)
+    hugetlb = read_hugetlb(root, meminfo)
+    sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)
+    free: dict[int, int] = {}
+    for node, table in read_node_meminfo(root).items():
+        value = table if isinstance(table, Unknown) else table.value("MemFree")
+        if not isinstance(value, Unknown):
+            free[node] = value
+    return HugetlbFacts(
+        hugetlb,
+        meminfo,
+        {size: hugetlb_limit(root, size) for size in sizes},
+        _free_blocks(root),
+        free,
+        read_pool_writers(root),
+        _chosen(root, f"{THP}/enabled"),
+        _chosen(root, f"{THP}/shmem_enabled"),
+    )
+
+
+def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
+    content = root.text(BUDDYINFO)
+    if isinstance(content, Unknown):
+        return content
+    found: dict[int, tuple[int, ...]] = {}
+    for line in content.splitlines():
+        # "Node 0, zone   Normal   4381  1093 ..."
+        head, comma, rest = line.partition(",")
+        words, counts = head.split(), rest.split()[2:]
+        if not comma or len(words) != 2 or not words[1].isdecimal() or not counts:
+            continue
+        if not all(count.isdecimal() for count in counts):
+            return Unknown(f"{BUDDYINFO}: not a row of counts: {line.strip()[:40]!r}")
+        node, row = int(words[1]), tuple(int(count) for count in counts)
+        before = found.get(node, (0,) * len(row))
+        found[node] = tuple(a + b for a, b in zip(before, row, strict=False))
+    return found or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
+
+
+def _chosen(root: Root, name: str) -> str | Unknown:
+    content = root.text(name)
+    if isinstance(content, Unknown):
+        return content
+    _, opening, rest = content.partition("[")
+    word, closing, _ = rest.partition("]")
+    return word if opening and closing else Unknown(f"{name}: no choice in brackets")

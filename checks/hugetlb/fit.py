@@ -1,0 +1,156 @@
+"""Hold what processes take from HugeTLB pools against what the pools can give.
+
+The answer is a promise, so it is taken over every order in which the processes may run and every
+pool at least this large. That makes it monotone: more pages never turn a better verdict into a
+worse one, although the library itself is not like that. With two ranks whose arenas are larger than
+what goes into them, 49 free pages can start both (no arena fits) where 55 kill the second (the
+first rank's arena fits and starves it); such a pool is judged ``FAILS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+
+
+class Spot(NamedTuple):
+    """Where pages come from: one page size, on one NUMA node or (``None``) on any."""
+
+    page_size_bytes: int
+    node: int | None
+
+
+Pages = Mapping[Spot, int]
+
+
+class Usage(NamedTuple):
+    """What one process takes, in pages.
+
+    mapped: with its arena mapped (or with no arena asked for).
+    dropped: when its arena cannot be mapped and everything goes its own way.
+    serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
+    headroom: free pages that a node must show for a moment, beyond those kept.
+    """
+
+    process: str
+    mapped: Pages
+    dropped: Pages
+    serves_all: bool
+    headroom: Pages
+
+
+class Stock(NamedTuple):
+    """Pages available, between two bounds; equal where they are known exactly."""
+
+    least_pages: int
+    most_pages: int
+
+
+class Fit(Enum):
+    FITS = "fits"
+    FALLS_BACK = "falls_back"
+    FAILS = "fails"
+    UNKNOWN = "unknown"
+
+
+class Shortage(NamedTuple):
+    """One pool, or one node of it, that has fewer pages than all asked-for mappings need."""
+
+    spot: Spot
+    available: Stock | Unknown
+    need_pages: int  # for everything that is asked for
+    start_pages: int  # for certain start, with arenas dropped
+
+
+class FitVerdict(NamedTuple):
+    fit: Fit
+    needs: Pages  # per pool and per node with pages bound to it: what ``FITS`` takes
+    start: Pages  # the same for a certain start, with arenas dropped where that is enough
+    shortages: tuple[Shortage, ...]
+
+
+def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
+    """The verdict for ``usages`` together. A spot missing from ``stock`` is unknown."""
+    needs = fit_needs(usages)
+    start = start_needs(usages)
+    missing = Unknown("not read")
+    available = {spot: stock.get(spot, missing) for spot in needs.keys() | start.keys()}
+
+    def verdict(bound: Callable[[Stock], int], unknown_pages: float) -> Fit:
+        def enough(wanted: Pages) -> bool:
+            for spot, pages in wanted.items():
+                have = available[spot]
+                if (unknown_pages if isinstance(have, Unknown) else bound(have)) < pages:
+                    return False
+            return True
+
+        if enough(needs):
+            return Fit.FITS
+        return Fit.FALLS_BACK if enough(start) else Fit.FAILS
+
+    worst = verdict(lambda have: have.least_pages, 0)
+    best = verdict(lambda have: have.most_pages, float("inf"))
+    shortages = tuple(
+        Shortage(spot, have, needs.get(spot, 0), start.get(spot, 0))
+        for spot, have in sorted(available.items(), key=lambda item: _spot_order(item[0]))
+        if isinstance(have, Unknown) or have.least_pages < needs.get(spot, 0)
+    )
+    return FitVerdict(worst if worst is best else Fit.UNKNOWN, needs, start, shortages)
+
+
+def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
+    """Pages with which every mapping that is asked for succeeds, whatever the order."""
+    return {
+        spot: sum(_at(spot, usage.mapped) for usage in usages)
+        + max(usage.headroom.get(spot, 0) for usage in usages)
+        for spot in _spots(pages for usage in usages for pages in (usage.mapped, usage.headroom))
+    }
+
+
+def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
+    """Pages with which every process starts for certain, its arena mapped or not.
+
+    For each process: all others have taken the most that they can, and it still gets the least
+    that it must have.
+    """
+    needs: dict[Spot, int] = {}
+    every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
+    for spot in _spots(pages for three in every for pages in three):
+        peaks = [max(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
+        everything = sum(peaks) + max(usage.headroom.get(spot, 0) for usage in usages)
+        for usage, peak in zip(usages, peaks, strict=True):
+            dropped = _at(spot, usage.dropped)
+            # Where nothing is without the arena, nothing but the arena is with it.
+            must_have = dropped if usage.serves_all or not dropped else peak
+            if spot.node is not None and not _touches(spot, usage):
+                continue  # its pages can come from another node
+            if must_have:
+                needs[spot] = max(needs.get(spot, 0), everything - peak + must_have)
+    return needs
+
+
+def _touches(spot: Spot, usage: Usage) -> bool:
+    return any(pages.get(spot, 0) for pages in (usage.mapped, usage.dropped, usage.headroom))
+
+
+def _spots(every: Iterable[Pages]) -> list[Spot]:
+    """Each pool in use, and each node of it that something is bound to."""
+    used = {spot for pages in every for spot, count in pages.items() if count}
+    pools = {Spot(spot.page_size_bytes, None) for spot in used}
+    return sorted(used | pools, key=_spot_order)
+
+
+def _at(spot: Spot, pages: Pages) -> int:
+    """What weighs on ``spot``: a pool bears all its nodes, a node also what is bound to none."""
+    if spot.node is None:
+        return sum(
+            count for at, count in pages.items() if at.page_size_bytes == spot.page_size_bytes
+        )
+    return pages.get(spot, 0) + pages.get(Spot(spot.page_size_bytes, None), 0)
+
+
+def _spot_order(spot: Spot) -> tuple[int, int]:
+    return (spot.page_size_bytes, -1 if spot.node is None else spot.node)

@@ -1,0 +1,338 @@
+"""Checks of what stands around the pools: limits, memory to make pages of, and the next boot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    unknown,
+)
+from checks.base.needs import LaunchNeeds
+from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.boot import pages_after_boot, shares_after_boot, unread_after_boot
+from checks.hugetlb.cgroup import HugeTlbLimit
+from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
+from checks.hugetlb.fit import Spot
+from checks.hugetlb.pools import GIGANTIC_BYTES
+from checks.hugetlb.targets import Target, reserve_targets
+from checks.hugetlb.wanted import page_terms, wanted_pages
+from checks.numa.nodes import NODES
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+_CGROUP = "hugetlb.cgroup-limit"
+
+
+@CHECKS.declare(
+    Check(
+        _CGROUP,
+        "Does the hugetlb cgroup let the launch have its pages?",
+        Consequence.WILL_NOT_START,
+        "A container sees the host's pool, full of free pages, and may be allowed none of them: "
+        "Kubernetes sets the limit to 0 where a Pod does not ask for hugepages-2Mi. The mapping "
+        "then fails, or, where only touching is accounted, the process dies of a bus error.",
+        (
+            (Status.PASS, "no limit, or one that leaves enough"),
+            (Status.FAIL, "the limit leaves fewer bytes than the launch takes"),
+            (Status.UNKNOWN, "the limit cannot be read"),
+            (Status.SKIP, "no launch was given, or it takes no huge pages"),
+        ),
+        "in Kubernetes ask for the pages where the Pod is described: "
+        "resources.limits.hugepages-2Mi and the same in requests; elsewhere raise hugetlb.2MB.max "
+        "of the cgroup that the finding names, on the host",
+        "kernel Documentation/admin-guide/cgroup-v2.rst; cloud-hypervisor #7387",
+        ("hugetlb",),
+    )
+)
+def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each page size, against this process's cgroup and what the launch's containers ask for."""
+    wanted = wanted_pages(_CGROUP, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    for spot in wanted.spots(bound=False):
+        pages = wanted.everything.get(spot, 0)
+        need_bytes = pages * spot.page_size_bytes
+        subject = f"{format_page_size(spot.page_size_bytes)} pages"
+        limit = facts.hugetlb.limits.get(spot.page_size_bytes)
+        yield _limit(subject, limit, need_bytes, page_terms(needs, spot))
+    yield from _container_limits(needs)
+
+
+def _limit(
+    subject: str, limit: HugeTlbLimit | Unknown | None, need_bytes: int, formula: str
+) -> Finding:
+    need = format_bytes(need_bytes)
+    if isinstance(limit, Unknown):
+        return unknown(_CGROUP, subject, limit.reason, need=need)
+    if limit is None:
+        return Finding(_CGROUP, Status.PASS, subject, "no limit", need, formula)
+    have = f"{format_bytes(limit.left_bytes)} allowed"
+    evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
+    if limit.left_bytes >= need_bytes:
+        return Finding(_CGROUP, Status.PASS, subject, have, need, formula, "", evidence)
+    text = "this cgroup may not have the pages, however many the pool has"
+    advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
+    settings = (Setting(Kind.CGROUP, limit.source, "max", str(limit.left_bytes)),)
+    return Finding(
+        _CGROUP, Status.FAIL, subject, have, need, formula, text, evidence, advice, settings
+    )
+
+
+def _container_limits(needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """What a manifest itself asks for, summed over the processes of one container."""
+    taken: dict[tuple[str, str], int] = {}
+    limits: dict[tuple[str, str], Mapping[int, int]] = {}
+    for process in needs.processes if needs else ():
+        container = process.container
+        if container is None or container.runtime != "kubernetes":
+            continue
+        if isinstance(process.hugetlb_bytes, Unknown):
+            continue
+        key = (container.runtime, container.origin)
+        taken[key] = taken.get(key, 0) + process.hugetlb_bytes
+        limits[key] = container.hugepages_bytes
+    for key, need_bytes in taken.items():
+        allowed = sum(limits[key].values())
+        have, need = f"{format_bytes(allowed)} of hugepages asked for", format_bytes(need_bytes)
+        if not need_bytes or allowed >= need_bytes:
+            yield Finding(_CGROUP, Status.PASS, key[1], have, need)
+            continue
+        text = "Kubernetes limits the container to the hugepages that its resources name"
+        advice = f"set resources.limits and requests: hugepages-2Mi: {_mebibytes(need_bytes)}Mi"
+        yield Finding(_CGROUP, Status.FAIL, key[1], have, need, text=text, advice=advice)
+
+
+def _mebibytes(size: int) -> int:
+    return -(-size // MIB)
+
+
+_RESERVE = "hugetlb.reservation"
+# /proc/buddyinfo counts in base pages: 4 KiB on x86-64, and on arm64 unless it was built otherwise.
+_BASE_PAGE_BYTES = 4 * KIB
+
+
+@CHECKS.declare(
+    Check(
+        _RESERVE,
+        "Where pages are missing, can they be reserved now?",
+        Consequence.WILL_NOT_START,
+        "A pool grows out of free memory in one piece: each page takes a free, contiguous block of "
+        "its size. After some uptime memory is full of small pieces, and writing nr_hugepages "
+        "gives fewer pages than were asked for, without an error: the number must be read back. "
+        "The kernel moves pages to make room, so more may be had than is free in one piece, but "
+        "never more than is free at all. Pages of 1 GiB are best reserved at boot.",
+        (
+            (Status.PASS, "free blocks of the page size suffice on each node that is short"),
+            (Status.WARN, "free memory suffices, but not in one piece: compaction has to help"),
+            (Status.FAIL, "there is less free memory than the missing pages take"),
+            (Status.UNKNOWN, "the pool, or free memory, cannot be read"),
+            (Status.SKIP, "no launch was given, or no page is missing"),
+        ),
+        "compact memory and reserve at once, or reserve at boot: hugepagesz=2M hugepages=N on the "
+        "kernel command line",
+        "kernel Documentation/admin-guide/mm/hugetlbpage.rst, mm/page_alloc.c",
+        ("hugetlb",),
+    )
+)
+def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each pool or node that must grow."""
+    wanted = wanted_pages(_RESERVE, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    short = reserve_targets(facts.hugetlb.hugetlb, wanted.everything)
+    if not short:
+        yield Finding(_RESERVE, Status.SKIP, "host", text="no page is missing")
+    for spot, target in short.items():
+        yield _reservable(spot, target, facts.hugetlb)
+
+
+def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
+    page = spot.page_size_bytes
+    where = "" if spot.node is None else f" on node {spot.node}"
+    subject = f"{format_page_size(page)} pages{where}"
+    if target.now_pages is None:
+        return unknown(_RESERVE, subject, _why_unread(facts, spot))
+    missing = target.pages - target.now_pages
+    need = f"{missing} more pages ({format_bytes(missing * page)})"
+    free_bytes = _free_bytes(facts, spot.node)
+    if isinstance(free_bytes, Unknown):
+        return unknown(_RESERVE, subject, free_bytes.reason, need=need)
+    blocks = _whole_blocks(facts, spot)
+    have = f"{format_bytes(free_bytes)} to take from"
+    evidence: tuple[Evidence, ...] = ()
+    if not isinstance(blocks, Unknown):
+        have += f", {blocks} pages free in one piece"
+        evidence = (Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}"),)
+    formula = f"{target.pages} to set - {target.now_pages} now"
+    if missing * page > free_bytes:
+        text = "the missing pages are more memory than is free: the reservation will fall short"
+        advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
+        return Finding(_RESERVE, Status.FAIL, subject, have, need, formula, text, evidence, advice)
+    if isinstance(blocks, Unknown):
+        return unknown(_RESERVE, subject, blocks.reason, have, need)
+    if blocks >= missing:
+        return Finding(_RESERVE, Status.PASS, subject, have, need, formula, "", evidence)
+    text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
+    advice = "drop caches and compact memory first, and read the pool back; else reserve at boot"
+    settings = (
+        Setting(Kind.SYSCTL, "vm.drop_caches", "3"),
+        Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
+    )
+    return Finding(
+        _RESERVE, Status.WARN, subject, have, need, formula, text, evidence, advice, settings
+    )
+
+
+def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
+    pool = facts.hugetlb.pool(spot.page_size_bytes)
+    if isinstance(pool, Unknown):
+        return pool.reason
+    return f"{pool.source}: the kernel shows no pool of node {spot.node}"
+
+
+def _free_bytes(facts: HugetlbFacts, node: int | None) -> int | Unknown:
+    """Memory that a pool can grow out of: free, and page cache that gives way to it."""
+    if node is None:
+        return facts.memory_available_bytes
+    free = facts.node_free_bytes.get(node)
+    if free is None:
+        return Unknown(f"{NODES}/node{node}/meminfo: its MemFree cannot be read")
+    return free
+
+
+def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
+    """Pages that lie free in one piece. Above the largest order the allocator has to search."""
+    if isinstance(facts.free_blocks, Unknown):
+        return facts.free_blocks
+    if spot.page_size_bytes >= GIGANTIC_BYTES:
+        return 0
+    order = (spot.page_size_bytes // _BASE_PAGE_BYTES).bit_length() - 1
+    rows = [
+        row for node, row in facts.free_blocks.items() if spot.node is None or node == spot.node
+    ]
+    return sum(count << (at - order) for row in rows for at, count in enumerate(row) if at >= order)
+
+
+_BOOT = "hugetlb.after-reboot"
+
+
+@CHECKS.declare(
+    Check(
+        _BOOT,
+        "Will the pools be there after the next boot?",
+        Consequence.DIES_LATER,
+        "sysctl -w and a write below /sys last until the host restarts; then whoever writes last "
+        "at boot wins: the kernel command line, the drop-ins of sysctl.d in the order of their "
+        "names, TuneD, a systemd unit. A launch that works today fails after the next maintenance.",
+        (
+            (Status.PASS, "what is set at boot is as much as the launch takes"),
+            (
+                Status.WARN,
+                "nothing sets the pool at boot, something sets it too small or on other nodes, or "
+                "a script that is not read writes it last",
+            ),
+            (
+                Status.SKIP,
+                "no launch was given, it takes no huge pages, or this is a container, which does "
+                "not show what its host sets at boot",
+            ),
+        ),
+        "write /etc/sysctl.d/90-mooncake-hugepages.conf, or for 1 GiB pages and for single nodes "
+        "the kernel command line or a systemd unit",
+        "sysctl.d(5); kernel Documentation/admin-guide/kernel-parameters.txt",
+        ("hugetlb", "system"),
+    )
+)
+def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each page size."""
+    wanted = wanted_pages(_BOOT, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    default = facts.hugetlb.hugetlb.default_page_size_bytes
+    for spot in wanted.spots(bound=False):
+        page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
+        bound = {
+            at.node: pages
+            for at, pages in wanted.everything.items()
+            if at.page_size_bytes == page and at.node is not None
+        }
+        # The nodes may have to have more together than is ever taken: see Usage.headroom.
+        pages = max(total, sum(bound.values()))
+        subject = f"{format_page_size(page)} pages"
+        need = f"{pages} pages"
+        later = pages_after_boot(facts.hugetlb.writers, page, default)
+        have, evidence = "nothing sets it at boot", tuple[Evidence, ...]()
+        if later is not None:
+            have = f"{later[0]} pages at boot"
+            evidence = (Evidence(later[1], f"{later[0]} pages"),)
+        unread = unread_after_boot(facts.hugetlb.writers, page, default)
+        pool = facts.hugetlb.hugetlb.pool(page)
+        nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
+        shares = shares_after_boot(facts.hugetlb.writers, page, default, nodes)
+        short = [node for node in bound if node in shares and shares[node] < bound[node]]
+        if later is not None and later[0] >= pages and not short:
+            found = Finding(_BOOT, Status.PASS, subject, have, need, evidence=evidence)
+            if unread:
+                text = f"{unread} writes the pool after that, by a script that is not read"
+                advice = f"see that {unread} leaves at least that many"
+                found = found._replace(status=Status.WARN, text=text, advice=advice)
+            yield found
+            continue
+        if _in_container(facts):
+            text = "a container does not show what its host sets at boot: ask there"
+            yield Finding(_BOOT, Status.SKIP, subject, need=need, text=text, evidence=evidence)
+            continue
+        text = "the pool is what somebody wrote since the boot, and goes with the next one"
+        if later is not None and later[0] >= pages:
+            listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
+            text = f"what is set at boot does not lie where the launch takes it: {listed}"
+        even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
+        yield Finding(
+            _BOOT,
+            Status.WARN,
+            subject,
+            have,
+            need,
+            text=text,
+            evidence=evidence,
+            advice=_boot_advice(page, page == default, even),
+            settings=_boot_settings(pages) if page == default and even else (),
+        )
+
+
+def _in_container(facts: Facts) -> bool:
+    system = facts.topic("system")
+    return not isinstance(system, Unknown) and system.container.kind != "none"
+
+
+def _boot_settings(pages: int) -> tuple[Setting, ...]:
+    line = f"echo 'vm.nr_hugepages = {pages}'"
+    file = "/etc/sysctl.d/90-mooncake-hugepages.conf"
+    # Added at the end: the last line of a file wins, and other lines of it are kept.
+    return (Setting(Kind.COMMAND, f"{line} | sudo tee -a {file}", ""),)
+
+
+def _boot_advice(page: int, is_default: bool, even: bool) -> str:
+    if page >= GIB:
+        return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
+    if not even:
+        return (
+            "write each node's pool from a systemd unit at boot (plan --format sysfs): "
+            "vm.nr_hugepages would spread it evenly"
+        )
+    if is_default:
+        return "write vm.nr_hugepages into /etc/sysctl.d/90-mooncake-hugepages.conf"
+    return "write the pool from a systemd unit at boot"

@@ -1,0 +1,253 @@
+"""Checks of the HugeTLB pools: enough pages, on the right nodes, of the right size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Setting,
+    Status,
+    skip,
+    unknown,
+)
+from checks.base.needs import LaunchNeeds
+from checks.base.units import KIB, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.pools import POOLS, Pool
+from checks.hugetlb.stock import stock_of
+from checks.hugetlb.targets import Target, all_targets, reserve_settings
+from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
+from checks.numa.nodes import NODES
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+_SOURCE = (
+    "Mooncake utils.cpp, shm_helper.cpp, mmap_arena.cpp; kernel mm/hugetlb.c, hugetlbfs_reserv"
+)
+
+
+def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
+    """What to set for one spot: the node, or where pages are bound, all nodes of the size."""
+    every = all_targets(facts.hugetlb, wanted.everything)
+    size = spot.page_size_bytes
+    mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
+    if spot.node is not None:
+        mine = {at: target for at, target in mine.items() if at.node == spot.node}
+    return {
+        at: target
+        for at, target in mine.items()
+        if target.now_pages is None or target.pages > target.now_pages
+    }
+
+
+def _judge_spot(
+    check: str, spot: Spot, facts: HugetlbFacts, wanted: Wanted, needs: LaunchNeeds | None
+) -> Finding:
+    """One pool, or one node of it, against what the launch takes there."""
+    everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
+    size = format_page_size(spot.page_size_bytes)
+    subject = f"{size} pages" if spot.node is None else f"{size} pages on node {spot.node}"
+    need = f"{everything} pages ({format_bytes(everything * spot.page_size_bytes)})"
+    stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
+    if isinstance(stock, Unknown):
+        return unknown(check, subject, stock.reason, need=need)
+    pool = facts.hugetlb.pool(spot.page_size_bytes)
+    have = _have(stock, pool, spot)
+    evidence = _evidence(pool, spot)
+    formula = page_terms(needs, spot)
+    settings = reserve_settings(
+        _targets(facts, wanted, spot), facts.hugetlb.default_page_size_bytes
+    )
+    if stock.least_pages >= everything:
+        return Finding(check, Status.PASS, subject, have, need, formula, "", evidence)
+    short = everything - stock.least_pages
+    if stock.least_pages >= start:
+        text = (
+            f"{short} pages short of what is asked for: an arena or another mapping that may fall "
+            "back does so, and the launch starts"
+        )
+        status = Status.WARN
+    elif stock.most_pages < start:
+        text = f"{start - stock.most_pages} pages short of a certain start: {_consequence(spot)}"
+        status = Status.FAIL
+    else:
+        text = (
+            f"between {stock.least_pages} and {stock.most_pages} pages can be had here, by where "
+            "reserved and surplus pages come to lie, and a certain start takes "
+            f"{start}"
+        )
+        status = Status.UNKNOWN
+    advice = _advice(settings, pool)
+    return Finding(check, status, subject, have, need, formula, text, evidence, advice, settings)
+
+
+def _consequence(spot: Spot) -> str:
+    if spot.node is None:
+        return "mapping fails, and the process ends after it has loaded the model"
+    return (
+        "the mapping is refused, or, where all nodes together suffice, the process dies of a bus "
+        "error (SIGBUS, exit code 135) when it touches this node's share"
+    )
+
+
+def _advice(settings: tuple[Setting, ...], pool: Pool | Unknown) -> str:
+    if not settings:
+        return "end what holds the pages: the pool is large enough for this launch alone"
+    others = "" if isinstance(pool, Unknown) or not pool.held_pages else ", others' pages included"
+    return f"reserve the pages that the launch takes{others}"
+
+
+def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> str:
+    pages = str(stock.least_pages)
+    if stock.most_pages != stock.least_pages:
+        pages = f"{stock.least_pages} to {stock.most_pages}"
+    total = None
+    if not isinstance(pool, Unknown):
+        share = pool.nodes.get(spot.node) if spot.node is not None else None
+        total = share.total_pages if share is not None else pool.total_pages
+    return f"{pages} pages available" if total is None else f"{pages} available of {total} pages"
+
+
+def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
+    if isinstance(pool, Unknown):
+        return ()
+    if spot.node is None:
+        raw = (
+            f"nr {pool.total_pages}, free {pool.free_pages}, resv {pool.reserved_pages}, surplus "
+            f"{pool.surplus_pages}, overcommit {pool.overcommit_pages}"
+        )
+        return (Evidence(pool.source, raw),)
+    share = pool.nodes.get(spot.node)
+    if share is None:
+        return ()
+    path = f"{NODES}/node{spot.node}/hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
+    return (Evidence(path, f"nr {share.total_pages}, free {share.free_pages}"),)
+
+
+_OUTCOMES = (
+    (Status.PASS, "everything that is asked for finds its pages"),
+    (Status.WARN, "it starts for certain, but something that is asked for falls back"),
+    (Status.FAIL, "it can fail: pages are missing in some order of its processes"),
+    (Status.UNKNOWN, "the pool cannot be read, or where reserved pages lie decides"),
+    (Status.SKIP, "no launch was given, or it takes no huge pages"),
+)
+
+_SHORTAGE = "hugetlb.shortage"
+
+
+@CHECKS.declare(
+    Check(
+        _SHORTAGE,
+        "Does each pool have the pages that the launch takes?",
+        Consequence.WILL_NOT_START,
+        "Huge pages that are configured are not huge pages that can be had: what counts is free "
+        "less reserved, plus what overcommit would add. SGLang's L2 pool on huge pages is a memfd "
+        "that is populated at once; too few pages end the server with RuntimeError: Failed to map "
+        "shared memory: Cannot allocate memory, without a word about huge pages. The store's "
+        "segment and local buffer fail setup. Only the arena falls back, with a log line.",
+        _OUTCOMES,
+        "reserve what is missing, for a container on its host; the finding gives the number for "
+        "the whole pool, with the pages of others left to them",
+        f"{_SOURCE}; Mooncake #3189, #1820, #2417",
+        ("hugetlb",),
+    )
+)
+def shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each page size, over all nodes."""
+    wanted = wanted_pages(_SHORTAGE, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    for spot in wanted.spots(bound=False):
+        yield _judge_spot(_SHORTAGE, spot, facts.hugetlb, wanted, needs)
+
+
+_NODE = "hugetlb.node-shortage"
+
+
+@CHECKS.declare(
+    Check(
+        _NODE,
+        "Does each NUMA node have the pages that are bound to it?",
+        Consequence.WILL_NOT_START,
+        "Mooncake splits a segment over the nodes of its NICs, and SGLang binds each rank to its "
+        "GPU's node. The kernel grants a mapping on the sum of the nodes that the process may use, "
+        "and finds out that one node is short only when a page is touched there: the process dies "
+        "of a bus error (SIGBUS, exit code 135), with no message. vm.nr_hugepages spreads pages "
+        "evenly, whatever the launch needs, so the sum can be right and a node short.",
+        _OUTCOMES,
+        "set the pool node by node, in /sys/devices/system/node/nodeN/hugepages",
+        f"{_SOURCE}; held against the real library on two nodes; Mooncake #2417, #2838",
+        ("hugetlb",),
+    )
+)
+def node_shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each node that pages are bound to."""
+    wanted = wanted_pages(_NODE, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    spots = wanted.spots(bound=True)
+    for spot in spots:
+        yield _judge_spot(_NODE, spot, facts.hugetlb, wanted, needs)
+    if not spots:
+        yield skip(_NODE, "nothing is bound to a NUMA node")
+
+
+_SIZE = "hugetlb.page-size"
+
+
+@CHECKS.declare(
+    Check(
+        _SIZE,
+        "Does the kernel have the page size that the launch asks for?",
+        Consequence.WILL_NOT_START,
+        "MC_STORE_HUGEPAGE_SIZE names a size; the kernel has those of its architecture, and 1 GiB "
+        "only where the processor has it. On arm64 with 64 KiB base pages there is no 2 MiB at all "
+        "but 512 MiB. A mapping of a size that the kernel does not have fails with EINVAL.",
+        (
+            (Status.PASS, "the kernel has it"),
+            (Status.FAIL, "the kernel has other sizes; the finding names them"),
+            (Status.UNKNOWN, "the sizes cannot be read"),
+            (Status.SKIP, "no launch was given, or it takes no huge pages"),
+        ),
+        "set MC_STORE_HUGEPAGE_SIZE to a size that the kernel has",
+        "Mooncake utils.h; kernel Documentation/admin-guide/mm/hugetlbpage.rst; Mooncake #3789",
+        ("hugetlb",),
+    )
+)
+def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """Each page size of the launch."""
+    wanted = wanted_pages(_SIZE, needs)
+    if isinstance(wanted, Finding):
+        yield wanted
+        return
+    hugetlb = facts.hugetlb.hugetlb
+    for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
+        name = format_page_size(size)
+        pool = hugetlb.pool(size)
+        if not isinstance(pool, Unknown):
+            yield Finding(_SIZE, Status.PASS, name, have=f"pool of {name} pages", need=name)
+        elif pool.absent and hugetlb.page_sizes_complete and not isinstance(hugetlb.pools, Unknown):
+            sizes = ", ".join(format_page_size(known) for known in hugetlb.pools)
+            yield Finding(
+                _SIZE,
+                Status.FAIL,
+                name,
+                have=sizes or "no huge pages",
+                need=name,
+                text=f"this kernel has no {name} pages: every mapping of them fails",
+                evidence=(Evidence(POOLS, sizes),),
+                advice=f"set MC_STORE_HUGEPAGE_SIZE to {sizes}"
+                if sizes
+                else "unset MC_STORE_USE_HUGEPAGE",
+            )
+        else:
+            yield unknown(_SIZE, name, pool.reason)

@@ -1,0 +1,161 @@
+"""HugeTLB pools: how many pages the kernel holds of each size, on each NUMA node, and for whom.
+
+Sources: Documentation/admin-guide/mm/hugetlbpage.rst (the counters),
+Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.units import GIB, KIB
+from checks.base.unknown import Unknown
+from checks.numa.meminfo import Meminfo
+from checks.numa.nodes import NODES, numa_nodes
+
+POOLS = "/sys/kernel/mm/hugepages"
+# Pages of this size and above cannot be made on demand: the buddy allocator stops below them
+# (MAX_PAGE_ORDER, 4 MiB on x86-64 with 4 KiB pages), so overcommit never yields one.
+GIGANTIC_BYTES = GIB
+
+
+class NodePool(NamedTuple):
+    """One node's share of a pool, in pages. Reservations are kept for the whole pool only."""
+
+    total_pages: int
+    free_pages: int
+
+
+class Pool(NamedTuple):
+    """One page size's pool, in pages.
+
+    ``total_pages`` counts surplus pages too. ``reserved_pages`` are promised to a mapping that has
+    not touched them yet: free, but not available.
+    """
+
+    page_size_bytes: int
+    source: str
+    total_pages: int
+    free_pages: int
+    reserved_pages: int
+    surplus_pages: int
+    overcommit_pages: int
+    nodes: Mapping[int, NodePool]
+
+    @property
+    def held_pages(self) -> int:
+        """Pages in use by, or promised to, somebody."""
+        return self.total_pages - self.free_pages + self.reserved_pages
+
+    def available_pages(self, memory_available_bytes: int | Unknown) -> int:
+        """Pages that a new mapping can have: free, not reserved, plus what overcommit would add.
+
+        Surplus pages are made when a mapping asks for them, out of memory that must be there.
+        """
+        free = max(0, self.free_pages - self.reserved_pages)
+        return free + self.surplus_allowance_pages(memory_available_bytes)
+
+    def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int:
+        if self.page_size_bytes >= GIGANTIC_BYTES or isinstance(memory_available_bytes, Unknown):
+            return 0
+        allowed = max(0, self.overcommit_pages - self.surplus_pages)
+        return min(allowed, memory_available_bytes // self.page_size_bytes)
+
+
+class HugeTlb(NamedTuple):
+    """Every pool of the host; ``pools`` is Unknown where neither sysfs nor meminfo shows any."""
+
+    default_page_size_bytes: int | Unknown
+    pools: Mapping[int, Pool | Unknown] | Unknown
+    page_sizes_complete: (
+        bool  # False where only /proc/meminfo could be read: the default size alone
+    )
+
+    def pool(self, page_size_bytes: int) -> Pool | Unknown:
+        if isinstance(self.pools, Unknown):
+            return self.pools
+        if page_size_bytes in self.pools:
+            return self.pools[page_size_bytes]
+        size_kib = page_size_bytes // KIB
+        if self.page_sizes_complete:
+            return Unknown(f"{POOLS}: has no hugepages-{size_kib}kB", absent=True)
+        return Unknown(f"{POOLS}: unreadable, and /proc/meminfo shows only the default page size")
+
+
+def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
+    """Read every pool below ``root``; falls back to ``/proc/meminfo`` where sysfs has none."""
+    default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
+    folders = root.names(POOLS)
+    if not isinstance(folders, Unknown):
+        pools = {size: _sysfs_pool(root, size) for size in _page_sizes(folders)}
+        return HugeTlb(default, pools, page_sizes_complete=True)
+    if isinstance(meminfo, Unknown) or isinstance(default, Unknown):
+        other = default if isinstance(default, Unknown) else Unknown("no meminfo")
+        missing = folders.absent and other.absent
+        return HugeTlb(default, Unknown(f"{folders.reason}; {other.reason}", missing), False)
+    return HugeTlb(default, {default: _meminfo_pool(root, default, meminfo)}, False)
+
+
+def _page_sizes(folders: tuple[str, ...]) -> list[int]:
+    kib = (name[len("hugepages-") : -2] for name in folders if name.startswith("hugepages-"))
+    return sorted(int(size) * KIB for size in kib if size.isdecimal())
+
+
+def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
+    folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
+    counts: list[int] = []
+    for name in ("nr", "free", "resv", "surplus", "nr_overcommit"):
+        count = root.count(f"{folder}/{name}_hugepages")
+        if isinstance(count, Unknown):
+            return count
+        counts.append(count)
+    total, free, reserved, surplus, overcommit = counts
+    if free > total:
+        return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
+    nodes = _node_pools(root, page_size_bytes)
+    if isinstance(nodes, Unknown):
+        return nodes
+    return Pool(page_size_bytes, folder, total, free, reserved, surplus, overcommit, nodes)
+
+
+def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
+    pools: dict[int, NodePool] = {}
+    names = root.names(NODES)
+    if isinstance(names, Unknown) and not names.absent:
+        return names
+    for node in numa_nodes(root):
+        folder = f"{NODES}/node{node}/hugepages/hugepages-{page_size_bytes // KIB}kB"
+        total = root.count(f"{folder}/nr_hugepages")
+        free = root.count(f"{folder}/free_hugepages")
+        if isinstance(total, Unknown):
+            # A node without memory has no pools; one that cannot be read is another matter.
+            if total.absent:
+                continue
+            return total
+        if isinstance(free, Unknown):
+            return free
+        if free > total:
+            return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
+        pools[node] = NodePool(total, free)
+    return pools
+
+
+def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
+    counts: list[int] = []
+    for key in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp"):
+        count = meminfo.value(key)
+        if isinstance(count, Unknown):
+            return count
+        counts.append(count)
+    total, free, reserved, surplus = counts
+    overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
+    if isinstance(overcommit, Unknown):
+        if not overcommit.absent:
+            return overcommit
+        overcommit = 0  # a kernel without the setting makes no surplus pages
+    nodes = _node_pools(root, page_size_bytes)
+    if isinstance(nodes, Unknown):
+        return nodes
+    return Pool(page_size_bytes, meminfo.source, total, free, reserved, surplus, overcommit, nodes)

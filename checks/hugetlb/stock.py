@@ -1,0 +1,78 @@
+"""What the host's HugeTLB pools can give a new launch, in pages, per pool and NUMA node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.pools import HugeTlb, Pool
+
+Limits = Mapping[int, HugeTlbLimit | Unknown | None]
+
+
+def read_stock(
+    root: Root, hugetlb: HugeTlb, memory_available_bytes: int | Unknown, spots: Iterable[Spot]
+) -> dict[Spot, Stock | Unknown]:
+    """Pages available at each of ``spots``, within what the cgroup below ``root`` allows."""
+    wanted = tuple(spots)
+    sizes = {spot.page_size_bytes for spot in wanted}
+    limits = {size: hugetlb_limit(root, size) for size in sizes}
+    return stock_of(hugetlb, limits, memory_available_bytes, wanted)
+
+
+def stock_of(
+    hugetlb: HugeTlb,
+    limits: Limits,
+    memory_available_bytes: int | Unknown,
+    spots: Iterable[Spot],
+) -> dict[Spot, Stock | Unknown]:
+    """Pages available at each of ``spots``: free and not reserved, within ``limits`` by size."""
+    stock: dict[Spot, Stock | Unknown] = {}
+    for spot in spots:
+        pool = hugetlb.pool(spot.page_size_bytes)
+        if isinstance(pool, Unknown):
+            # A size that the kernel was seen not to have is a pool of no pages.
+            none_there = pool.absent and hugetlb.page_sizes_complete
+            stock[spot] = Stock(0, 0) if none_there else pool
+        elif spot.node is None:
+            limit = limits.get(spot.page_size_bytes)
+            stock[spot] = _pool_stock(pool, limit, memory_available_bytes)
+        else:
+            stock[spot] = _node_stock(pool, spot.node, memory_available_bytes)
+    return stock
+
+
+def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict[Spot, Stock]:
+    """A pool of ``pages`` that somebody states, spread over ``nodes`` as ``vm.nr_hugepages`` is."""
+    stock = {Spot(page_size_bytes, None): Stock(pages, pages)}
+    for index, node in enumerate(nodes):
+        share = pages // len(nodes) + (index < pages % len(nodes))
+        stock[Spot(page_size_bytes, node)] = Stock(share, share)
+    return stock
+
+
+def _pool_stock(
+    pool: Pool, limit: HugeTlbLimit | Unknown | None, memory_available_bytes: int | Unknown
+) -> Stock | Unknown:
+    pages = pool.available_pages(memory_available_bytes)
+    if isinstance(limit, Unknown):
+        return limit
+    if limit is not None:
+        pages = min(pages, limit.left_bytes // pool.page_size_bytes)
+    return Stock(pages, pages)
+
+
+def _node_stock(pool: Pool, node: int, memory_available_bytes: int | Unknown) -> Stock | Unknown:
+    """Reservations and surplus pages belong to no node until they are touched: hence the bounds."""
+    if node not in pool.nodes:
+        if not pool.nodes:
+            return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
+        return Stock(0, 0)
+    here = pool.nodes[node].free_pages
+    elsewhere = sum(share.free_pages for at, share in pool.nodes.items() if at != node)
+    least = max(0, here - pool.reserved_pages)
+    most = max(0, here - max(0, pool.reserved_pages - elsewhere))
+    return Stock(least, most + pool.surplus_allowance_pages(memory_available_bytes))

@@ -1,0 +1,84 @@
+"""What a pool must be set to so that a launch finds its pages: never less than it holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from checks.base.units import KIB
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Pages, Spot
+from checks.hugetlb.pools import POOLS, HugeTlb, Pool
+from checks.numa.nodes import NODES
+
+if TYPE_CHECKING:
+    from checks.base.finding import Setting
+
+
+class Target(NamedTuple):
+    """``nr_hugepages`` to set, and as it is now: None where the pool cannot be read (the target
+    then is what the launch needs alone). held_pages: those of it that others keep."""
+
+    pages: int
+    now_pages: int | None
+    held_pages: int
+
+
+def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
+    """Each pool that must grow, node by node where pages are bound to nodes.
+
+    The target counts the pages that others hold; nothing is ever lowered.
+    """
+    return {
+        spot: target
+        for spot, target in all_targets(hugetlb, needs).items()
+        if target.now_pages is None or target.pages > target.now_pages
+    }
+
+
+def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
+    """The same for every pool that is needed, those that are large enough included."""
+    targets: dict[Spot, Target] = {}
+    for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
+        pool = hugetlb.pool(size)
+        bound = sorted(
+            spot for spot in needs if spot.page_size_bytes == size and spot.node is not None
+        )
+        for spot in bound or [Spot(size, None)]:
+            now, held = now_and_held(pool, spot.node)
+            targets[spot] = Target(needs[spot] + held, now, held)
+    return targets
+
+
+def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:
+    """``(pages now, pages that others keep)`` of a pool, or of one node of it."""
+    if isinstance(pool, Unknown):
+        return (0 if pool.absent else None), 0
+    if node is None:
+        return pool.total_pages, pool.held_pages
+    share = pool.nodes.get(node)
+    if share is None:
+        return None, 0
+    # A reservation may be taken from any node, so each node must be able to bear it.
+    return share.total_pages, share.total_pages - share.free_pages + pool.reserved_pages
+
+
+def reserve_settings(
+    targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
+) -> tuple[Setting, ...]:
+    """The settings that make the pools so; ``vm.nr_hugepages`` is the default size's alone."""
+    from checks.base.finding import Kind, Setting
+
+    settings: list[Setting] = []
+    for spot, target in targets.items():
+        now = "" if target.now_pages is None else str(target.now_pages)
+        size_kib = spot.page_size_bytes // KIB
+        name = f"hugepages-{size_kib}kB/nr_hugepages"
+        if spot.node is not None:
+            path = f"{NODES}/node{spot.node}/hugepages/{name}"
+            settings.append(Setting(Kind.SYSFS, path, str(target.pages), now))
+        elif spot.page_size_bytes == default_page_bytes:
+            settings.append(Setting(Kind.SYSCTL, "vm.nr_hugepages", str(target.pages), now))
+        else:
+            settings.append(Setting(Kind.SYSFS, f"{POOLS}/{name}", str(target.pages), now))
+    return tuple(settings)

@@ -1,0 +1,57 @@
+"""The huge pages that a launch takes, as the checks of pools ask for them."""
+
+from __future__ import annotations
+
+from checks.base.finding import Finding, skip, unknown
+from checks.base.needs import LaunchNeeds
+from checks.base.units import format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Pages, Spot, fit_needs, start_needs
+
+NO_PAGES = "the launch takes no huge pages"
+# A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
+HEADROOM = "while a split segment is mapped"
+
+
+class Wanted:
+    """The launch's pages: for everything that it asks for, and for a certain start."""
+
+    def __init__(self, needs: LaunchNeeds) -> None:
+        assert not isinstance(needs.usages, Unknown)
+        self.everything: Pages = fit_needs(needs.usages) if needs.usages else {}
+        self.start: Pages = start_needs(needs.usages) if needs.usages else {}
+
+    def spots(self, bound: bool) -> list[Spot]:
+        found = {*self.everything, *self.start}
+        return sorted(
+            (spot for spot in found if (spot.node is not None) is bound),
+            key=lambda spot: (spot.page_size_bytes, spot.node or 0),
+        )
+
+
+def wanted_pages(check: str, needs: LaunchNeeds | None) -> Wanted | Finding:
+    if needs is None:
+        return skip(check)
+    if isinstance(needs.usages, Unknown):
+        return unknown(check, "launch", needs.usages.reason)
+    wanted = Wanted(needs)
+    return wanted if any(wanted.everything.values()) else skip(check, NO_PAGES)
+
+
+def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
+    """``8 x 14306 (ranks) + 128`` as the sum over processes, equal ones together."""
+    counts: dict[int, int] = {}
+    if needs is None or isinstance(needs.usages, Unknown):
+        return ""
+    for usage in needs.usages:
+        pages = sum(
+            count
+            for at, count in usage.mapped.items()
+            if at.page_size_bytes == spot.page_size_bytes and spot.node in (None, at.node)
+        )
+        if pages:
+            counts[pages] = counts.get(pages, 0) + 1
+    terms = [f"{n} x {pages}" if n > 1 else str(pages) for pages, n in counts.items()]
+    text = f"{' + '.join(terms)} pages of {format_page_size(spot.page_size_bytes)}"
+    more = max((usage.headroom.get(spot, 0) for usage in needs.usages), default=0)
+    return f"{text}, and {more} free {HEADROOM}" if more else text

@@ -1,0 +1,185 @@
+"""What this process, and what starts a launch here, may lock and open.
+
+RDMA pins every registered page. The kernel holds the sum against RLIMIT_MEMLOCK of the process, and
+asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.limits.runtimes import (
+    Daemon,
+    Limit,
+    RuntimeLimits,
+    limit_of_file,
+    limit_of_words,
+    read_runtime_limits,
+)
+from checks.limits.threads import ThreadFacts, read_threads
+
+STATUS = "/proc/self/status"
+LIMITS = "/proc/self/limits"
+UID_MAP = "/proc/self/uid_map"
+# include/uapi/linux/capability.h
+IPC_LOCK_BIT = 14
+SYS_ADMIN_BIT = 21
+SYS_NICE_BIT = 23
+SYS_RESOURCE_BIT = 24
+# include/linux/proc_ns.h, PROC_USER_INIT_INO: a namespace can have the initial map and yet not be
+# the initial one, so the number beats the map.
+INITIAL_USER_NAMESPACE = "user:[4026531837]"
+_DAEMON_LIMITS = ("memlock", "nofile")
+_WHOLE_RANGE = ["0", "0", "4294967295"]
+
+
+class Pinned(NamedTuple):
+    """A running process that holds registered memory: ``VmPin`` of its status."""
+
+    pid: int
+    name: str
+    bytes: int
+
+
+class LimitFacts(NamedTuple):
+    """The limits of this process and of what starts others.
+
+    Capability masks are those of this process. initial_user_namespace: whether its capabilities
+    count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
+    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
+    """
+
+    memlock: Limit | Unknown
+    nofile: Limit | Unknown
+    nproc: Limit | Unknown
+    euid: int | Unknown
+    effective_capabilities: int | Unknown
+    bounding_capabilities: int | Unknown
+    initial_user_namespace: bool | Unknown
+    pinned: tuple[Pinned, ...] | Unknown
+    pinned_complete: bool
+    init_memlock: Limit | Unknown
+    sudo_uid: int | Unknown | None
+    slurm_job: bool | Unknown
+    runtimes: RuntimeLimits
+    threads: ThreadFacts
+
+    def effective(self, bit: int) -> bool | Unknown:
+        """Whether a capability is in effect here and the kernel's ``capable()`` would honour it."""
+        mask = self.effective_capabilities
+        if isinstance(mask, Unknown):
+            return mask
+        if not mask >> bit & 1:
+            return False
+        return self.initial_user_namespace
+
+
+def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
+    """Everything about limits below ``root``; ``needs`` changes nothing here."""
+    status = status_rows(root.text(STATUS))
+    limits = root.text(LIMITS)
+    identity = root.call("limits.identity")
+    processes = root.call("limits.processes")
+    pinned, complete = _pinned(processes)
+    return LimitFacts(
+        memlock=limit_of_file(limits, "Max locked memory", LIMITS),
+        nofile=limit_of_file(limits, "Max open files", LIMITS),
+        nproc=limit_of_file(limits, "Max processes", LIMITS),
+        euid=_euid(status),
+        effective_capabilities=_mask(status, "CapEff"),
+        bounding_capabilities=_mask(status, "CapBnd"),
+        initial_user_namespace=_initial_namespace(root, identity),
+        pinned=pinned,
+        pinned_complete=complete,
+        init_memlock=limit_of_file(
+            root.text("/proc/1/limits"), "Max locked memory", "/proc/1/limits"
+        ),
+        sudo_uid=_sudo_uid(identity),
+        slurm_job=_flag(identity, "slurm_job"),
+        runtimes=read_runtime_limits(root, _daemons(processes)),
+        threads=read_threads(root, status, processes),
+    )
+
+
+def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
+    """``/proc/PID/status`` as name -> value."""
+    if isinstance(content, Unknown):
+        return content
+    rows = (line.partition(":") for line in content.splitlines())
+    return {name: value.strip() for name, colon, value in rows if colon}
+
+
+def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
+    """The second of the four user ids: real, effective, saved, file system."""
+    if isinstance(status, Unknown):
+        return status
+    ids = status.get("Uid", "").split()
+    if len(ids) < 2 or not ids[1].isdecimal():
+        return Unknown(f"{STATUS}: has no Uid")
+    return int(ids[1])
+
+
+def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
+    if isinstance(status, Unknown):
+        return status
+    try:
+        return int(status[name], 16)
+    except (KeyError, ValueError):
+        return Unknown(f"{STATUS}: has no {name}")
+
+
+def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
+    if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
+        return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
+    content = root.text(UID_MAP)
+    if isinstance(content, Unknown):
+        return content
+    lines = [line.split() for line in content.splitlines() if line.strip()]
+    if not lines or any(len(line) != 3 for line in lines):
+        return Unknown(f"{UID_MAP}: not a map of user ids")
+    return lines == [_WHOLE_RANGE]
+
+
+def _sudo_uid(identity: object) -> int | Unknown | None:
+    if isinstance(identity, Unknown):
+        return identity
+    uid = identity.get("sudo_uid") if isinstance(identity, dict) else None
+    return uid if isinstance(uid, int) else None
+
+
+def _flag(identity: object, name: str) -> bool | Unknown:
+    if isinstance(identity, Unknown):
+        return identity
+    return isinstance(identity, dict) and identity.get(name) is True
+
+
+def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
+    if isinstance(processes, Unknown):
+        return processes, False
+    if not isinstance(processes, dict) or not isinstance(processes.get("pinned"), list):
+        return Unknown("limits.processes: not a list of processes"), False
+    found = []
+    for row in processes["pinned"]:
+        if isinstance(row, dict) and isinstance(row.get("pid"), int):
+            kib = row.get("pinned_kib")
+            if isinstance(kib, int) and kib > 0:
+                found.append(Pinned(row["pid"], str(row.get("name", "")), kib * 1024))
+    return tuple(found), processes.get("complete") is True
+
+
+def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
+    """Each running daemon that starts containers or jobs, by its process name."""
+    if isinstance(processes, Unknown):
+        return processes
+    rows = processes.get("daemons") if isinstance(processes, dict) else None
+    if not isinstance(rows, list):
+        return Unknown("limits.processes: not a list of processes")
+    daemons: dict[str, Daemon] = {}
+    for row in rows:
+        if isinstance(row, dict):
+            limits = [limit_of_words(row.get(key), "limits.processes") for key in _DAEMON_LIMITS]
+            daemons.setdefault(str(row.get("name")), Daemon(*limits))
+    return daemons

@@ -1,0 +1,253 @@
+"""Will the launch's threads be had: of the pids cgroup, of RLIMIT_NPROC and of the kernel?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+    unknown,
+)
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT
+from checks.limits.threads import Ceiling
+from checks.rdma.registration import SEGMENT
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+_ID = "limits.threads"
+
+# Threads once it serves, with one CPU: the fewest of the releases 0.3.7.post2 to 0.3.14, as
+# measured; with fewer the program aborts. A store inside a Python process: its 27 with setup().
+LEAST_MASTER_THREADS = 16
+LEAST_CLIENT_THREADS = 31
+LEAST_STORE_THREADS = 27
+# Measured with 0.3.13.post1 and 0.3.14 less what follows the CPUs, rounded up: the pools of the
+# RPC library have a thread for each CPU, 16 at most.
+STORE_THREADS, MASTER_THREADS, RPC_POOL_THREADS = 48, 32, 16
+# numpy's wheels: OpenBLAS makes one thread for each CPU when it is imported, MAX_THREADS at most.
+BLAS_THREADS = 64
+# torch/_inductor/config.py, decide_compile_threads: worker processes of each rank that compiles.
+COMPILE_PROCESSES = 32
+# An SGLang process besides: torch, CUDA, NCCL, HiCache, HTTP and tokenizer. A round figure.
+OTHER_THREADS = 64
+# Of a server besides its ranks: the tokenizer's and the detokenizer's process.
+SERVER_PROCESSES = 2
+# Threads that this program has itself, one for each topic, and that are gone when the launch runs.
+OWN_THREADS = 16
+# Taken where the CPUs of this process cannot be told.
+_USUAL_CPUS = 64
+
+
+class _Need(NamedTuple):
+    """least: what the launch cannot start without. usual: an estimate for it at work."""
+
+    least: int
+    usual: int
+    formula: str
+
+
+@CHECKS.declare(
+    Check(
+        id=_ID,
+        asks="May the launch make as many threads as it needs?",
+        consequence=Consequence.WILL_NOT_START,
+        why="To the kernel each thread is a process. pids.max of the container's or service's "
+        "cgroup and of its ancestors bounds them (Podman gives 2048, a kubelet podPidsLimit, "
+        "systemd TasksMax), RLIMIT_NPROC bounds those of one user, kernel.threads-max and "
+        "kernel.pid_max those of the machine. Beyond it clone() answers EAGAIN: mooncake_client "
+        'and mooncake_master abort ("terminate called after throwing an instance of '
+        '\'std::system_error\'", "Resource temporarily unavailable"), Python raises "RuntimeError: '
+        'can\'t start new thread", OpenBLAS says "pthread_create failed for thread". Nothing else '
+        "of the memory or the network is wrong then, and it comes at the start or under load; the "
+        "same words come of a thread whose stack cannot be mapped (ulimit -v, vm.max_map_count). "
+        "What two threads of one program say as they abort runs together, down to a bare "
+        "'terminate called recursively'. "
+        "User 0 of the initial user namespace, CAP_SYS_RESOURCE and CAP_SYS_ADMIN are exempt from "
+        "RLIMIT_NPROC; nobody is from the rest.\n\n"
+        "What fails is less than the processes were measured to need with a single CPU. What warns "
+        "is an estimate of a server at work: for each SGLang process one thread of OpenBLAS for "
+        f"each CPU ({BLAS_THREADS} at most) and {OTHER_THREADS} of torch, CUDA, NCCL and its own, "
+        f"for each rank up to {COMPILE_PROCESSES} compile workers, for each store "
+        f"{STORE_THREADS} and one for each CPU ({RPC_POOL_THREADS} at most).",
+        outcomes=(
+            (Status.PASS, "every bound leaves more than a server at work is estimated to have"),
+            (Status.WARN, "a bound leaves enough to start, and less than that estimate"),
+            (Status.FAIL, "a bound leaves fewer threads than the launch cannot start without"),
+            (Status.UNKNOWN, "a bound, or what is in use of it, could not be read"),
+            (
+                Status.SKIP,
+                "no launch, none of its processes here, or a container whose bound its runtime "
+                "will set",
+            ),
+        ),
+        remedy="Docker and Podman: --pids-limit=-1; Kubernetes: podPidsLimit in the kubelet's "
+        "configuration; systemd: TasksMax=infinity; a user: ulimit -u; a machine: the sysctl.",
+        source="kernel/fork.c copy_process, kernel/cgroup/pids.c; podman-run(1); kubernetes.io "
+        "Process ID Limits And Reservations; vLLM #1320, #13354; vllm-ascend #10912; threads of "
+        "Mooncake 0.3.7.post2 to 0.3.14 measured, those of SGLang estimated",
+        topics=("limits", "system"),
+        root="Nothing more; a process of the same user in another container is not seen here.",
+        or_else=(Consequence.DIES_LATER,),
+    )
+)
+def threads(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    if needs is None:
+        yield skip(_ID)
+        return
+    if not needs.processes:
+        yield skip(_ID, "the launch has no process on this host")
+        return
+    found = facts.limits.threads
+    yield _judged("kernel", found.kernel, _need(needs.processes, found.cpus))
+    inside = facts.system.container.kind != "none"
+    groups: dict[str, list[ProcessNeeds]] = {}
+    for process in needs.processes:
+        # Each container has a cgroup of its own, and what is in none shares this process's.
+        where = "" if process.container is None else process.container.origin
+        groups.setdefault(where, []).append(process)
+    for origin, members in groups.items():
+        subject = "this container" if inside else "container" if origin else "host"
+        subject += f", {origin}" * bool(origin)
+        if origin and not inside:
+            text = "its runtime sets the bound when it starts: run this check inside, too"
+            yield skip(_ID, text, subject)
+            continue
+        need = _need(members, found.cpus)
+        yield _judged(subject, found.cgroups, need)
+        yield _of_user(facts, subject, need)
+
+
+def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
+    count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
+    pool, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
+    masters = [one for one in processes if one.program == "mooncake_master"]
+    clients = [one for one in processes if one.program == "mooncake_client"]
+    ranks = [one for one in processes if one.program == "sglang"]
+    stores = [one for one in processes if _has_store(one)]
+    rest = len(processes) - len(masters) - len(clients) - len(stores)
+    least = (
+        LEAST_MASTER_THREADS * len(masters)
+        + LEAST_CLIENT_THREADS * len(clients)
+        + LEAST_STORE_THREADS * len(stores)
+        + rest
+    )
+    servers = len(ranks) + SERVER_PROCESSES * bool(ranks)
+    keepers = len(clients) + len(ranks) + sum(one.program == "store_service" for one in processes)
+    usual = (
+        servers * (blas + OTHER_THREADS)
+        + len(ranks) * min(count, COMPILE_PROCESSES)
+        + keepers * (STORE_THREADS + pool)
+        + len(masters) * (MASTER_THREADS + pool)
+    )
+    parts = (
+        (len(clients), f"{LEAST_CLIENT_THREADS} of mooncake_client"),
+        (len(masters), f"{LEAST_MASTER_THREADS} of mooncake_master"),
+        (len(stores), f"{LEAST_STORE_THREADS} of a store in Python"),
+        (rest, "1 of another process"),
+    )
+    formula = " + ".join(f"{many} x {what}" for many, what in parts if many)
+    return _Need(least, max(usual, least), formula)
+
+
+def _has_store(process: ProcessNeeds) -> bool:
+    """Whether setup() is certainly called in it; what cannot be told is one thread at least."""
+    if process.program == "store_service":
+        return True
+    regions = () if isinstance(process.regions, Unknown) else process.regions
+    return process.program == "sglang" and any(region.what == SEGMENT for region in regions)
+
+
+def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
+    """The bound that leaves the least decides."""
+    wanted = f"{need.least} threads to start, about {need.usual} at work (estimate)"
+    if isinstance(ceilings, Unknown):
+        return unknown(_ID, subject, ceilings.reason, need=wanted)
+    found = Finding(_ID, Status.PASS, subject, "no bound", wanted, f"{need.formula}, to start")
+    if not ceilings:
+        return found
+    tightest = min(ceilings, key=_left)
+    left = _left(tightest)
+    in_use = f"{tightest.used} of {tightest.limit} in use"
+    found = found._replace(
+        have=f"{left} threads left ({in_use})",
+        evidence=(Evidence(tightest.source, str(tightest.limit)),),
+    )
+    if left >= need.usual:
+        return found
+    advice, setting = _remedy(tightest, need)
+    found = found._replace(advice=advice, settings=(setting,))
+    if left < need.least:
+        text = "clone() answers EAGAIN: a process aborts with 'Resource temporarily unavailable'"
+        return found._replace(status=Status.FAIL, text=text)
+    text = "it starts, and may die of 'can't start new thread' later: the need is an estimate"
+    return found._replace(status=Status.WARN, text=text, consequence=Consequence.DIES_LATER)
+
+
+def _left(ceiling: Ceiling) -> int:
+    return max(0, ceiling.limit - max(0, ceiling.used - OWN_THREADS))
+
+
+def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
+    now = str(ceiling.limit)
+    if ceiling.source.endswith("pids.max"):
+        advice = (
+            "Start the container with --pids-limit=-1 (docker, podman), raise podPidsLimit of the "
+            "node's kubelet (Kubernetes), or TasksMax of the unit or slice (systemd)."
+        )
+        return advice, Setting(Kind.CGROUP, ceiling.source, "max", now)
+    if ceiling.source == LIMITS:
+        advice = "Raise RLIMIT_NPROC (ulimit -u) where the launch is started."
+        return advice, Setting(Kind.ULIMIT, "nproc", "unlimited", now)
+    name = ceiling.source.removeprefix("/proc/sys/").replace("/", ".")
+    wanted = str(ceiling.used + need.usual + OWN_THREADS)
+    return f"Raise {name} on the host.", Setting(Kind.SYSCTL, name, wanted, now)
+
+
+def _of_user(facts: Facts, subject: str, need: _Need) -> Finding:
+    """RLIMIT_NPROC, which counts what all processes of the user have."""
+    limits = facts.limits
+    subject = f"{subject}, user"
+    if isinstance(limits.nproc, Unknown):
+        return unknown(_ID, subject, limits.nproc.reason)
+    most = limits.nproc.soft
+    if most is None:
+        return _judged(subject, (), need)
+    exempt = _is_exempt(facts)
+    if isinstance(exempt, Unknown):
+        return unknown(_ID, subject, exempt.reason)
+    if exempt:
+        found = _judged(subject, (), need)
+        return found._replace(have=f"{most} threads, from which this user is exempt")
+    used = limits.threads.user_threads
+    seen = 0 if isinstance(used, Unknown) else used
+    judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
+    if isinstance(used, Unknown) and judged.status is not Status.FAIL:
+        return unknown(_ID, subject, used.reason, f"{most} threads", judged.need)
+    return judged
+
+
+def _is_exempt(facts: Facts) -> bool | Unknown:
+    """What copy_process asks: the initial namespace's user 0, or one of two capabilities there."""
+    limits = facts.limits
+    if isinstance(limits.initial_user_namespace, Unknown):
+        return limits.initial_user_namespace
+    if not limits.initial_user_namespace:
+        return False
+    if limits.euid == 0 and not isinstance(limits.euid, Unknown):
+        return True
+    for bit in (SYS_RESOURCE_BIT, SYS_ADMIN_BIT):
+        effective = limits.effective(bit)
+        if isinstance(effective, Unknown) or effective:
+            return effective
+    return limits.euid if isinstance(limits.euid, Unknown) else False

@@ -1,0 +1,108 @@
+"""How many threads the kernel, the pids cgroup and RLIMIT_NPROC still leave this process.
+
+To the kernel a process is its threads: each one takes a number, wherever it is counted.
+Sources: kernel/fork.c (copy_process), kernel/cgroup/pids.c, Documentation/admin-guide/cgroup-v2.rst
+(PID), getrlimit(2).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.base.c_numbers import kernel_count
+from checks.base.cgroup_mounts import own_mount
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.numa.nodes import parse_cpu_list
+
+THREADS_MAX = "/proc/sys/kernel/threads-max"
+PID_MAX = "/proc/sys/kernel/pid_max"
+LOAD = "/proc/loadavg"
+
+
+class Ceiling(NamedTuple):
+    """At most ``limit`` threads, of which ``used`` exist; ``source`` is the file that says so."""
+
+    source: str
+    limit: int
+    used: int
+
+
+class ThreadFacts(NamedTuple):
+    """kernel: the bounds for all threads of the system. cgroups: this process's and its ancestors'.
+
+    user_threads: those of this user that were seen, which other containers hide. cpus: on how many
+    this process may run.
+    """
+
+    kernel: tuple[Ceiling, ...] | Unknown
+    cgroups: tuple[Ceiling, ...] | Unknown
+    user_threads: int | Unknown
+    cpus: int | Unknown
+
+
+def read_threads(root: Root, status: dict[str, str] | Unknown, processes: object) -> ThreadFacts:
+    """``status``: the rows of /proc/self/status. processes: the answer of limits.processes."""
+    return ThreadFacts(_kernel(root), _cgroups(root), _of_user(processes), _cpus(status))
+
+
+def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
+    load = root.text(LOAD)
+    if isinstance(load, Unknown):
+        return load
+    # The fourth field: running and all threads, of the whole system in a container too.
+    fields = load.split()
+    used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
+    if used is None:
+        return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
+    found = []
+    for name in (THREADS_MAX, PID_MAX):
+        limit = root.count(name)
+        if isinstance(limit, Unknown):
+            return limit
+        found.append(Ceiling(name, limit, used))
+    return tuple(found)
+
+
+def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
+    """Those that have a limit, the own one first."""
+    mount = own_mount(root, "pids")
+    if mount is None or isinstance(mount, Unknown):
+        return () if mount is None else mount
+    found = []
+    for folder in mount.folders:
+        name = f"{folder}/pids.max"
+        content = root.text(name)
+        if isinstance(content, Unknown):
+            if content.absent:
+                continue  # the hierarchy's top has no such file
+            return content
+        if content.strip() == "max":
+            continue
+        limit, used = root.count(name), root.count(f"{folder}/pids.current")
+        for count in (limit, used):
+            if isinstance(count, Unknown):
+                return count
+        assert not isinstance(limit, Unknown)
+        assert not isinstance(used, Unknown)
+        found.append(Ceiling(name, limit, used))
+    return tuple(found)
+
+
+def _of_user(processes: object) -> int | Unknown:
+    if isinstance(processes, Unknown):
+        return processes
+    count = processes.get("user_threads") if isinstance(processes, dict) else None
+    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
+        return count
+    return Unknown("limits.processes: counts no threads of this user")
+
+
+def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
+    if isinstance(status, Unknown):
+        return status
+    try:
+        count = len(parse_cpu_list(status.get("Cpus_allowed_list", "")))
+    except ValueError as error:
+        return Unknown(f"/proc/self/status: {error}")
+    return count or Unknown("/proc/self/status: has no Cpus_allowed_list")

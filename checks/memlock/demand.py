@@ -1,0 +1,264 @@
+"""How much memory a process pins by registering it, and how much it may: pure arithmetic.
+
+Source: kernel drivers/infiniband/core/umem.c (``__ib_umem_get``): pages are counted for every
+registration on every device, in base pages whatever backs them, into the process's ``pinned_vm``,
+and that sum against RLIMIT_MEMLOCK; ``capable(CAP_IPC_LOCK)``, asked of the initial user namespace,
+passes any sum. io_uring/rsrc.c (``io_account_mem``): a buffer that is registered with a ring is
+counted into the same ``pinned_vm``, but held against the limit in another sum, that of the user's
+rings (``user->locked_vm``): what it pins first, RDMA no longer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.finding import Evidence
+from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.units import MIB, format_bytes, round_up
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release
+from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit
+from checks.rdma.registration import pinned_bytes, plan_region
+from checks.run.facts import Facts
+
+# The rings of queue pairs and completion queues count too where the provider registers them as user
+# memory (kernel hw/mlx5/qp.c, hw/irdma/verbs.c): about 160 KiB per peer NIC with Mooncake's two
+# queue pairs of 256 requests each, so this is what some 400 peers take of one NIC.
+QUEUES_PER_NIC_BYTES = 64 * MIB
+# io_uring counts a transparent huge page whole where its buffer has a part of it, as either end may
+# (io_uring/rsrc.c, io_buffer_account_pin; seen). It is within what is left for queues.
+RING_EDGES_BYTES = 2 * (2 * MIB - 4096)
+# bool_parser.h of Mooncake; anything else leaves the default, which is nvidia-peermem.
+_FALSE_WORDS = ("0", "false", "no", "off", "disable")
+_ROOT_USERS = ("0", "root")
+_POD_HINT = (
+    "A pod cannot set it: lift LimitMEMLOCK of the daemon that starts pods on this node, or run "
+    "the container as user 0 with IPC_LOCK added."
+)
+NO_LARGEST = Unknown("nobody asked how long one registration may be")
+UNLIMITED = -1  # as ContainerLimits writes it
+# Why a launch is not judged: nothing of it is locked for a NIC.
+NO_RDMA = "no process of the launch uses RDMA"
+
+
+class Demand(NamedTuple):
+    """What one process pins: ``bytes`` over ``nics`` devices, and how that comes about.
+
+    more: what comes on top and is not known, None where ``bytes`` is all. ring_bytes: of ``bytes``,
+    what io_uring pins, however many devices there are.
+    """
+
+    nics: int
+    bytes: int
+    formula: str
+    more: Unknown | None = None
+    ring_bytes: int = 0
+
+
+class Grant(NamedTuple):
+    """What one process may pin.
+
+    limit: its RLIMIT_MEMLOCK. void: whether CAP_IPC_LOCK makes the limit void; Unknown when that
+    could not be seen. origin: whose limit it is. doubt: why ``void`` may not hold, "" without.
+    hint: what already lifts the limit, if done again or elsewhere.
+    """
+
+    limit: Limit | Unknown
+    void: bool | Unknown
+    origin: str
+    evidence: tuple[Evidence, ...]
+    doubt: str = ""
+    hint: str = ""
+
+    @property
+    def have(self) -> str:
+        """What is granted, as a person reads it."""
+        if self.void is True:
+            return f"CAP_IPC_LOCK in effect ({self.origin})"
+        if isinstance(self.limit, Unknown):
+            return "unknown"
+        return f"{format_limit(self.limit)} ({self.origin})"
+
+
+def format_limit(limit: Limit) -> str:
+    """``8.00 MiB``, ``unlimited``; the hard limit where it differs."""
+    soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
+    return soft if soft == hard else f"{soft} soft, {hard} hard"
+
+
+def soft_text(limit: Limit | Unknown) -> str:
+    """The soft limit in bytes, as a setting has it: ``unlimited``; "" where it is not known."""
+    if isinstance(limit, Unknown):
+        return ""
+    return "unlimited" if limit.soft is None else str(limit.soft)
+
+
+def demand(
+    process: ProcessNeeds,
+    nics: int,
+    page_bytes: int,
+    largest_bytes: int | Unknown = NO_LARGEST,
+    release: Release | None = None,
+) -> Demand | Unknown:
+    """What ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
+
+    largest_bytes: of one registration; a longer region is pinned as ``release`` registers it.
+    """
+    if isinstance(process.regions, Unknown):
+        return process.regions
+    more = None
+    sizes: dict[str, int] = {}
+    for region in process.regions:
+        largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
+        plan = plan_region(region, largest, release)
+        pinned = pinned_bytes(plan, page_bytes, region.offset_bytes)
+        sizes[region.what] = sizes.get(region.what, 0) + pinned
+    if through_peermem(process.environment):
+        if isinstance(process.gpu_registered_bytes, Unknown):
+            more = process.gpu_registered_bytes
+        elif process.gpu_registered_bytes:
+            pinned = round_up(process.gpu_registered_bytes, page_bytes)
+            sizes["GPU memory through nvidia_peermem"] = pinned
+    terms = " + ".join(f"{format_bytes(size)} {what}" for what, size in sizes.items())
+    noun = "NIC" if nics == 1 else "NICs"
+    total = sum(sizes.values())
+    inside = f"({terms})" if len(sizes) > 1 else terms or "0 B"
+    formula = f"{nics} {noun} x {inside}"
+    # The first ring's, made at start, before the host pools are registered; later rings find them
+    # registered.
+    rings = round_up(process.ring_bytes, page_bytes)
+    if rings:
+        formula += f" + {format_bytes(rings)} SSD offload buffer once more, for io_uring"
+    return Demand(nics, nics * total + rings, formula, more, rings)
+
+
+def through_peermem(environment: Mapping[str, str]) -> bool:
+    """Whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
+
+
+def grant(facts: Facts, container: ContainerLimits | None) -> Grant:
+    """What a process with these container settings, or none, may pin on this host."""
+    if container is None:
+        return _own(facts, "this shell")
+    inside = facts.system.container.kind != "none"
+    if container.memlock_bytes is not None:
+        size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
+        evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
+        base = Grant(Limit(size, size), False, container.origin, evidence)
+    elif inside:
+        base = _own(facts, "this container")
+    else:
+        base = _handed_on(facts, container.runtime)
+    if container.runtime == "kubernetes":
+        base = base._replace(hint=_POD_HINT)
+    return _with_capability(facts, container, base, inside)
+
+
+def _own(facts: Facts, origin: str) -> Grant:
+    limits = facts.limits
+    mask = limits.effective_capabilities
+    evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
+    if not isinstance(mask, Unknown):
+        evidence.append(Evidence(STATUS, f"CapEff: {mask:016x}"))
+    void = limits.effective(IPC_LOCK_BIT)
+    return Grant(limits.memlock, void, origin, tuple(evidence), hint=_login_hint(limits))
+
+
+def _login_hint(limits: LimitFacts) -> str:
+    """Whether a new login would have no limit, as pam_limits sets it; for whom is not looked at."""
+    if isinstance(limits.runtimes.pam, Unknown):
+        return ""
+    lifts = [row for row in limits.runtimes.pam if row.bytes is None and row.kind != "hard"]
+    if not lifts:
+        return ""
+    who = f"{lifts[-1].domain} at login"
+    return f"Log in anew: {lifts[-1].source} lifts it for {who}; a service needs its own setting."
+
+
+def _raw(limit: Limit | Unknown) -> str:
+    if isinstance(limit, Unknown):
+        return limit.reason
+    return " ".join("unlimited" if part is None else str(part) for part in limit)
+
+
+def runtime_units(runtime: str) -> tuple[str, ...]:
+    """Whose limit a container without one of its own has, the first that runs."""
+    # Docker's containers are children of containerd's shims; a dockerd without containerd.service
+    # starts a containerd of its own, which has dockerd's limit.
+    return ("containerd", "crio") if runtime == "kubernetes" else ("containerd", "docker")
+
+
+def _handed_on(facts: Facts, runtime: str) -> Grant:
+    runtimes = facts.limits.runtimes
+    if runtime != "kubernetes" and runtimes.docker_default is not None:
+        default = runtimes.docker_default
+        evidence = (Evidence(DOCKER_CONFIG, f"default-ulimits memlock: {_raw(default)}"),)
+        return Grant(default, False, "Docker's default", evidence)
+    units = [unit for name in runtime_units(runtime) if (unit := runtimes.unit(name))]
+    for unit in units:
+        if unit.running is not None:
+            memlock = unit.running.memlock
+            source = f"{DAEMON_OF_UNIT.get(unit.name, unit.name)}, running"
+            evidence = (Evidence(source, f"Max locked memory: {_raw(memlock)}"),)
+            return Grant(memlock, False, f"handed on by {unit.name}", evidence)
+    for unit in units:
+        if unit.configured is not None:
+            evidence = (Evidence(unit.source, f"LimitMEMLOCK: {_raw(unit.configured)}"),)
+            return Grant(unit.configured, False, f"handed on by {unit.name}", evidence)
+    names = " or ".join(DAEMON_OF_UNIT.get(name, name) for name in runtime_units(runtime))
+    reason = f"no running {names} is seen here, and no unit of it sets LimitMEMLOCK"
+    return Grant(Unknown(reason), False, "the runtime's default", ())
+
+
+def _with_capability(facts: Facts, container: ContainerLimits, base: Grant, inside: bool) -> Grant:
+    """``base`` with what the container's added capabilities make of it."""
+    if container.user is not None and not is_root(container.user):
+        # Added capabilities reach the effective set of user 0 alone: others start with none.
+        return base._replace(void=False)
+    if inside and base.void is not True:
+        base = base._replace(void=facts.limits.effective(IPC_LOCK_BIT))
+    if base.void is True or not declares_ipc_lock(container):
+        return base
+    outside_initial = _outside_initial_namespace(facts, container, inside)
+    if outside_initial is not None:
+        return base._replace(void=outside_initial[0], evidence=(*base.evidence, outside_initial[1]))
+    what = "privileged" if container.privileged else "IPC_LOCK added"
+    evidence = (*base.evidence, Evidence(container.origin, what))
+    if container.user is not None or (inside and facts.limits.euid == 0):
+        return base._replace(void=True, origin=f"{what}, run by root", evidence=evidence)
+    doubt = f"{what} is in effect only if the image's own user is root"
+    return base._replace(void=False, evidence=evidence, doubt=doubt)
+
+
+def _outside_initial_namespace(
+    facts: Facts, container: ContainerLimits, inside: bool
+) -> tuple[bool | Unknown, Evidence] | None:
+    """What is known against the container's being in the initial user namespace, None if nothing.
+
+    The first is what then becomes of ``Grant.void``: False, or Unknown.
+    """
+    if inside:
+        initial = facts.limits.initial_user_namespace
+        if isinstance(initial, Unknown):
+            return initial, Evidence(UID_MAP, initial.reason)
+        return None if initial else (False, Evidence(UID_MAP, "not the initial user namespace"))
+    remapped = facts.limits.runtimes.userns_remap
+    if container.runtime == "kubernetes" or remapped == "":
+        return None
+    if isinstance(remapped, Unknown):
+        return remapped, Evidence(DOCKER_CONFIG, remapped.reason)
+    return False, Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}")
+
+
+def declares_ipc_lock(container: ContainerLimits) -> bool:
+    """Whether the container's settings add the capability, in effect or not."""
+    added = {name.upper().removeprefix("CAP_") for name in container.capabilities}
+    return container.privileged or bool(added & {"IPC_LOCK", "ALL"})
+
+
+def is_root(user: str) -> bool:
+    """Whether a container's user setting (``name[:group]``) is root."""
+    return user.partition(":")[0].strip() in _ROOT_USERS

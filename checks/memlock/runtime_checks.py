@@ -1,0 +1,148 @@
+"""What may containers and jobs lock that this host starts without a limit of their own?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit
+from checks.memlock.demand import NO_RDMA, UNLIMITED, format_limit, runtime_units, soft_text
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+_RUNTIME = "memlock.runtime-limit"
+
+
+@CHECKS.declare(
+    Check(
+        id=_RUNTIME,
+        asks="What RLIMIT_MEMLOCK do containers and jobs started on this host get?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "A container without a limit of its own has the one of the daemon that starts it: "
+            "containerd or dockerd as systemd started them, commonly 8 MiB or 64 MiB, whatever "
+            "this shell has. Kubernetes has no field for it, so there the daemon's limit is the "
+            "pod's. So `ulimit -l` in an ssh session says unlimited, and the same server in a pod "
+            "fails to register its memory with Cannot allocate memory [12]. A drop-in that was "
+            "written and not followed by a restart of the daemon changes nothing yet. slurmd hands "
+            "on its own limit where slurm.conf excepts MEMLOCK from what jobs inherit."
+        ),
+        outcomes=(
+            (Status.PASS, "the daemon has no limit, or the launch sets its own"),
+            (Status.WARN, "the daemon would hand on a finite limit"),
+            (Status.UNKNOWN, "the launch relies on the daemon's limit, and it is not visible"),
+            (Status.SKIP, "no daemon was seen, or the launch runs in no container"),
+        ),
+        remedy="LimitMEMLOCK=infinity in a drop-in of the daemon's unit, daemon-reload, restart; "
+        "for Docker also --ulimit memlock=-1 or default-ulimits in daemon.json.",
+        source="systemd.exec(5); nvidia-container-toolkit #2037; Mooncake #1382",
+        topics=("limits", "system"),
+        root="Nothing more: limits of other users' processes are readable by all.",
+    )
+)
+def runtime_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    runtimes = facts.limits.runtimes
+    if needs is None:
+        findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
+        yield from findings or [skip(_RUNTIME, "no daemon that starts containers or jobs is seen")]
+        return
+    contained = [process for process in needs.rdma_processes if process.container is not None]
+    if not contained:
+        text = (
+            "the launch's RDMA processes run in no container" if needs.rdma_processes else NO_RDMA
+        )
+        yield skip(_RUNTIME, text)
+        return
+    yield from fold(_of_process(facts, process) for process in contained)
+
+
+def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
+    memlock = unit.running.memlock if unit.running is not None else unit.configured
+    daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
+    if memlock is None:
+        return skip(_RUNTIME, f"{daemon} does not run, and its unit sets no limit", daemon)
+    if daemon == "slurmd" and slurm_propagates is True:
+        return skip(_RUNTIME, "slurm.conf gives jobs the limit of the shell that submits", daemon)
+    if isinstance(memlock, Unknown):
+        return Finding(_RUNTIME, Status.UNKNOWN, daemon, text=memlock.reason)
+    source = f"{daemon}, running" if unit.running is not None else unit.source
+    evidence = (Evidence(source, format_limit(memlock)),)
+    found = Finding(_RUNTIME, Status.PASS, daemon, format_limit(memlock), evidence=evidence)
+    if memlock.soft is None:
+        return found
+    text = "what it starts without a limit of its own cannot lock more"
+    advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it."
+    if unit.running is not None and unit.configured == Limit(None, None):
+        text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
+        advice = f"Restart {unit.name}.service."
+    return found._replace(
+        status=Status.WARN,
+        need="unlimited",
+        text=text,
+        advice=advice,
+        settings=(_unit_setting(unit.name, memlock),),
+    )
+
+
+def _unit_setting(unit: str, now: Limit) -> Setting:
+    return Setting(Kind.ULIMIT, f"memlock of {unit}.service", "unlimited", soft_text(now))
+
+
+def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
+    container = process.container
+    assert container is not None
+    found = Finding(_RUNTIME, Status.PASS, process.name)
+    if container.memlock_bytes is not None:
+        own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
+        have = f"{format_limit(Limit(own, own))}, the launch's own"
+        return found._replace(have=have, evidence=(Evidence(container.origin, have),))
+    if facts.system.container.kind != "none":
+        text = "this is a container: its own limit is judged by memlock.limit"
+        return skip(_RUNTIME, text, process.name)
+    runtimes = facts.limits.runtimes
+    if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
+        return _of_docker_default(runtimes.docker_default, found)
+    units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
+    for unit in sorted(units, key=lambda unit: unit.running is None):
+        judged = _of_unit(unit)
+        if judged.status is not Status.SKIP:
+            return judged._replace(subject=f"{process.name} ({judged.subject})")
+    return found._replace(
+        status=Status.UNKNOWN,
+        have="the runtime's default",
+        text="the launch sets no memlock, and no daemon is seen here that would hand one on",
+        advice="Run this check inside the container, or set memlock for it.",
+        settings=()
+        if container.runtime == "kubernetes"
+        else (Setting(Kind.ULIMIT, "memlock", "unlimited"),),
+    )
+
+
+def _of_docker_default(default: Limit, found: Finding) -> Finding:
+    found = found._replace(
+        have=f"{format_limit(default)}, Docker's default",
+        evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
+    )
+    if default.soft is None:
+        return found
+    return found._replace(
+        status=Status.WARN,
+        need="unlimited",
+        text="what Docker starts without a limit of its own cannot lock more",
+        advice="Give the container --ulimit memlock=-1.",
+        settings=(Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default)),),
+    )

@@ -1,0 +1,177 @@
+"""What the memory cgroup leaves this process, computed as SGLang 0.5.21 and newer do.
+
+Every limit of the process's cgroup and of each ancestor that its mounts show counts: limit less
+usage, where page cache is given back unless a descendant protects it. Swap is not looked at.
+Source: ``mem_cache/host_memory.py`` of SGLang 0.5.23; Documentation/admin-guide/cgroup-v2.rst and
+cgroup-v1/memory.rst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.c_numbers import kernel_count
+from checks.base.cgroup_mounts import (
+    MOUNTS,
+    CgroupMount,
+    at_the_top,
+    mount_of,
+    paths_of,
+    read_memberships,
+    usual_mount,
+)
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+
+class MemoryHeadroom(NamedTuple):
+    """``left_bytes`` more may be charged to the cgroup; the limit file ``source`` says so."""
+
+    left_bytes: int
+    source: str
+
+
+class _Hierarchy(NamedTuple):
+    """The file names of one version of cgroups."""
+
+    limits: tuple[str, ...]
+    usage: str
+    page_cache: tuple[str, ...]
+    protection: bool
+
+
+_HIERARCHIES = {
+    "cgroup2": _Hierarchy(
+        ("memory.max", "memory.high"), "memory.current", ("active_file", "inactive_file"), True
+    ),
+    # The counters without total_ leave descendants out, unlike the usage.
+    "cgroup": _Hierarchy(
+        ("memory.limit_in_bytes",),
+        "memory.usage_in_bytes",
+        ("total_active_file", "total_inactive_file"),
+        False,
+    ),
+}
+
+
+def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
+    """The tightest limit over the cgroup and its ancestors; None where nothing limits.
+
+    Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
+    memory alone, and refuses to size a pool by itself.
+    """
+    memberships = read_memberships(root)
+    if isinstance(memberships, Unknown):
+        return None if memberships.absent else memberships
+    paths = paths_of(memberships, "memory")
+    tightest: MemoryHeadroom | None = None
+    resolved: set[str] = set()
+    doubts: dict[str, Unknown] = {}
+    for filesystem, mount in _mounts(root, paths):
+        if isinstance(mount, Unknown):
+            doubts.setdefault(filesystem, mount)
+            continue
+        entries = root.names(mount.folders[0])
+        if isinstance(entries, Unknown):
+            if not entries.absent:
+                return entries
+            continue
+        resolved.add(filesystem)
+        for folder in mount.folders:
+            found = _tightest_of(root, folder, _HIERARCHIES[mount.filesystem])
+            if isinstance(found, Unknown):
+                return found
+            if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
+                tightest = found
+    for filesystem, doubt in doubts.items():
+        if filesystem not in resolved:  # no other mount shows it
+            return doubt
+    if paths and not resolved and not (_untold(root, paths) or at_the_top(root, paths)):
+        return Unknown(f"{MOUNTS}: shows no memory cgroup of this process")
+    return tightest
+
+
+def _untold(root: Root, paths: Mapping[str, str]) -> bool:
+    """Whether this is a tree of files that tells no mounts, of a process that nothing limits."""
+    mounts = root.text(MOUNTS)
+    return isinstance(mounts, Unknown) and mounts.absent and set(paths.values()) == {"/"}
+
+
+def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMount | Unknown]]:
+    """Where the hierarchies of ``paths`` are mounted, each with its file system."""
+    content = root.text(MOUNTS)
+    if isinstance(content, Unknown):
+        if not content.absent:
+            yield "", content
+        elif paths:
+            mount = usual_mount(paths, "memory")
+            yield mount.filesystem, mount
+        return
+    for line in content.splitlines():
+        found = mount_of(line, paths, "memory")
+        if found is not None:
+            yield line.partition(" - ")[2].split()[0], found
+
+
+def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
+    """The tightest limit of one folder; None where it sets none."""
+    tightest: MemoryHeadroom | None = None
+    used: int | None = None
+    for name in files.limits:
+        content = root.text(f"{folder}/{name}")
+        if isinstance(content, Unknown):
+            if content.absent:
+                continue  # the hierarchy's top has no such files
+            return content
+        if content.strip() == "max":
+            continue
+        limit = root.count(f"{folder}/{name}")
+        if isinstance(limit, Unknown):
+            return limit
+        if used is None:
+            usage = _used(root, folder, files)
+            if isinstance(usage, Unknown):
+                return usage
+            used = usage
+        left = max(0, limit - used)
+        if tightest is None or left < tightest.left_bytes:
+            tightest = MemoryHeadroom(left, f"{folder}/{name}")
+    return tightest
+
+
+def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
+    """The usage less the page cache that reclaim can take."""
+    usage = root.count(f"{folder}/{files.usage}")
+    if isinstance(usage, Unknown):
+        return usage
+    content = root.text(f"{folder}/memory.stat")
+    if isinstance(content, Unknown):
+        return content
+    rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
+    cached = 0
+    for key in files.page_cache:
+        count = kernel_count(rows.get(key, ""))
+        if count is None:
+            return Unknown(f"{folder}/memory.stat: has no {key} count")
+        cached += count
+    if cached and files.protection and _protected_below(root, folder):
+        cached = 0
+    return max(0, usage - cached)
+
+
+def _protected_below(root: Root, folder: str) -> bool:
+    """Whether a descendant keeps memory from reclaim; so is one that cannot be read."""
+    names = root.names(folder)
+    if isinstance(names, Unknown):
+        return True
+    for name in names:
+        child = f"{folder}/{name}"
+        below = root.names(child)
+        if isinstance(below, Unknown):
+            if below.absent:
+                continue  # a file, not a cgroup
+            return True
+        if root.integer(f"{child}/memory.min") != 0 or _protected_below(root, child):
+            return True
+    return False

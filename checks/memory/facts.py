@@ -1,0 +1,83 @@
+"""The host's memory, what its cgroup leaves of it, and the limits on mapping it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.memory.cgroup import MemoryHeadroom, memory_headroom
+from checks.numa.meminfo import Meminfo, read_meminfo
+
+SHM = "/dev/shm"
+MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
+MOUNTS = "/proc/self/mountinfo"
+# Mount option of cgroup v2: huge pages count against memory.max too (since Linux 6.7).
+HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
+
+
+class MemoryFacts(NamedTuple):
+    """Sizes in bytes.
+
+    headroom: the tightest memory limit over the cgroup and its ancestors; None where none binds.
+    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
+    hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
+    """
+
+    meminfo: Meminfo | Unknown
+    headroom: MemoryHeadroom | Unknown | None
+    overcommit: int | Unknown
+    max_map_count: int | Unknown
+    swappiness: int | Unknown
+    shm_size_bytes: int | Unknown
+    shm_available_bytes: int | Unknown
+    hugetlb_charged: bool | Unknown
+
+    def value(self, key: str) -> int | Unknown:
+        """A row of /proc/meminfo in bytes."""
+        return self.meminfo if isinstance(self.meminfo, Unknown) else self.meminfo.value(key)
+
+
+def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
+    """Read the host's memory below ``root``."""
+    size, available = _shm(root)
+    return MemoryFacts(
+        read_meminfo(root),
+        memory_headroom(root),
+        _overcommit(root),
+        root.count(MAX_MAP_COUNT),
+        root.count("/proc/sys/vm/swappiness"),
+        size,
+        available,
+        _hugetlb_charged(root),
+    )
+
+
+def _overcommit(root: Root) -> int | Unknown:
+    policy = root.integer(OVERCOMMIT)
+    if isinstance(policy, Unknown) or policy in (0, 1, 2):
+        return policy
+    return Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
+
+
+def _shm(root: Root) -> tuple[int | Unknown, int | Unknown]:
+    answer = root.call("memory.space", SHM)
+    if isinstance(answer, Unknown):
+        return answer, answer
+    numbers = []
+    for key in ("size_bytes", "available_bytes"):
+        value = answer.get(key) if isinstance(answer, dict) else None
+        numbers.append(
+            value if isinstance(value, int) else Unknown(f"memory.space {SHM}: has no {key}")
+        )
+    return numbers[0], numbers[1]
+
+
+def _hugetlb_charged(root: Root) -> bool | Unknown:
+    content = root.text(MOUNTS)
+    if isinstance(content, Unknown):
+        return content
+    lines = [line for line in content.splitlines() if " - cgroup2 " in line]
+    return any(HUGETLB_ACCOUNTING in line.rpartition(" - ")[2] for line in lines)

@@ -1,0 +1,209 @@
+"""Checks of regular memory: the host's, and what the memory cgroup leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+    unknown,
+)
+from checks.base.needs import LaunchNeeds
+from checks.base.units import GIB, format_bytes
+from checks.base.unknown import Unknown
+from checks.memory.facts import MemoryFacts
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+# What SGLang itself leaves to the system before it admits a pool (mem_cache/pool_host/base.py).
+RESERVE_BYTES = 10 * GIB
+
+
+def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
+    """Memory on regular pages that all processes of the launch take on this host."""
+    total = 0
+    for process in needs.processes:
+        if isinstance(process.regular_bytes, Unknown):
+            return process.regular_bytes
+        total += process.regular_bytes
+    return total
+
+
+def _formula(needs: LaunchNeeds) -> str:
+    counts: dict[int, int] = {}
+    for process in needs.processes:
+        if isinstance(process.regular_bytes, int) and process.regular_bytes:
+            counts[process.regular_bytes] = counts.get(process.regular_bytes, 0) + 1
+    terms = [
+        f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size) for size, n in counts.items()
+    ]
+    return " + ".join(terms)
+
+
+_HOST = "memory.host"
+
+
+@CHECKS.declare(
+    Check(
+        _HOST,
+        "Does the host have the regular memory that all processes together take?",
+        Consequence.DIES_LATER,
+        "Each SGLang rank checks the memory for itself, before the others have taken theirs, and "
+        "--hicache-size is per rank: eight ranks of 100 GB are 800 GB. What is not on huge pages "
+        "is touched at start and pinned, so it cannot be swapped out; the kernel then kills a "
+        "process minutes after a clean start (Killed, exit code 137). Model loading needs page "
+        "cache and pinned staging memory besides.",
+        (
+            (Status.PASS, "what is needed leaves more than 10 GiB of MemAvailable"),
+            (Status.WARN, "it fits, and leaves less than 10 GiB for everything else"),
+            (Status.FAIL, "it is more than MemAvailable"),
+            (Status.UNKNOWN, "MemAvailable or the launch's sizes are not known"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        "smaller pools, fewer ranks on this host, or the pools on huge pages reserved in advance",
+        "SGLang #29263, #30581, #40135; kernel Documentation/filesystems/proc.rst (MemAvailable)",
+        ("memory",),
+    )
+)
+def host_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """All processes together."""
+    if needs is None:
+        yield skip(_HOST)
+        return
+    need_bytes, available = regular_bytes(needs), facts.memory.value("MemAvailable")
+    for value in (need_bytes, available):
+        if isinstance(value, Unknown):
+            yield unknown(_HOST, "regular memory", value.reason)
+            return
+    assert isinstance(need_bytes, int)
+    assert isinstance(available, int)
+    have, need = f"{format_bytes(available)} available", format_bytes(need_bytes)
+    evidence = (Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),)
+    formula = _formula(needs)
+    if need_bytes > available:
+        text = "there is not so much memory: a rank is refused, or the kernel kills a process"
+        status = Status.FAIL
+    elif need_bytes and need_bytes + RESERVE_BYTES > available:
+        left = format_bytes(available - need_bytes)
+        text = f"{left} would be left for the model's loading, the system and page cache"
+        status = Status.WARN
+    else:
+        text, status = "", Status.PASS
+    advice = "" if status is Status.PASS else "lower --hicache-size or the segment, or free memory"
+    yield Finding(_HOST, status, "regular memory", have, need, formula, text, evidence, advice)
+
+
+_CGROUP = "memory.cgroup"
+
+
+@CHECKS.declare(
+    Check(
+        _CGROUP,
+        "Does the memory cgroup let the launch have its regular memory?",
+        Consequence.DIES_LATER,
+        "In a container /proc/meminfo still shows the whole host, so every program believes in "
+        "terabytes, until the cgroup's limit is reached and the kernel kills a process "
+        "(OOMKilled, exit code 137). The limit of every ancestor counts. Pinned memory is charged "
+        "like any other; huge pages are not, unless the cgroup file system is mounted with "
+        "memory_hugetlb_accounting.",
+        (
+            (Status.PASS, "no limit, or one that leaves more than the launch takes"),
+            (Status.WARN, "the limit leaves less than a tenth on top of what the launch takes"),
+            (Status.FAIL, "the limit leaves less than the launch takes"),
+            (Status.UNKNOWN, "the limit or the launch's sizes are not known"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        "raise the memory limit (docker: --memory; Kubernetes: requests = limits; a unit: "
+        "MemoryMax), or lower the launch's sizes",
+        "kernel Documentation/admin-guide/cgroup-v2.rst; SGLang #40135, #40066",
+        ("memory",),
+    )
+)
+def cgroup_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    """This process's own cgroup, and the limit that a manifest of the launch sets."""
+    if needs is None:
+        yield skip(_CGROUP)
+        return
+    need_bytes = _charged(needs, facts.memory)
+    headroom = facts.memory.headroom
+    if isinstance(need_bytes, Unknown) or isinstance(headroom, Unknown):
+        why = need_bytes if isinstance(need_bytes, Unknown) else headroom
+        yield unknown(_CGROUP, "cgroup", why.reason if isinstance(why, Unknown) else "")
+        return
+    total = facts.memory.value("MemTotal")
+    if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
+        need = format_bytes(need_bytes)
+        yield Finding(
+            _CGROUP, Status.PASS, "cgroup", "no limit below the host's", need, _formula(needs)
+        )
+    else:
+        evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
+        setting = Setting(Kind.CGROUP, headroom.source, "max")
+        yield _limited("cgroup", headroom.left_bytes, need_bytes, needs, evidence, (setting,))
+    yield from _containers(needs)
+
+
+def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
+    total = regular_bytes(needs)
+    if isinstance(total, Unknown) or memory.hugetlb_charged is False:
+        return total
+    if isinstance(memory.hugetlb_charged, Unknown):
+        # Only where huge pages are taken does it matter.
+        return total if not _huge(needs) else memory.hugetlb_charged
+    huge = _huge(needs)
+    return huge if isinstance(huge, Unknown) else total + huge
+
+
+def _huge(needs: LaunchNeeds) -> int | Unknown:
+    total = 0
+    for process in needs.processes:
+        if isinstance(process.hugetlb_bytes, Unknown):
+            return process.hugetlb_bytes
+        total += process.hugetlb_bytes
+    return total
+
+
+def _limited(
+    subject: str,
+    left_bytes: int,
+    need_bytes: int,
+    needs: LaunchNeeds,
+    evidence: tuple[Evidence, ...],
+    settings: tuple[Setting, ...],
+) -> Finding:
+    have, need = f"{format_bytes(left_bytes)} allowed", format_bytes(need_bytes)
+    formula = _formula(needs)
+    if left_bytes < need_bytes:
+        text = "the kernel kills a process when the limit is reached, minutes after a clean start"
+        status = Status.FAIL
+    elif need_bytes and left_bytes < need_bytes + need_bytes // 10:
+        text = "little is left for the programs themselves and for page cache"
+        status = Status.WARN
+    else:
+        return Finding(_CGROUP, Status.PASS, subject, have, need, formula, "", evidence)
+    advice = "raise the memory limit of the container, or lower the launch's sizes"
+    return Finding(_CGROUP, status, subject, have, need, formula, text, evidence, advice, settings)
+
+
+def _containers(needs: LaunchNeeds) -> Iterator[Finding]:
+    """The limits that the launch's own manifest sets, each over the processes of its container."""
+    totals: dict[tuple[str, int], int] = {}
+    for process in needs.processes:
+        container = process.container
+        if container is None or container.memory_bytes is None:
+            continue
+        if isinstance(process.regular_bytes, int):
+            key = (container.origin, container.memory_bytes)
+            totals[key] = totals.get(key, 0) + process.regular_bytes
+    for (origin, limit_bytes), need_bytes in totals.items():
+        evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
+        yield _limited(origin, limit_bytes, need_bytes, needs, evidence, ())

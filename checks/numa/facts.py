@@ -1,0 +1,200 @@
+"""NUMA facts: each node's CPUs, memory and distances, and what this process may use of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.numa.meminfo import Meminfo, read_node_meminfo
+from checks.numa.nodes import NODES, memory_nodes, numa_nodes, parse_cpu_list, parse_node_list
+from checks.system.facts import MOST_ERRNO
+
+STATUS = "/proc/self/status"
+Parser = Callable[[str], tuple[int, ...]]
+
+
+class NumaNode(NamedTuple):
+    """One node.
+
+    cpus: () for a node of memory alone. cache_bytes: page cache and slab that the kernel gives back
+    before it kills (Active(file) + Inactive(file) + SReclaimable). distances: to each node in
+    ascending order, 10 to itself (the firmware's SLIT).
+    """
+
+    node: int
+    cpus: tuple[int, ...] | Unknown
+    total_bytes: int | Unknown
+    free_bytes: int | Unknown
+    cache_bytes: int | Unknown
+    distances: tuple[int, ...] | Unknown
+
+    @property
+    def available_bytes(self) -> int | Unknown:
+        """The most that a process bound to this node could still get, all cache dropped."""
+        if isinstance(self.free_bytes, Unknown):
+            return self.free_bytes
+        if isinstance(self.cache_bytes, Unknown):
+            return self.cache_bytes
+        return self.free_bytes + self.cache_bytes
+
+
+class MemoryPolicy(NamedTuple):
+    """The errno of each call as this process makes it; 0 where it is permitted."""
+
+    get_mempolicy: int
+    set_mempolicy: int
+    mbind: int
+
+
+class NumaFacts(NamedTuple):
+    """nodes: those with a folder, ascending; () where the kernel shows none (one node, or no NUMA).
+
+    cpus_allowed, mems_allowed: of this process. cpuset_cpus, cpuset_mems: what the innermost cpuset
+    that says so allows, "" in ``cpuset_source`` where no cgroup says anything. balancing:
+    kernel.numa_balancing (0 off, 1 normal, 2 memory tiering). zone_reclaim_mode: vm.
+    """
+
+    nodes: tuple[NumaNode, ...]
+    memory_nodes: tuple[int, ...]
+    cpus_allowed: tuple[int, ...] | Unknown
+    mems_allowed: tuple[int, ...] | Unknown
+    cpuset_cpus: tuple[int, ...] | Unknown
+    cpuset_mems: tuple[int, ...] | Unknown
+    cpuset_source: str
+    policy: MemoryPolicy | Unknown
+    balancing: int | Unknown
+    zone_reclaim_mode: int | Unknown
+
+    def node(self, number: int) -> NumaNode | None:
+        """The node of that number, None where the host has none."""
+        return next((node for node in self.nodes if node.node == number), None)
+
+
+def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
+    """The whole topic is unknown where the nodes may not be listed: no node would be one node."""
+    names = root.names(NODES)
+    if isinstance(names, Unknown) and not names.absent:
+        return names
+    return read_numa(root, needs)
+
+
+def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
+    """Never raises; what a file did not say is Unknown."""
+    status = root.text(STATUS)
+    cpuset_source, cpuset_cpus, cpuset_mems = _cpuset(root)
+    tables = read_node_meminfo(root)
+    return NumaFacts(
+        tuple(_node(root, node, tables) for node in numa_nodes(root)),
+        memory_nodes(root),
+        _allowed(status, "Cpus_allowed_list", parse_cpu_list),
+        _allowed(status, "Mems_allowed_list", parse_node_list),
+        cpuset_cpus,
+        cpuset_mems,
+        cpuset_source,
+        _policy(root),
+        root.integer("/proc/sys/kernel/numa_balancing"),
+        root.integer("/proc/sys/vm/zone_reclaim_mode"),
+    )
+
+
+def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> NumaNode:
+    folder = f"{NODES}/node{node}"
+    table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
+    return NumaNode(
+        node,
+        _list(root, f"{folder}/cpulist", parse_cpu_list),
+        _sum(table, "MemTotal"),
+        _sum(table, "MemFree"),
+        _sum(table, "Active(file)", "Inactive(file)", "SReclaimable"),
+        _distances(root, f"{folder}/distance"),
+    )
+
+
+def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
+    content = root.text(name)
+    if isinstance(content, Unknown):
+        return content
+    words = content.split()
+    if not words or not all(word.isdecimal() and len(word) < 6 for word in words):
+        return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
+    return tuple(int(word) for word in words)
+
+
+def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
+    if isinstance(table, Unknown):
+        return table
+    total = 0
+    for key in keys:
+        value = table.value(key)
+        if isinstance(value, Unknown):
+            return value
+        total += value
+    return total
+
+
+def _list(root: Root, name: str, parse: Parser) -> tuple[int, ...] | Unknown:
+    content = root.text(name)
+    return content if isinstance(content, Unknown) else _parsed(content, name, parse)
+
+
+def _parsed(content: str, name: str, parse: Parser) -> tuple[int, ...] | Unknown:
+    try:
+        return parse(content)
+    except ValueError as error:
+        return Unknown(f"{name}: {error}")
+
+
+def _allowed(status: str | Unknown, key: str, parse: Parser) -> tuple[int, ...] | Unknown:
+    if isinstance(status, Unknown):
+        return status
+    for line in status.splitlines():
+        label, _, value = line.partition(":")
+        if label == key:
+            return _parsed(value, f"{STATUS} {key}", parse)
+    return Unknown(f"{STATUS}: has no {key} line", absent=True)
+
+
+def _cpuset(root: Root) -> tuple[str, tuple[int, ...] | Unknown, tuple[int, ...] | Unknown]:
+    """The folder of the cpuset that says what is allowed, and its effective CPUs and nodes."""
+    missing = Unknown("no cpuset of this process is mounted here", absent=True)
+    memberships = root.text("/proc/self/cgroup")
+    if isinstance(memberships, Unknown):
+        return "", memberships, memberships
+    for line in memberships.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpuset" not in controllers.split(","):
+            continue
+        # Version 1 has its own mount; version 2 shows the files only where the controller is on.
+        top, names = (
+            ("/sys/fs/cgroup/cpuset", ("cpuset.effective_cpus", "cpuset.effective_mems"))
+            if controllers
+            else ("/sys/fs/cgroup", ("cpuset.cpus.effective", "cpuset.mems.effective"))
+        )
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:
+            continue
+        for depth in range(len(parts), -1, -1):
+            folder = "/".join((top, *parts[:depth]))
+            cpus = _list(root, f"{folder}/{names[0]}", parse_cpu_list)
+            if isinstance(cpus, Unknown) and cpus.absent:
+                continue
+            return folder, cpus, _list(root, f"{folder}/{names[1]}", parse_node_list)
+    return "", missing, missing
+
+
+def _policy(root: Root) -> MemoryPolicy | Unknown:
+    answer = root.call("numa.memory_policy")
+    if isinstance(answer, Unknown):
+        return answer
+    if not isinstance(answer, dict):
+        return Unknown("numa.memory_policy: not a record of errnos")
+    numbers = [answer[name] for name in MemoryPolicy._fields if type(answer.get(name)) is int]
+    if len(numbers) != len(MemoryPolicy._fields) or not all(
+        0 <= number < MOST_ERRNO for number in numbers
+    ):
+        return Unknown("numa.memory_policy: not a record of errnos")
+    return MemoryPolicy(*numbers)

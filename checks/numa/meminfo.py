@@ -1,0 +1,56 @@
+"""Host memory, from ``/proc/meminfo`` and each NUMA node's ``meminfo``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.c_numbers import kernel_count
+from checks.base.root import Root
+from checks.base.units import KIB
+from checks.base.unknown import Unknown
+from checks.numa.nodes import numa_nodes
+
+
+class Meminfo(NamedTuple):
+    """One meminfo table: sizes in bytes, the HugePages_* rows as page counts."""
+
+    source: str
+    values: Mapping[str, int]
+
+    def value(self, key: str) -> int | Unknown:
+        if key in self.values:
+            return self.values[key]
+        return Unknown(f"{self.source}: has no {key} line", absent=True)
+
+
+def read_meminfo(root: Root) -> Meminfo | Unknown:
+    """The whole host's table; keys as the kernel spells them (``MemAvailable``)."""
+    return _read(root, "/proc/meminfo")
+
+
+def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
+    """Each NUMA node's table; empty where the kernel shows no nodes."""
+    return {
+        node: _read(root, f"/sys/devices/system/node/node{node}/meminfo")
+        for node in numa_nodes(root)
+    }
+
+
+def _read(root: Root, name: str) -> Meminfo | Unknown:
+    content = root.text(name)
+    if isinstance(content, Unknown):
+        return content
+    values: dict[str, int] = {}
+    for line in content.splitlines():
+        label, colon, amount = line.partition(":")
+        words = amount.split()
+        count = kernel_count(words[0]) if colon and words else None
+        if count is None:
+            continue
+        # A node's table starts each label with "Node N ".
+        key = label.split()[-1]
+        values[key] = count * (KIB if words[1:] == ["kB"] else 1)
+    if not values:
+        return Unknown(f"{name}: no line reads as a memory count")
+    return Meminfo(name, values)

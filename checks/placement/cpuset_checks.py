@@ -1,0 +1,182 @@
+"""Does the cpuset leave the launch's processes the NUMA nodes that they bind memory and CPUs to?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.gpu.hardware_use import (
+    PROBES_NUMACTL,
+    at_least,
+    nic_node,
+    nics_of,
+    node_list,
+    splits_segment,
+)
+from checks.numa.facts import STATUS, NumaFacts
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+# Mooncake 0.3.14 splits a segment over the nodes that the process may use.
+SPLITS_OVER_ALLOWED = (0, 3, 14, 0)
+
+
+@CHECKS.declare(
+    Check(
+        id="numa.cpuset-excludes",
+        asks="May the launch's processes use the NUMA nodes that they bind memory and CPUs to?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "A cpuset (docker --cpuset-mems, a Kubernetes static policy, a Slurm step) takes nodes "
+            "away from a process. Binding to one of those fails with EINVAL: numactl prints "
+            "`libnuma: Warning: node argument 1 is out of range` or `setting membind: Invalid "
+            "argument` and the rank exits with code 1 and no traceback (SGLang before 0.5.15; "
+            "newer ones bind less). Mooncake up to 0.3.13 logs `mbind failed for NUMA 1, errno=22 "
+            "(Invalid argument)` and setup returns -600; 0.3.14 leaves the node out."
+        ),
+        outcomes=(
+            (Status.PASS, "every node that the process binds to is allowed, or it binds to none"),
+            (Status.FAIL, "a node is not allowed, and this SGLang or Mooncake ends over it"),
+            (Status.WARN, "a node is not allowed, and this version goes on with less"),
+            (Status.UNKNOWN, "what is allowed, where the NICs sit or the version is not known"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        remedy="Allow the nodes of the GPUs and NICs in use: --cpuset-mems and --cpuset-cpus of "
+        "docker, the kubelet's memory and topology managers, AllowedMemoryNodes and AllowedCPUs "
+        "of a unit, the whole node under Slurm (--exclusive).",
+        source="SGLang utils/numa_utils.py; kernel mm/mempolicy.c mpol_set_nodemask; Mooncake "
+        "utils.cpp allocate_buffer_numa_segments",
+        topics=("numa", "rdma"),
+    )
+)
+def cpuset_excludes(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "numa.cpuset-excludes"
+    if needs is None:
+        return [skip(check)]
+    found = [_allowed_to(check, process, facts, needs) for process in needs.processes]
+    return fold(found) or [Finding(check, Status.PASS, "launch", have="no process binds memory")]
+
+
+def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> Finding:
+    numa = facts.numa
+    binds = {process.node} if process.program == "sglang" and process.node is not None else set()
+    splits = splits_segment(process)
+    split = set() if splits is False else _nic_nodes(process, facts, needs)
+    if isinstance(split, Unknown):
+        return Finding(check, Status.UNKNOWN, process.name, text=split.reason)
+    if not binds and not split:
+        return Finding(check, Status.PASS, process.name, have="binds to no node")
+    need = f"{node_list(binds | split)} allowed"
+    finding = Finding(check, Status.PASS, process.name, need=need)
+    if split and needs.nic_nodes is not None:
+        said = _numbers(needs.nic_nodes)
+        finding = finding._replace(
+            formula=f"a segment over the NICs' nodes: --nic-numa-nodes {said}"
+        )
+    allowed = numa.mems_allowed
+    if isinstance(allowed, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=allowed.reason)
+    evidence = [Evidence(f"{STATUS} Mems_allowed_list", _numbers(allowed))]
+    have = f"{node_list(allowed)} allowed"
+    missing = (binds | split) - set(allowed)
+    cpuless = _without_cpus(numa, binds)
+    if isinstance(cpuless, Unknown):
+        return finding._replace(status=Status.UNKNOWN, have=have, text=cpuless.reason)
+    if cpuless:
+        have += f", no CPU of {node_list(cpuless)}"
+        if isinstance(numa.cpus_allowed, tuple):
+            evidence.append(Evidence(f"{STATUS} Cpus_allowed_list", _numbers(numa.cpus_allowed)))
+    finding = finding._replace(have=have, evidence=tuple(evidence))
+    if not missing and not cpuless:
+        return finding
+    settings = []
+    if missing and numa.cpuset_source:
+        wanted = _numbers(sorted({*allowed, *missing}))
+        name = f"{numa.cpuset_source}/cpuset.mems"
+        settings.append(Setting(Kind.CGROUP, name, wanted, _numbers(allowed)))
+    advice = f"allow {node_list(missing or cpuless)} in the cpuset of this container or job"
+    finding = finding._replace(advice=advice, settings=tuple(settings))
+    if isinstance(splits, Unknown) and missing & split:
+        return finding._replace(status=Status.UNKNOWN, text=splits.reason)
+    verdicts = list(_excluded(missing & split, (missing & binds) | cpuless, needs))
+    worst = min(verdicts, key=lambda verdict: list(Status).index(verdict[0]))
+    return finding._replace(status=worst[0], text="; ".join(text for _, text in verdicts))
+
+
+def _nic_nodes(process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> set[int] | Unknown:
+    """The nodes of the process's NICs, over which it splits its segment; one alone is no split."""
+    if needs.nic_nodes is not None:
+        stated = process.segment_nodes
+        return stated if isinstance(stated, Unknown) else set(stated)
+    names = nics_of(facts, needs, process)
+    if isinstance(names, Unknown):
+        return names
+    nodes = [nic_node(facts, name) for name in names]
+    for node in nodes:
+        if isinstance(node, Unknown):
+            return node
+    found = {node for node in nodes if isinstance(node, int)}
+    return found if len(found) > 1 else set()
+
+
+def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
+    """What Mooncake makes of nodes of its segment that are missing, and SGLang of its rank's."""
+    if split:
+        filters = at_least(needs.mooncake_version, SPLITS_OVER_ALLOWED)
+        if isinstance(filters, Unknown):
+            yield Status.UNKNOWN, f"Mooncake before 0.3.14 fails here: {filters.reason}"
+        elif filters:
+            yield Status.WARN, f"Mooncake leaves {node_list(split)} out of its segment"
+        else:
+            yield (
+                Status.FAIL,
+                f"Mooncake binds a share to {node_list(split)}: mbind fails with EINVAL, "
+                "setup returns -600",
+            )
+    if bound:
+        probes = at_least(needs.sglang_version, PROBES_NUMACTL)
+        if isinstance(probes, Unknown):
+            yield Status.UNKNOWN, f"SGLang before 0.5.15 loses the rank here: {probes.reason}"
+        elif probes:
+            yield Status.WARN, f"SGLang does not bind the rank to {node_list(bound)}"
+        else:
+            yield (
+                Status.FAIL,
+                f"numactl refuses {node_list(bound)} and ends the rank with exit code 1, "
+                "without a traceback",
+            )
+
+
+def _without_cpus(numa: NumaFacts, nodes: set[int]) -> set[int] | Unknown:
+    """Those of ``nodes`` of which this process may use no CPU."""
+    missing = set()
+    for number in nodes:
+        node = numa.node(number)
+        if node is None:
+            continue
+        for cpus in (node.cpus, numa.cpus_allowed):
+            if isinstance(cpus, Unknown):
+                return cpus
+        assert isinstance(node.cpus, tuple)
+        assert isinstance(numa.cpus_allowed, tuple)
+        if node.cpus and not set(node.cpus).intersection(numa.cpus_allowed):
+            missing.add(number)
+    return missing
+
+
+def _numbers(nodes: Iterable[int]) -> str:
+    return ",".join(str(node) for node in nodes)

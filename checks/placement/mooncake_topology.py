@@ -1,0 +1,225 @@
+"""Which NIC Mooncake takes first for each piece of memory, from facts alone and by its own word.
+
+Its topology has a location per NUMA node (``cpu:0``) and per GPU that CUDA shows it (``cuda:0``).
+Of a location's NICs the preferred are chosen from at random, the others only when a transfer is
+tried again; memory of no known location may go through any NIC. Source: topology.cpp,
+discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checks.base.needs import ProcessNeeds, RdmaUse
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release
+from checks.gpu.hardware_use import visible_gpus
+from checks.pci.facts import Function
+from checks.rdma.use import devices_in_use
+
+if TYPE_CHECKING:
+    from checks.run.facts import Facts
+
+# The first release that looks for NICs of the GPU's own node before it counts PCI bridges.
+FIRST_WITH_NODES: Release = (0, 3, 8, 0)
+# How ``devices_in_use`` calls it where nobody names a device.
+OWN_DISCOVERY = "Mooncake's own discovery"
+# Anything on this host, with all that Mooncake finds by itself.
+ANY_PROCESS = ProcessNeeds("this host", "", {}, rdma=RdmaUse((), OWN_DISCOVERY))
+# What of a process's environment decides the topology of the classic engine.
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "MC_CUSTOM_TOPO_JSON",
+    "MC_GID_INDEX",
+    "MC_IB_PORT",
+    "MC_TE_FILTERS",
+    "NCCL_IB_GID_INDEX",
+)
+
+
+class Location(NamedTuple):
+    """One entry: ``cpu:0`` or ``cuda:0``. others: taken when a transfer is tried again."""
+
+    name: str
+    preferred: tuple[str, ...] | Unknown
+    others: tuple[str, ...] = ()
+
+    @property
+    def first(self) -> tuple[str, ...] | Unknown:
+        """The NICs of which any may be the first choice: without a preferred one, the others."""
+        return self.others if self.preferred == () else self.preferred
+
+
+class View(NamedTuple):
+    """What one process sees. gpus: the PCI address of ``cuda:N`` at N."""
+
+    locations: tuple[Location, ...]
+    gpus: tuple[str, ...] | Unknown
+
+    def at(self, name: str) -> Location | None:
+        """The location of that name; None where Mooncake has none."""
+        return next((place for place in self.locations if place.name == name), None)
+
+
+def predicted(
+    facts: Facts, process: ProcessNeeds, release: Release | None, knows_gpus: bool = True
+) -> View | Unknown:
+    """The view of ``process`` with this release, None: as the newest known.
+
+    knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
+    """
+    used = devices_in_use(facts.rdma, process, release)
+    if isinstance(used.names, Unknown):
+        return used.names
+    gpus = visible_gpus(facts.gpus, process) if knows_gpus else ()
+    path = process.environment.get("MC_CUSTOM_TOPO_JSON", "")
+    if path and used.how == f"MC_CUSTOM_TOPO_JSON={path}":
+        read = parse_locations(_json(facts.rdma.topologies[path]))
+        if isinstance(read, Unknown):
+            return read
+        return View(tuple(_only(place, used.names) for place in read), gpus)
+    places = [_of_node(facts, node.node, used.names) for node in facts.numa.nodes]
+    for index, address in enumerate(() if isinstance(gpus, Unknown) else gpus):
+        places.append(_of_gpu(facts, f"cuda:{index}", address, used.names, release))
+    return View(tuple(places), gpus)
+
+
+def _of_node(facts: Facts, node: int, names: Sequence[str]) -> Location:
+    """A NIC is preferred on the node that it names, and on no other."""
+    nodes = {nic.name: nic.node for nic in facts.rdma.present}
+    for name in names:
+        found = nodes[name]
+        if isinstance(found, Unknown):
+            return Location(f"cpu:{node}", found)
+    near = tuple(name for name in names if nodes[name] == node)
+    return _location(f"cpu:{node}", near, names)
+
+
+def _of_gpu(
+    facts: Facts, location: str, address: str, names: Sequence[str], release: Release | None
+) -> Location:
+    """Of the NICs of the GPU's node, or of all where it has none, those fewest steps away."""
+    if isinstance(facts.gpus.accelerators, Unknown):
+        return Location(location, facts.gpus.accelerators)
+    gpu = next((one for one in facts.gpus.on_pci if one.address == address), None)
+    if gpu is None:  # sysfs does not show it, and then Mooncake cannot tell how far anything is
+        return _location(location, (), names)
+    nics = {name: facts.pci.nics[name] for name in names if name in facts.pci.nics}
+    for function in (gpu, *nics.values()):
+        if isinstance(function.node, Unknown) and not function.node.absent:
+            return Location(location, function.node)
+        if not function.parents:
+            return Location(location, Unknown(f"{function.address}: sysfs shows no bridge above"))
+    near = {name: nic for name, nic in nics.items() if _same_node(gpu, nic)}
+    if release is not None and release < FIRST_WITH_NODES:
+        near = {}
+    steps = {name: pci_steps(_path(gpu), _path(nic)) for name, nic in (near or nics).items()}
+    least = min(steps.values(), default=0)
+    return _location(location, tuple(name for name in steps if steps[name] == least), names)
+
+
+def _same_node(one: Function, other: Function) -> bool:
+    return isinstance(one.node, int) and one.node == other.node
+
+
+def _path(function: Function) -> str:
+    return "/".join(("/sys/devices", *function.parents, function.address))
+
+
+def pci_steps(one: str, other: str) -> int:
+    """Slashes of both sysfs paths behind what they have in common, character by character.
+
+    Source: topology.cpp, getPciDistance.
+    """
+    shared = 0
+    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+        shared += 1
+    return one.count("/", shared) + other.count("/", shared)
+
+
+def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Location:
+    return Location(name, preferred, tuple(one for one in names if one not in preferred))
+
+
+def _only(place: Location, names: Sequence[str]) -> Location:
+    """Mooncake takes devices that it cannot open out of every location."""
+    if isinstance(place.preferred, Unknown):
+        return place
+    return place._replace(
+        preferred=tuple(name for name in place.preferred if name in names),
+        others=tuple(name for name in place.others if name in names),
+    )
+
+
+def _json(content: str | Unknown) -> Any | Unknown:
+    import json
+
+    if isinstance(content, Unknown):
+        return content
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return Unknown(f"not a topology: {error}")
+
+
+def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
+    """``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes and reads it, in its order."""
+    if isinstance(rows, Unknown):
+        return rows
+    wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
+    if not isinstance(rows, dict):
+        return wrong
+    places = []
+    for name, halves in rows.items():
+        if not isinstance(halves, list) or len(halves) != 2:
+            return wrong
+        lists = []
+        for half in halves:
+            if not isinstance(half, list) or not all(isinstance(nic, str) for nic in half):
+                return wrong
+            lists.append(tuple(half))
+        places.append(Location(str(name), lists[0], lists[1]))
+    return tuple(sorted(places, key=lambda place: _order(place.name)))
+
+
+def _order(name: str) -> tuple[str, int, str]:
+    kind, _, number = name.partition(":")
+    small = number.isascii() and number.isdecimal() and len(number) < 10
+    return kind, int(number) if small else 0, name
+
+
+def measured(
+    root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
+) -> tuple[Location, ...] | Unknown:
+    """What the Mooncake of ``interpreter`` answers in the environment of ``process``.
+
+    devices: those that it is given by name, () for its own discovery.
+    """
+    given = [f"{key}={process.environment[key]}" for key in VARIABLES if key in process.environment]
+    return parse_locations(
+        root.call("mooncake.local_topology", interpreter, ",".join(devices), *given)
+    )
+
+
+def differences(
+    foretold: Sequence[Location], found: Sequence[Location]
+) -> tuple[tuple[str, str, str], ...]:
+    """(location, foretold, found) where they differ; the order of names within one is chance."""
+    one, other = ({place.name: place for place in places} for places in (foretold, found))
+    rows = []
+    for name in sorted({*one, *other}, key=_order):
+        words = (_said(one.get(name)), _said(other.get(name)))
+        if words[0] != words[1] and not (name in one and isinstance(one[name].preferred, Unknown)):
+            rows.append((name, *words))
+    return tuple(rows)
+
+
+def _said(place: Location | None) -> str:
+    if place is None:
+        return "no such location"
+    if isinstance(place.preferred, Unknown):
+        return place.preferred.reason
+    preferred, others = (", ".join(sorted(half)) for half in (place.preferred, place.others))
+    return f"{preferred or 'none preferred'}; then {others or 'none'}"

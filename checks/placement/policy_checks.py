@@ -1,0 +1,162 @@
+"""May the launch's processes set NUMA memory policies, or does a seccomp filter refuse them?"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.gpu.hardware_use import PROBES_NUMACTL, at_least, splits_segment
+from checks.numa.facts import MemoryPolicy
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+SYS_NICE = Setting(Kind.CAPABILITY, "SYS_NICE", "added")
+
+
+@CHECKS.declare(
+    Check(
+        id="numa.policy-refused",
+        asks="May the launch's processes set NUMA memory policies?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "SGLang starts each rank under `numactl --cpunodebind=N --membind=N` with the node of "
+            "its GPU, and Mooncake binds the shares of a segment whose NICs sit on several nodes "
+            "with mbind. A container's seccomp filter refuses both calls without CAP_SYS_NICE "
+            "(docker's default profile). SGLang before 0.5.15 then loses the rank with exit code 1 "
+            "and no traceback (`set_mempolicy: Operation not permitted` from numactl, at best); "
+            "newer ones bind CPUs alone and say so in the log. Mooncake logs `mbind failed for "
+            "NUMA 0, errno=1 (Operation not permitted)` and setup returns -600."
+        ),
+        outcomes=(
+            (Status.PASS, "the calls are permitted, or the process needs none of them"),
+            (Status.FAIL, "a call that the process cannot do without is refused"),
+            (
+                Status.WARN,
+                "refused, and the process then runs without binding; or the container "
+                "that the launch describes would refuse it",
+            ),
+            (Status.UNKNOWN, "it could not be tried here, or SGLang's version is not known"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        remedy="Give the container CAP_SYS_NICE (docker: --cap-add SYS_NICE; Kubernetes: SYS_NICE "
+        "under securityContext.capabilities.add), or a seccomp profile that permits the calls.",
+        source="SGLang #27368, #28401; Mooncake utils.cpp allocate_buffer_numa_segments; moby's "
+        "default seccomp profile",
+        topics=("numa",),
+    )
+)
+def policy_refused(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "numa.policy-refused"
+    if needs is None:
+        return [skip(check)]
+    policy = facts.numa.policy
+    found = [_policy_of(check, process, policy, needs) for process in needs.processes]
+    return fold(found) or [Finding(check, Status.PASS, "launch", have="no process binds memory")]
+
+
+def _policy_of(
+    check: str, process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
+) -> Finding:
+    binds = process.program == "sglang" and process.node is not None
+    splits = splits_segment(process)
+    if isinstance(splits, Unknown):
+        if isinstance(policy, Unknown) or policy.mbind:
+            text = f"whether it splits a segment over NUMA nodes is not known: {splits.reason}"
+            return Finding(check, Status.UNKNOWN, process.name, text=text)
+        splits = True  # it may, and it can
+    if not binds and not splits:
+        return Finding(check, Status.PASS, process.name, have="binds no memory")
+    need = " and ".join(["set_mempolicy"] * binds + ["mbind"] * splits)
+    finding = Finding(check, Status.PASS, process.name, need=f"{need} permitted")
+    if isinstance(policy, Unknown):
+        return finding._replace(
+            status=Status.UNKNOWN,
+            text=f"whether {need} is permitted is not known: {policy.reason}",
+        )
+    evidence = tuple(
+        Evidence(f"{name}, tried in a child", _named(code))
+        for name, code in zip(MemoryPolicy._fields, policy, strict=True)
+    )
+    refused = [
+        f"{name} refused ({_named(code)})"
+        for name, code, used in (
+            ("set_mempolicy", policy.set_mempolicy, binds),
+            ("mbind", policy.mbind, splits),
+        )
+        if used and code
+    ]
+    finding = finding._replace(have=", ".join(refused) or "permitted", evidence=evidence)
+    if not refused:
+        return _in_container(finding, process, need)
+    finding = finding._replace(
+        advice="give the container CAP_SYS_NICE, or a seccomp profile that permits "
+        "get_mempolicy, set_mempolicy and mbind",
+        settings=(SYS_NICE,),
+    )
+    if splits and policy.mbind:
+        text = (
+            f"Mooncake cannot bind the shares of its segment: mbind fails with "
+            f"{_named(policy.mbind)} and setup returns -600"
+        )
+        return finding._replace(status=Status.FAIL, text=text)
+    probes = at_least(needs.sglang_version, PROBES_NUMACTL)
+    if isinstance(probes, Unknown):
+        return finding._replace(
+            status=Status.UNKNOWN,
+            text=f"SGLang before 0.5.15 loses the rank here, newer ones do not: {probes.reason}",
+        )
+    if probes:
+        text = "the rank binds its CPUs at most, and its memory may come to lie on any node"
+        return finding._replace(status=Status.WARN, text=text)
+    if policy.get_mempolicy:
+        # SGLang asks get_mempolicy first, and without it binds nothing unless --numa-node does.
+        text = (
+            "the rank runs unbound, its memory on any node; with --numa-node it ends with exit "
+            "code 1 and no traceback"
+        )
+        return finding._replace(status=Status.WARN, text=text)
+    text = "numactl ends the rank with exit code 1, before Python starts, so without a traceback"
+    return finding._replace(status=Status.FAIL, text=text)
+
+
+def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
+    """Permitted here; the container that the launch itself describes may still refuse."""
+    limits = process.container
+    if (
+        limits is None
+        or limits.runtime not in ("docker", "compose")
+        or limits.privileged
+        or "SYS_NICE" in limits.capabilities
+        or "ALL" in limits.capabilities
+        or any(option.startswith("seccomp") for option in limits.security_options)
+    ):
+        return finding
+    return finding._replace(
+        status=Status.WARN,
+        have="permitted here",
+        text=f"docker's default seccomp profile refuses {need} in the container of "
+        f"{limits.origin}, which adds no CAP_SYS_NICE",
+        advice="add CAP_SYS_NICE to the container",
+        settings=(SYS_NICE,),
+    )
+
+
+def _named(code: int) -> str:
+    if not code:
+        return "permitted"
+    return f"{errno.errorcode.get(code, f'errno {code}')}: {os.strerror(code)}"

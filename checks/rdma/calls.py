@@ -1,0 +1,168 @@
+"""What only the running machine can tell about its RDMA devices: each call returns plain data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+# linux/netlink.h, linux/rtnetlink.h
+NETLINK_ROUTE, NETLINK_RDMA = 0, 20
+NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+RTM_NEWADDR, RTM_GETADDR = 20, 22
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+
+# rdma/rdma_netlink.h: commands of the client RDMA_NL_NLDEV (5), and attributes.
+NLDEV = 5 << 10
+CMD_SYS_GET, CMD_RES_GET, CMD_GET_CHARDEV = 6, 9, 15
+DEV_INDEX, DEV_NAME, FIRMWARE = 1, 2, 5
+RES_SUMMARY, RES_SUMMARY_ENTRY, RES_NAME, RES_COUNT = 15, 16, 17, 18
+NETNS_MODE, CHARDEV_TYPE, UVERBS_DRIVER_ID, COPY_ON_FORK = 66, 69, 73, 93
+
+RECEIVE_BYTES = 1 << 16
+# A kernel answers at once; this only keeps a lost answer from waiting for ever.
+ANSWER_LIMIT_SECONDS = 2.0
+
+
+def device_node(path: str) -> dict[str, Any]:
+    """A device file's mode, and whether this user may open it for reading and writing.
+
+    Raises FileNotFoundError where there is none. Opening a uverbs node makes nothing by itself.
+    """
+    answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        answer.update(open=False, errno=error.errno, error=error.strerror)
+    return answer
+
+
+def interfaces() -> dict[str, list[list[Any]]]:
+    """``{interface: [[address, prefix length]]}`` of this network namespace.
+
+    Not from /sys/class/net: it shows the namespace in which /sys was mounted.
+    """
+    import socket
+    import struct
+
+    names = dict(socket.if_nameindex())
+    found: dict[str, list[list[Any]]] = {name: [] for name in names.values()}
+    request = struct.pack("=BBBBI", 0, 0, 0, 0, 0)
+    for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETADDR, request):
+        if kind != RTM_NEWADDR or len(body) < 8:
+            continue
+        family, prefix, _flags, _scope, index = struct.unpack_from("=BBBBI", body)
+        given = dict(netlink_attributes(body[8:]))
+        raw = given.get(IFA_LOCAL, given.get(IFA_ADDRESS))
+        if raw and family in (socket.AF_INET, socket.AF_INET6) and index in names:
+            found[names[index]].append([socket.inet_ntop(family, raw), prefix])
+    return found
+
+
+def kernel() -> dict[str, Any]:
+    """What ``rdma system`` and ``rdma resource`` show, and each device's driver id.
+
+    netns_mode: shared or exclusive. copy_on_fork: whether the kernel copies pinned pages at fork
+    (since Linux 5.12). devices: by name; resources: how many of each kind exist.
+    """
+    answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
+    for _kind, body in _ask(CMD_SYS_GET, b"", dump=False):
+        given = dict(netlink_attributes(body))
+        if NETNS_MODE in given:
+            answer["netns_mode"] = "shared" if given[NETNS_MODE][0] else "exclusive"
+        answer["copy_on_fork"] = given.get(COPY_ON_FORK, b"\0") != b"\0"
+    for _kind, body in _ask(CMD_RES_GET, b"", dump=True):
+        given = dict(netlink_attributes(body))
+        if DEV_NAME not in given or DEV_INDEX not in given:
+            continue
+        counts = {}
+        for number, entry in netlink_attributes(given.get(RES_SUMMARY, b"")):
+            if number == RES_SUMMARY_ENTRY:
+                item = dict(netlink_attributes(entry))
+                counts[_text(item[RES_NAME])] = int.from_bytes(item[RES_COUNT], "little")
+        device = {"resources": counts, "driver_id": _driver_id(given[DEV_INDEX])}
+        answer["devices"][_text(given[DEV_NAME])] = device
+    return answer
+
+
+def verbs(name: str) -> dict[str, Any]:
+    """What libibverbs says of one device: its limits, its ports, or why it cannot be opened.
+
+    Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that is
+    not there already, and sees what Mooncake will see: a device whose provider library is missing
+    is not listed.
+    """
+    from checks.rdma.libibverbs import SONAME, library, query
+
+    try:
+        loaded = library()
+    except OSError as error:
+        return {"listed": False, "error": f"{SONAME} cannot be loaded: {error}"}
+    return query(loaded, name)
+
+
+def _driver_id(index: bytes) -> int | None:
+    request = _attribute(DEV_INDEX, index) + _attribute(CHARDEV_TYPE, b"uverbs\0")
+    try:
+        for _kind, body in _ask(CMD_GET_CHARDEV, request, dump=False):
+            raw = dict(netlink_attributes(body)).get(UVERBS_DRIVER_ID)
+            if raw is not None:
+                return int.from_bytes(raw, "little")
+    except OSError:
+        pass  # ib_uverbs is not loaded, or the device belongs to another namespace
+    return None
+
+
+def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, bytes]]:
+    return netlink_dump(NETLINK_RDMA, NLDEV + command, attributes, NLM_F_DUMP if dump else 0)
+
+
+def netlink_dump(
+    protocol: int, kind: int, body: bytes, flags: int = NLM_F_DUMP
+) -> Iterator[tuple[int, bytes]]:
+    """The messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as link:
+        link.settimeout(ANSWER_LIMIT_SECONDS)
+        link.bind((0, 0))
+        header = struct.pack("=IHHII", 16 + len(body), kind, NLM_F_REQUEST | flags, 1, 0)
+        link.send(header + body)
+        while True:
+            data = link.recv(RECEIVE_BYTES)
+            while len(data) >= 16:
+                length, answer, _flags, _sequence, _port = struct.unpack_from("=IHHII", data)
+                content = data[16:length]
+                if answer == NLMSG_DONE:
+                    return
+                if answer == NLMSG_ERROR:
+                    number = -struct.unpack_from("=i", content)[0]
+                    if number:
+                        raise OSError(number, os.strerror(number))
+                    return
+                yield answer, content
+                if not flags:
+                    return
+                data = data[(max(length, 16) + 3) & ~3 :]
+
+
+def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Netlink attributes, ``(number, value)``; a nested one's value holds attributes again."""
+    while len(data) >= 4:
+        length = int.from_bytes(data[:2], "little")
+        number = int.from_bytes(data[2:4], "little") & 0x3FFF
+        if length < 4:
+            return
+        yield number, data[4:length]
+        data = data[(length + 3) & ~3 :]
+
+
+def _attribute(number: int, value: bytes) -> bytes:
+    head = (4 + len(value)).to_bytes(2, "little") + number.to_bytes(2, "little")
+    return head + value + b"\0" * (-len(value) % 4)
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,262 @@
+"""Everything about the host's RDMA devices, read once. No RDMA at all is a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.c_numbers import leading_integer
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.rdma.devices import DEVICES, device_names, device_node
+from checks.rdma.limits import RdmaCgroup, RdmaKernel, read_cgroups, read_kernel
+from checks.rdma.ports import Netdev, Port, read_netdevs, read_ports
+from checks.rdma.registration_measured import Measured, function_of, read_measured
+from checks.rdma.verbs import (
+    NODES,
+    PROVIDERS,
+    DeviceNode,
+    Libraries,
+    Verbs,
+    read_libraries,
+    read_node,
+    read_verbs,
+    uverbs_of,
+)
+
+PCI = "/sys/bus/pci/devices"
+# PCI functions of Alibaba's elastic RDMA: the iWARP one, and the RoCE one of newer instances.
+ERDMA_VENDOR, ERDMA_DEVICES = "0x1ded", ("0x107f", "0x5007")
+ERDMA_MODE = "/sys/module/erdma/parameters/compat_mode"
+DEFAULT_PKEY_INDEX = 0
+
+
+class Nic(NamedTuple):
+    """One RDMA device.
+
+    node_type: CA, RNIC (iWARP), unspecified. driver: the kernel driver of its PCI function, None
+    for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
+    NUMA node as Mooncake reads it. uverbs: its node, None where it has none. function: its PCI id,
+    ``1ded:107f``, None for a device without one.
+    """
+
+    name: str
+    node_type: str | Unknown
+    driver: str | Unknown | None
+    provider: str | Unknown
+    firmware: str | Unknown
+    hardware: str | Unknown
+    pci_address: str | Unknown | None
+    node: int | Unknown | None
+    uverbs: str | None
+    uverbs_node: DeviceNode | Unknown
+    ports: tuple[Port, ...] | Unknown
+    verbs: Verbs
+    function: str | None = None
+
+    def port(self, number: int) -> Port | Unknown | None:
+        """The port ``number``; None where there is none."""
+        if isinstance(self.ports, Unknown):
+            return self.ports
+        return next((port for port in self.ports if port.number == number), None)
+
+
+class Erdma(NamedTuple):
+    """Alibaba's elastic RDMA. functions: ``(PCI address, driver bound to it or "")``.
+
+    compat_mode: Y, N; absent where the module has no such parameter, or is not loaded.
+    """
+
+    functions: tuple[tuple[str, str], ...] | Unknown
+    compat_mode: str | Unknown
+
+
+class RdmaFacts(NamedTuple):
+    """nics: by name. cpus: online ones, as the C++ library counts them. topologies: the files of
+    MC_CUSTOM_TOPO_JSON that the launch names, by path. uverbs_class: ib_uverbs shows devices.
+    measured: what the probe found of these devices before."""
+
+    nics: tuple[Nic, ...] | Unknown
+    netdevs: Mapping[str, Netdev]
+    libraries: Libraries
+    kernel: RdmaKernel | Unknown
+    cgroups: tuple[RdmaCgroup, ...] | Unknown
+    connection_manager: DeviceNode | Unknown
+    uverbs_class: bool | Unknown
+    erdma: Erdma
+    cpus: int | Unknown
+    topologies: Mapping[str, str | Unknown]
+    measured: tuple[Measured, ...] = ()
+
+    @property
+    def present(self) -> tuple[Nic, ...]:
+        """The devices, none where they could not be read (then look at ``nics`` first)."""
+        return () if isinstance(self.nics, Unknown) else self.nics
+
+
+def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
+    """Read it all; calls are made only where sysfs shows a device."""
+    names = device_names(root)
+    environments = [process.environment for process in needs.processes] if needs else []
+    pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}
+    gids = {*_numbers(environments, "MC_GID_INDEX"), *_numbers(environments, "NCCL_IB_GID_INDEX")}
+    paths = {env["MC_CUSTOM_TOPO_JSON"] for env in environments if env.get("MC_CUSTOM_TOPO_JSON")}
+    any_device = not isinstance(names, Unknown) and bool(names)
+    no_device = Unknown("no RDMA device: not asked for", absent=True)
+    kernel = read_kernel(root) if any_device else no_device
+    uverbs = uverbs_of(root) if any_device else {}
+    nics: tuple[Nic, ...] | Unknown = (
+        names
+        if isinstance(names, Unknown)
+        else tuple(_read_nic(root, name, uverbs, kernel, pkeys, gids) for name in names)
+    )
+    return RdmaFacts(
+        nics,
+        read_netdevs(root, _netdevs_of(nics)),
+        read_libraries(root),
+        kernel,
+        read_cgroups(root) if any_device else (),
+        read_node(root, f"{NODES}/rdma_cm") if any_device else no_device,
+        uverbs if isinstance(uverbs, Unknown) else bool(uverbs),
+        _read_erdma(root),
+        _online_cpus(root),
+        {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
+        read_measured(root, _drivers(nics)) if any_device else (),
+    )
+
+
+def _drivers(nics: tuple[Nic, ...] | Unknown) -> Iterator[tuple[str, str]]:
+    """Each device's name and what drives it: soft devices have a provider alone."""
+    for nic in () if isinstance(nics, Unknown) else nics:
+        driver = nic.driver if isinstance(nic.driver, str) else nic.provider
+        yield nic.name, driver if isinstance(driver, str) else ""
+
+
+def _read_nic(
+    root: Root,
+    name: str,
+    uverbs: dict[str, str] | Unknown,
+    kernel: RdmaKernel | Unknown,
+    pkeys: set[int],
+    gids: set[int],
+) -> Nic:
+    folder = f"{DEVICES}/{name}"
+    own = None if isinstance(uverbs, Unknown) else uverbs.get(name)
+    node: DeviceNode | Unknown
+    if isinstance(uverbs, Unknown):
+        node = uverbs
+    elif own is None:
+        node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    else:
+        node = read_node(root, f"{NODES}/{own}")
+    driver = _last(root.link(f"{folder}/device/driver"))
+    return Nic(
+        name,
+        _node_type(root, f"{folder}/node_type"),
+        driver,
+        _provider(name, driver, kernel),
+        root.word(f"{folder}/fw_ver"),
+        root.word(f"{folder}/hca_type"),
+        _last(root.link(f"{folder}/device")),
+        device_node(root, name),
+        own,
+        node,
+        read_ports(root, name, pkeys, gids),
+        read_verbs(root, name),
+        function_of(root, name),
+    )
+
+
+def _node_type(root: Root, name: str) -> str | Unknown:
+    """``CA`` of ``1: CA``."""
+    content = root.word(name)
+    if isinstance(content, Unknown):
+        return content
+    number, colon, word = content.partition(":")
+    if not number.isdecimal() or not colon:
+        return Unknown(f"{name}: not a node type: {content[:40]!r}")
+    return word.strip() or f"type {number}"
+
+
+# Kernel driver of the PCI function -> provider, where the kernel's own number is not to be had.
+_PROVIDER_OF_DRIVER = {
+    "mlx5_core": "mlx5",
+    "mlx4_core": "mlx4",
+    "bnxt_en": "bnxt_re",
+    "ice": "irdma",
+    "i40e": "irdma",
+    "hns3": "hns",
+    "efa": "efa",
+    "erdma": "erdma",
+    "ionic": "ionic",
+    "mana": "mana",
+    "qede": "qedr",
+    "cxgb4": "cxgb4",
+}
+
+
+def _provider(
+    name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
+) -> str | Unknown:
+    number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
+    if number in PROVIDERS:
+        return PROVIDERS[number]
+    if isinstance(driver, str) and driver in _PROVIDER_OF_DRIVER:
+        return _PROVIDER_OF_DRIVER[driver]
+    if isinstance(driver, Unknown):
+        return driver
+    return Unknown(f"no known user-space library for the driver {driver or 'of ' + name}")
+
+
+def _last(path: str | Unknown) -> str | Unknown | None:
+    """The last part of a path; None where there is none."""
+    if isinstance(path, Unknown):
+        return None if path.absent else path
+    return path.rpartition("/")[2]
+
+
+def _netdevs_of(nics: tuple[Nic, ...] | Unknown) -> Iterator[str]:
+    for nic in () if isinstance(nics, Unknown) else nics:
+        for port in () if isinstance(nic.ports, Unknown) else nic.ports:
+            for gid in () if isinstance(port.gids, Unknown) else port.gids:
+                if isinstance(gid.netdev, str) and gid.netdev and "/" not in gid.netdev:
+                    yield gid.netdev
+
+
+def _read_erdma(root: Root) -> Erdma:
+    names = root.names(PCI)
+    functions: tuple[tuple[str, str], ...] | Unknown
+    if isinstance(names, Unknown):
+        functions = () if names.absent else names
+    else:
+        functions = tuple(
+            (name, driver if isinstance(driver, str) else "")
+            for name in names
+            if root.word(f"{PCI}/{name}/vendor") == ERDMA_VENDOR
+            and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
+            for driver in (_last(root.link(f"{PCI}/{name}/driver")),)
+        )
+    return Erdma(functions, root.word(ERDMA_MODE))
+
+
+def _online_cpus(root: Root) -> int | Unknown:
+    """How many CPUs ``0-3,8`` are: std::thread::hardware_concurrency reads the same file."""
+    name = "/sys/devices/system/cpu/online"
+    content = root.word(name)
+    if isinstance(content, Unknown):
+        return content
+    count = 0
+    for part in content.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal() and len(part) < 20):
+            return Unknown(f"{name}: not a list of CPUs: {content[:40]!r}")
+        count += int(last or first) - int(first) + 1
+    return count if count > 0 else Unknown(f"{name}: lists no CPU")
+
+
+def _numbers(environments: list[Mapping[str, str]], name: str) -> Iterator[int]:
+    for environment in environments:
+        number = leading_integer(environment.get(name, ""))
+        if number is not None and 0 <= number < 1 << 16:
+            yield number

@@ -1,0 +1,96 @@
+"""Which registrations libibverbs refuses since they end inside a huge page: pure arithmetic.
+
+Mooncake calls ibv_fork_init. libibverbs then calls madvise(MADV_DONTFORK) on every range that is
+registered, rounded to pages of 4 KiB, which the kernel refuses for a part of a huge page, unless
+the mapping has that flag already (Linux mm/madvise.c, madvise_update_vma), as Mooncake's arena has.
+
+Source: rdma-core libibverbs/memory.c, 5a11b68ca; Mooncake ``rdma_transport.cpp``; measured with
+rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.needs import Region
+from checks.base.units import GIB, format_page_size
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release
+from checks.rdma.facts import RdmaFacts
+from checks.rdma.registration import FIRST_ALIGNED
+
+BASE_PAGE_BYTES = 4096
+# rdma-core 51 asks the kernel whether it copies pinned pages at fork, and then leaves madvise out.
+FIRST_FORK_SAFE = 51
+VARIABLE = "RDMAV_HUGEPAGES_SAFE"
+# FIRST_ALIGNED's pools, pieces and blocks touched in advance end on huge pages; this does not.
+LOCAL_BUFFER = "local buffer"
+SEEN_ALIGNED = ("L2 host pool", "global segment")
+# What Mooncake does without where it cannot be registered; all else ends setup.
+DROPPED = "hot cache"
+# rdma_transport.cpp: regions from this length on are registered in blocks first, one a thread.
+TOUCHED_FROM_BYTES = 4 * GIB
+LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16
+
+
+class Forking(NamedTuple):
+    """How one process registers memory where libibverbs asks for whole huge pages.
+
+    largest_bytes: what one registration takes at most. release: Mooncake's; None where not known.
+    """
+
+    cpus: int | Unknown
+    largest_bytes: int | Unknown
+    release: Release | None
+
+
+def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
+    """Whether libibverbs calls madvise in steps of 4 KiB for a process with ``environment``."""
+    if VARIABLE in environment:
+        return False
+    version, kernel = rdma.libraries.version, rdma.kernel
+    if isinstance(version, Unknown):
+        return Unknown(f"fatal with rdma-core before {FIRST_FORK_SAFE}; {version.reason}")
+    if version < FIRST_FORK_SAFE:
+        return True
+    if isinstance(kernel, Unknown) or isinstance(kernel.copy_on_fork, Unknown):
+        return Unknown("fatal on a kernel that does not copy at fork, which was not to be seen")
+    return not kernel.copy_on_fork
+
+
+def bad_end(region: Region, forking: Forking) -> str | Unknown:
+    """What of ``region`` ends inside a huge page, in words; "" for nothing.
+
+    Where Mooncake's version is not known it is taken for one before FIRST_ALIGNED.
+    """
+    page, what = region.page_bytes, region.what
+    if page <= BASE_PAGE_BYTES or region.dontfork:
+        return ""
+    aligned = forking.release is not None and forking.release >= FIRST_ALIGNED
+    if aligned and what != LOCAL_BUFFER:
+        if region.bytes % page and what not in SEEN_ALIGNED:
+            return Unknown(f"whether this Mooncake registers the {what} whole was not seen")
+        return ""
+    if region.bytes % page:
+        return f"{what} of {region.bytes} B is no whole number of {format_page_size(page)} pages"
+    if aligned or region.bytes < TOUCHED_FROM_BYTES:
+        return ""
+    cpus, largest = forking.cpus, forking.largest_bytes
+    if isinstance(largest, Unknown) or isinstance(cpus, Unknown):
+        return Unknown(next(one.reason for one in (largest, cpus) if isinstance(one, Unknown)))
+    touched = min(region.bytes, largest)
+    threads = touching_threads(cpus)
+    if threads and touched // threads % page:
+        return (
+            f"{what} of {region.bytes} B is first registered in {threads} blocks of "
+            f"{touched // threads} B, no whole number of {format_page_size(page)} pages"
+        )
+    return ""
+
+
+def touching_threads(cpus: int) -> int:
+    """Into how many blocks Mooncake cuts a region of 4 GiB or more; 0: it does not."""
+    if cpus < LEAST_CPUS:
+        return 0
+    return MANY_THREADS if cpus > MANY_CPUS else min(cpus, FEW_THREADS)

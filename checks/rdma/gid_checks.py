@@ -1,0 +1,288 @@
+"""Which address each RDMA port speaks from, and whether all of them can reach one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+)
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release
+from checks.rdma.devices import DEVICES
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.gids import GidChoice, asked_index
+from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of
+from checks.rdma.ports import IB, ROCE_2, Gid, Port
+from checks.rdma.problems import (
+    Cause,
+    Lost,
+    gid_choice,
+    gid_problem,
+    port_of,
+    port_problem,
+    reach_problem,
+)
+from checks.rdma.use import Use
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+# config.cpp: with both, neither holds.
+AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY"
+_SOURCE = "Mooncake rdma_context.cpp findBestGidIndex, rdma_gid_probe.h"
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.gid",
+        asks="Will each device speak from an address that peers can reach?",
+        consequence=Consequence.DIES_LATER,
+        why="A GID is the address of an RDMA port; a port has several, and Mooncake takes one: "
+        "the entry of MC_GID_INDEX, or the best by its own order, in which every IPv6 address "
+        "but fe80:: counts as routable and so goes before 10.x, 172.16.x and 100.64.x. A stray "
+        "fec0:: or ULA address from a router's advertisement wins over the fabric's IPv4. With "
+        "an unreachable one the server starts, and the first transfer logs '[Handshake] Failed "
+        "to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Connection timed out "
+        "[110]'. With none ('No suitable GID found', 'GID is NULL') the device is dropped; with "
+        "no device left setup fails. MC_GID_INDEX that is no number means 0.",
+        outcomes=(
+            (Status.FAIL, "no usable GID, and no other device is left to the process"),
+            (
+                Status.WARN,
+                "no usable GID and others are left, or the one taken is IPv6 beside an IPv4 one, "
+                "link-local, RoCE v1, or of an interface that is not in this network namespace",
+            ),
+            (Status.PASS, "the one taken is InfiniBand's, or RoCE v2 with an address of here"),
+            (Status.UNKNOWN, "the GID table or the interfaces' addresses could not be read"),
+            (Status.SKIP, "no RDMA, no device, or the device is not reached anyway"),
+        ),
+        remedy="Give the interface an IPv4 address (a container has the host's with --network "
+        "host) and set MC_GID_INDEX to its RoCE v2 entry.",
+        source=f"{_SOURCE}; Mooncake #1066, #2741, #1592",
+        topics=("rdma",),
+    )
+)
+def gid(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.gid"
+
+    def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
+        reach = reach_problem(nic) if scope.names is not None else None
+        found = port_problem(nic, scope.environment) if reach is None else reach
+        if found is not None:
+            return found
+        return gid_problem(nic, scope.environment, scope.release)
+
+    def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
+        finding = Finding(check, Status.PASS, nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
+        choice = gid_choice(nic, scope.environment, scope.release)
+        if isinstance(choice, Unknown):
+            return finding
+        folder = f"{DEVICES}/{nic.name}/ports/{port_of(scope.environment)}/gids"
+        if choice.gid is None:
+            wanted = _index_for_all(scope)
+            return finding._replace(
+                have="no usable GID",
+                text=f"Mooncake drops {nic.name}: {choice.how}",
+                evidence=(Evidence(folder, choice.how),),
+                advice=_advice(choice, wanted),
+                settings=_settings(scope, choice, wanted),
+            )
+        finding = finding._replace(
+            have=f"{_shown(choice.gid)} ({choice.how})",
+            evidence=(Evidence(f"{folder}/{choice.gid.number}", choice.gid.text),),
+        )
+        return finding if lost else _judge_choice(finding, facts.rdma, nic, scope, choice)
+
+    return judge_devices(check, facts, needs, (Cause.GID,), problem, describe)
+
+
+def _shown(gid: Gid) -> str:
+    kind = gid.kind if isinstance(gid.kind, str) else "unknown type"
+    netdev = gid.netdev if isinstance(gid.netdev, str) and gid.netdev else "no interface"
+    return f"{gid.number}: {gid.text}, {kind}, {netdev}"
+
+
+def _judge_choice(
+    finding: Finding, rdma: RdmaFacts, nic: Nic, scope: Scope, choice: GidChoice
+) -> Finding:
+    gid = choice.gid
+    assert gid is not None
+    if isinstance(gid.kind, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=gid.kind.reason)
+    if gid.kind == IB:
+        return finding
+    interface = _judge_interface(finding, rdma, gid)
+    if interface.status is Status.WARN:
+        return interface
+    if gid.kind != ROCE_2:
+        text = "RoCE v1 does not cross a router, and peers on RoCE v2 do not answer it"
+    elif gid.raw[0] == 0xFE and gid.raw[1] & 0xC0 == 0x80:
+        text = "a link-local address reaches peers of the same link alone"
+    elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, scope):
+        text = "an IPv6 address is taken though the port has an IPv4 one, which peers may expect"
+    else:
+        return interface
+    wanted = _index_for_all(scope)
+    return finding._replace(
+        status=Status.WARN,
+        text=text,
+        advice=_advice(choice, wanted),
+        settings=_settings(scope, choice, wanted),
+    )
+
+
+def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
+    """Whether the GID's interface is here, and has that address here."""
+    if isinstance(gid.netdev, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=gid.netdev.reason)
+    netdev = rdma.netdevs.get(gid.netdev)
+    if netdev is None:
+        text = "no interface of this host is behind it: it may be of another network namespace"
+        return finding._replace(status=Status.WARN, text=text, advice="use the host's network")
+    if isinstance(netdev.here, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=netdev.here.reason)
+    addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
+    if netdev.here and (not gid.ipv4 or any(gid.ipv4 == one for one, _ in addresses)):
+        return finding
+    seen = ", ".join(f"{one}/{prefix}" for one, prefix in addresses) or "no address"
+    where = seen if netdev.here else "not in this network namespace"
+    return finding._replace(
+        status=Status.WARN,
+        text=f"its interface {gid.netdev} does not carry {gid.text} here ({where}): connections "
+        "may fail with 'Failed to modify QP to RTR'",
+        evidence=(*finding.evidence, Evidence(f"interface {gid.netdev}", where)),
+        advice="run with the host's network (--network host, hostNetwork: true), or move the "
+        "device into this namespace",
+    )
+
+
+def _ipv4_gids(nic: Nic, scope: Scope) -> set[int]:
+    """The indices of a device's RoCE v2 entries with an IPv4 address."""
+    port = nic.port(port_of(scope.environment))
+    gids = port.gids if isinstance(port, Port) else ()
+    if isinstance(gids, Unknown):
+        return set()
+    return {gid.number for gid in gids if gid.kind == ROCE_2 and gid.ipv4 and gid.netdev != ""}
+
+
+def _index_for_all(scope: Scope) -> int | None:
+    """An index that is a RoCE v2 IPv4 entry on every device in use: the variable is one for all."""
+    nics = [nic for nic in scope.nics if port_problem(nic, scope.environment) is None]
+    common = set.intersection(*(_ipv4_gids(nic, scope) for nic in nics)) if nics else set()
+    return min(common, default=None)
+
+
+def _advice(choice: GidChoice, wanted: int | None) -> str:
+    if wanted is not None:
+        return f"set MC_GID_INDEX={wanted}, on every device the RoCE v2 entry with an IPv4 address"
+    if not choice.automatic:
+        return "take MC_GID_INDEX away, or give the index of a used entry"
+    return (
+        "no one index has an IPv4 address on all devices: give each interface one, and take "
+        "other addresses away, so that the tables are alike"
+    )
+
+
+def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Setting, ...]:
+    environment = scope.environment
+    if wanted is not None:
+        now = environment.get("MC_GID_INDEX", "")
+        return (Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", str(wanted), now),)
+    asked = asked_index(environment)
+    if choice.automatic or asked is None or asked[1] not in environment:
+        return ()
+    return (Setting(Kind.ENVIRONMENT, asked[1], "", environment[asked[1]]),)
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.subnets",
+        asks="Are the NICs in use on one subnet, or told to stay on their own?",
+        consequence=Consequence.DIES_LATER,
+        why="Mooncake pairs any local NIC with any NIC of the peer. Where each NIC is a rail of "
+        "its own subnet and the rails are not routed to one another, such a pair never connects: "
+        "'transport retry counter exceeded', or transfers that hang, between two ranks of the "
+        "same host too. MC_ENABLE_DEST_DEVICE_AFFINITY (any value) pairs devices of equal names, "
+        "and must be set on all peers.",
+        outcomes=(
+            (Status.WARN, "NICs in use are on different subnets and nothing keeps them apart"),
+            (Status.PASS, "one NIC, one subnet, or the affinity is set"),
+            (Status.UNKNOWN, "a GID or its interface's address could not be read"),
+            (Status.SKIP, "no launch, no RDMA, or no device in use"),
+        ),
+        remedy="Set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts, or route between the rails.",
+        source="Mooncake config.cpp, rdma_transport.cpp; #2468, #3828, vLLM #44919; seen on rxe",
+        topics=("rdma",),
+    )
+)
+def subnets(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.subnets"
+
+    def judge_use(use: Use, release: Release | None) -> Iterator[Finding]:
+        subnets: dict[str, str | Unknown] = {}
+        for nic in nics_of(facts, use):
+            choice = gid_choice(nic, use.environment, release)
+            gid = choice if isinstance(choice, Unknown) else choice.gid
+            subnets[nic.name] = _subnet(facts.rdma, gid)
+        yield _judge_subnets(check, use, subnets)
+
+    return judge_uses(check, facts, needs, judge_use)
+
+
+def _subnet(rdma: RdmaFacts, gid: Gid | Unknown | None) -> str | Unknown:
+    """The subnet of a GID: its first 64 bits, or its IPv4 network as the interface has it."""
+    if gid is None:
+        return Unknown("no GID")
+    if isinstance(gid, Unknown):
+        return gid
+    if not gid.ipv4:
+        return gid.raw[:8].hex(":", 2) + "::/64"
+    netdev = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
+    if netdev is None:
+        return Unknown(f"the interface of {gid.text} is not seen here")
+    if isinstance(netdev.addresses, Unknown):
+        return netdev.addresses
+    prefix = next((prefix for one, prefix in netdev.addresses if one == gid.ipv4), None)
+    if prefix is None or not 0 <= prefix <= 32:
+        return Unknown(f"{netdev.name} does not carry {gid.text} here")
+    network = int.from_bytes(gid.raw[12:], "big") >> (32 - prefix) << (32 - prefix)
+    return ".".join(str(octet) for octet in network.to_bytes(4, "big")) + f"/{prefix}"
+
+
+def _judge_subnets(check: str, use: Use, subnets: dict[str, str | Unknown]) -> Finding:
+    name = AFFINITY
+    finding = Finding(check, Status.PASS, use.who, need=f"one subnet, or {name}")
+    if len(subnets) == 1:
+        return finding._replace(have="1 NIC")
+    if name in use.environment and PEER_AFFINITY not in use.environment:
+        return finding._replace(have=f"{name} is set")
+    known = {nic: subnet for nic, subnet in subnets.items() if isinstance(subnet, str)}
+    seen = ", ".join(f"{nic} {subnet}" for nic, subnet in known.items())
+    finding = finding._replace(
+        have=seen, evidence=tuple(Evidence(f"GID of {nic}", text) for nic, text in known.items())
+    )
+    if len(set(known.values())) > 1:
+        return finding._replace(
+            status=Status.WARN,
+            text="transfers between NICs of different subnets fail unless a router joins them",
+            advice=f"set {name}=1 on all hosts, or name NICs of one subnet",
+            settings=_affinity(use),
+        )
+    unknown = next((subnet for subnet in subnets.values() if isinstance(subnet, Unknown)), None)
+    if unknown is not None:
+        return finding._replace(status=Status.UNKNOWN, text=unknown.reason)
+    return finding
+
+
+def _affinity(use: Use) -> tuple[Setting, ...]:
+    now = use.environment.get(PEER_AFFINITY)
+    rest = () if now is None else (Setting(Kind.ENVIRONMENT, PEER_AFFINITY, "", now),)
+    return (Setting(Kind.ENVIRONMENT, AFFINITY, "1", use.environment.get(AFFINITY, "")), *rest)

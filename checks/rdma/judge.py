@@ -1,0 +1,210 @@
+"""Does the launch reach the RDMA devices that it asks for, or will it fall back without a word?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+)
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.rdma.devices import DEVICES
+from checks.rdma.facts import RdmaFacts
+from checks.rdma.judging import nothing_asked
+from checks.rdma.problems import Cause, reach_problem
+from checks.rdma.use import FORCED_TCP, Transport, Use, uses
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+_TOPOLOGY = "Mooncake topology.cpp, client_service.cpp, transfer_engine_impl.cpp"
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.device-missing",
+        asks="Does every RDMA device that the launch names exist here?",
+        consequence=Consequence.DEGRADED,
+        why="Mooncake keeps of a device list the names that it finds and drops the others without "
+        "a word. Where none is left, the store's client ends with 'RdmaTransport: No available "
+        "RNIC' and setup fails; SGLang's own transfer engine (prefill and decode) installs "
+        "TCP instead and serves, an order of magnitude slower. With some left, the launch runs "
+        "on fewer NICs than it was sized for. Names differ between hosts: mlx5_0 here may be "
+        "mlx5_bond_0 or rocep12s0 there.",
+        outcomes=(
+            (Status.FAIL, "none of the named devices exists"),
+            (Status.WARN, "some of them do not exist"),
+            (Status.PASS, "all of them exist"),
+            (Status.UNKNOWN, "the list, or the host's devices, could not be read"),
+            (Status.SKIP, "no launch, no RDMA, or the launch names no device"),
+        ),
+        remedy="Name devices that this host has, as ibv_devices prints them.",
+        source=f"{_TOPOLOGY}; SGLang #17598, #20291",
+        topics=("rdma",),
+    )
+)
+def device_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.device-missing"
+    skipped = nothing_asked(check, needs)
+    if skipped is not None or needs is None:
+        return [skipped] if skipped else []
+    return [_judge_names(check, facts.rdma, use) for use in uses(facts.rdma, needs)]
+
+
+def _judge_names(check: str, rdma: RdmaFacts, use: Use) -> Finding:
+    process, devices = use.processes[0], use.devices
+    assert process.rdma is not None
+    for fact in (rdma.nics, process.rdma.devices):
+        if isinstance(fact, Unknown):
+            return Finding(check, Status.UNKNOWN, use.who, text=fact.reason)
+    filters = "MC_MS_FILTERS" in use.environment and devices.how.startswith("MC_MS_FILTERS")
+    if not process.rdma.devices and not filters:
+        text = "it names no device: Mooncake looks for them itself"
+        return Finding(check, Status.SKIP, use.who, text=text)
+    there = tuple(nic.name for nic in rdma.present)
+    named = devices.candidates
+    if not named:
+        why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
+        return Finding(check, Status.SKIP, use.who, text=f"no name to look up: {why}")
+    missing = [name for name in named if name not in there]
+    finding = Finding(
+        check,
+        Status.PASS,
+        use.who,
+        have=", ".join(there) or "no RDMA device",
+        need=", ".join(named),
+        formula=devices.how,
+        evidence=(Evidence(DEVICES, " ".join(there)),),
+    )
+    if not missing:
+        return finding
+    gone = ", ".join(missing)
+    left = [name for name in named if name in there]
+    good = [nic.name for nic in rdma.present if reach_problem(nic) is None]
+    advice = f"name devices of this host in {devices.how}: {', '.join(good)}"
+    if not good:
+        advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
+    text = f"{gone}: no such device here, so it runs on {', '.join(left)} alone"
+    if not left:
+        text = (
+            f"{gone}: no such device here; the store's setup fails, and SGLang's own engine "
+            "uses TCP without a word"
+        )
+    return finding._replace(
+        status=Status.WARN if left else Status.FAIL,
+        text=text,
+        advice=advice,
+        settings=_names_setting(process, devices.how, left or good),
+    )
+
+
+def _names_setting(process: ProcessNeeds, origin: str, names: list[str]) -> tuple[Setting, ...]:
+    """Where the names stand, as far as that is one variable or flag."""
+    wanted = ",".join(names)
+    if not wanted:
+        return ()
+    for variable in ("MC_MS_FILTERS", "MOONCAKE_DEVICE"):
+        if variable in process.environment and variable in origin:
+            return (Setting(Kind.ENVIRONMENT, variable, wanted, process.environment[variable]),)
+    for flag in ("--disaggregation-ib-device", "--mooncake-ib-device"):
+        if flag in origin:
+            return (Setting(Kind.FLAG, flag, wanted),)
+    return ()
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.no-device",
+        asks="Is at least one RDMA device left for each process that asks for RDMA?",
+        consequence=Consequence.DEGRADED,
+        why="With protocol rdma and no device list, Mooncake discovers devices by itself. Where "
+        "it finds none that it can use, it logs 'Topology discovery complete. Found 0 HCAs.', "
+        "installs TCP and setup returns 0: the server serves, and nobody is told (builds for "
+        "multi-node NVLink install NVLink instead: 'Using NVLink transport (forced or no HCA "
+        "detected)'). MC_MS_FILTERS and MC_TE_FILTERS that match nothing do the same, an empty "
+        "MC_MS_FILTERS too.",
+        outcomes=(
+            (Status.FAIL, "the host has no RDMA device, or the launch's filters leave none"),
+            (Status.WARN, "MC_FORCE_TCP keeps a launch that says rdma on TCP"),
+            (Status.PASS, "at least one device is used"),
+            (Status.UNKNOWN, "whether a device can be used could not be read"),
+            (Status.SKIP, "no launch, no RDMA, or another check says why each device is lost"),
+        ),
+        remedy="Make the host's devices visible to the process (docker: --device /dev/infiniband "
+        "--network host; Kubernetes: the resource of the RDMA device plugin; a bare host: the "
+        "driver's module), or take the filter away.",
+        source=f"{_TOPOLOGY}; vLLM #51518, Mooncake #960",
+        topics=("rdma",),
+    )
+)
+def no_device(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.no-device"
+    skipped = nothing_asked(check, needs)
+    if skipped is not None or needs is None:
+        there = ", ".join(nic.name for nic in facts.rdma.present) or "no RDMA device"
+        return [skipped._replace(have=there)] if skipped else []
+    return [_judge_left(check, facts.rdma, use) for use in uses(facts.rdma, needs)]
+
+
+def _judge_left(check: str, rdma: RdmaFacts, use: Use) -> Finding:
+    devices = use.devices
+    finding = Finding(check, Status.PASS, use.who, need="at least 1 device", formula=devices.how)
+    if isinstance(devices.names, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=devices.names.reason)
+    if devices.names:
+        return finding._replace(have=", ".join(devices.names))
+    finding = finding._replace(have="0 devices")
+    becomes = (
+        "setup returns 0 and everything goes over TCP, without a word"
+        if devices.transport is Transport.TCP
+        else "setup returns an error"
+    )
+    if devices.how == FORCED_TCP:
+        return finding._replace(
+            status=Status.WARN,
+            text="MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
+            advice="take MC_FORCE_TCP away, or say protocol tcp",
+            settings=(_unset(use, "MC_FORCE_TCP"),),
+        )
+    if any(lost.cause is not Cause.FILTERED for lost in devices.lost):
+        why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
+        return finding._replace(status=Status.SKIP, text=f"judged by the cause's own check: {why}")
+    finding = finding._replace(status=Status.FAIL, evidence=(Evidence(DEVICES, ""),))
+    if not rdma.present:
+        return _judge_empty_host(finding, rdma, becomes)
+    there = ", ".join(nic.name for nic in rdma.present)
+    settings = tuple(
+        _unset(use, name)
+        for name in ("MC_MS_FILTERS", "MC_TE_FILTERS", "MC_MS_AUTO_DISC", "MC_CUSTOM_TOPO_JSON")
+        if name in use.environment
+    )
+    return finding._replace(
+        text=f"{', '.join(s.name for s in settings) or devices.how} leaves none of {there}: "
+        f"{becomes}",
+        advice=f"take it away, or name some of {there} in it",
+        evidence=tuple(Evidence(s.name, s.now) for s in settings),
+        settings=settings,
+    )
+
+
+def _judge_empty_host(finding: Finding, rdma: RdmaFacts, becomes: str) -> Finding:
+    functions = rdma.erdma.functions
+    if not isinstance(functions, Unknown) and functions:
+        return finding._replace(
+            status=Status.SKIP, text="judged by rdma.erdma-driver: an eRDMA card without a device"
+        )
+    return finding._replace(
+        text=f"this host (or container) has no RDMA device: {becomes}",
+        advice="load the NIC's driver, give the container the host's devices, or say protocol tcp",
+    )
+
+
+def _unset(use: Use, name: str) -> Setting:
+    return Setting(Kind.ENVIRONMENT, name, "", use.environment.get(name, ""))

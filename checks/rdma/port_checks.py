@@ -1,0 +1,244 @@
+"""Are the ports that Mooncake opens up, alike, and in the partition that it will ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.c_numbers import leading_integer
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+)
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.rdma.devices import DEVICES
+from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic
+from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of
+from checks.rdma.ports import Port
+from checks.rdma.problems import Cause, Lost, port_of, port_problem, reach_problem
+from checks.rdma.use import Use
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+# config.cpp: the values of MC_MTU, and the default.
+MTUS_BYTES = (512, 1024, 2048, 4096)
+DEFAULT_MTU_BYTES = 4096
+# Partition keys: bit 15 is full membership; the rest is the partition.
+FULL_MEMBER = 0x8000
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.port-down",
+        asks="Is the port that Mooncake opens active on every device?",
+        consequence=Consequence.DEGRADED,
+        why="Mooncake's own discovery leaves out a device without an active port; a device with "
+        "one is opened on port MC_IB_PORT (1), and dropped where that one is not active: 'Device "
+        "mlx5_0 port not active', 'Disable device mlx5_0'. A launch then runs on fewer NICs "
+        "than the host has; where none is left it uses TCP without a word, or setup ends with "
+        "'RdmaTransport: No available RNIC', after up to 20 attempts.",
+        outcomes=(
+            (Status.FAIL, "the port is not active, and no other device is left to the process"),
+            (Status.WARN, "the port is not active; others are left, or no launch is given"),
+            (Status.PASS, "it is active"),
+            (Status.UNKNOWN, "its state could not be read"),
+            (Status.SKIP, "no RDMA, no device, or the device is not reached anyway"),
+        ),
+        remedy="Bring the link up, set MC_IB_PORT to the connected port, or leave the device out.",
+        source="Mooncake topology.cpp checkIbDevicePort, rdma_context.cpp openRdmaDevice; #1999",
+        topics=("rdma",),
+    )
+)
+def port_down(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.port-down"
+
+    def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
+        if scope.names is not None:
+            reach = reach_problem(nic)
+            if isinstance(reach, Unknown) or (reach and reach.cause is not Cause.PORT):
+                return reach
+        return port_problem(nic, scope.environment)
+
+    def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
+        ports = () if isinstance(nic.ports, Unknown) else nic.ports
+        seen = "; ".join(_state(port) for port in ports) or "no port"
+        evidence = tuple(
+            Evidence(f"{DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
+            for port in ports
+        )
+        finding = Finding(check, Status.PASS, nic.name, have=seen, need="ACTIVE", evidence=evidence)
+        if lost is None:
+            return finding
+        advice, settings = _port_remedy(ports, scope.environment.get("MC_IB_PORT", ""))
+        text = f"Mooncake leaves {nic.name} out: {lost.why}"
+        return finding._replace(text=text, advice=advice, settings=settings)
+
+    return judge_devices(check, facts, needs, (Cause.PORT,), problem, describe)
+
+
+def _state(port: Port) -> str:
+    return f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
+
+
+def _shown(fact: str | Unknown) -> str:
+    return fact if isinstance(fact, str) else "unknown"
+
+
+def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
+    active = [port.number for port in ports if port.state == "ACTIVE"]
+    if active:
+        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active[0]), asked)
+        return f"set MC_IB_PORT={active[0]}, whose link is up", (setting,)
+    netdevs = sorted({name for port in ports for name in _netdevs(port)})
+    disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
+    if disabled:
+        commands = [f"ip link set {name} up" for name in disabled]
+        settings = tuple(Setting(Kind.COMMAND, text, text, "down") for text in commands)
+        return f"bring {', '.join(disabled)} up (on the host)", settings
+    return "look at the cable, the switch port and the module, or name the other devices", ()
+
+
+def _netdevs(port: Port) -> set[str]:
+    gids = () if isinstance(port.gids, Unknown) else port.gids
+    return {gid.netdev for gid in gids if isinstance(gid.netdev, str) and gid.netdev}
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.port-mtu",
+        asks="Have all ports in use the same active MTU?",
+        consequence=Consequence.DIES_LATER,
+        why="Mooncake sets a queue pair's path MTU to the smaller of its own port's active MTU "
+        "and MC_MTU (4096), and does not ask the peer. Any NIC may talk to any NIC of a peer, so "
+        "with unequal ports one side sends packets that the other does not take: 'local length "
+        "error' or 'remote invalid request error', and a storm of reconnections. On RoCE the "
+        "active MTU follows the interface's: 4096 needs one of 4200 or more. All hosts must "
+        "agree; only this one is seen here.",
+        outcomes=(
+            (Status.WARN, "the ports in use differ"),
+            (Status.PASS, "they agree, or MC_MTU makes them"),
+            (Status.UNKNOWN, "libibverbs could not be asked, or which devices are used"),
+            (Status.SKIP, "no launch, no RDMA, or no device in use"),
+        ),
+        remedy="Set the same MTU on all interfaces, or MC_MTU to the smallest, on all hosts.",
+        source="Mooncake rdma_endpoint.cpp (path_mtu), config.cpp; #3868, #3878",
+        topics=("rdma",),
+    )
+)
+def port_mtu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.port-mtu"
+    return judge_uses(check, facts, needs, lambda use, _: [_judge_mtus(check, facts, use)])
+
+
+def _judge_mtus(check: str, facts: Facts, use: Use) -> Finding:
+    asked = leading_integer(use.environment.get("MC_MTU", ""))
+    bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
+    active: dict[str, int] = {}
+    for nic in nics_of(facts, use):
+        mtu = _active_mtu(nic, port_of(use.environment))
+        if isinstance(mtu, Unknown):
+            return Finding(check, Status.UNKNOWN, use.who, text=mtu.reason)
+        active[nic.name] = mtu
+    paths = {name: min(mtu, bound) for name, mtu in active.items()}
+    smallest = min(paths.values())
+    finding = Finding(
+        check,
+        Status.PASS,
+        use.who,
+        have=", ".join(f"{name} {mtu} B" for name, mtu in active.items()),
+        need=f"{smallest} B each",
+        formula=f"min(active MTU, MC_MTU {bound} B) of each port",
+        evidence=tuple(
+            Evidence(f"ibv_query_port {name}", f"active_mtu {mtu}") for name, mtu in active.items()
+        ),
+    )
+    if len(set(paths.values())) == 1:
+        return finding
+    return finding._replace(
+        status=Status.WARN,
+        text="queue pairs between unequal ports fail with 'local length error' under load",
+        advice=f"set MC_MTU={smallest} on all hosts, or give all interfaces the same MTU",
+        settings=(
+            Setting(Kind.ENVIRONMENT, "MC_MTU", str(smallest), use.environment.get("MC_MTU", "")),
+        ),
+    )
+
+
+def _active_mtu(nic: Nic, number: int) -> int | Unknown:
+    ports = nic.verbs.ports
+    if isinstance(ports, Unknown):
+        return ports
+    port = ports.get(number)
+    return (
+        Unknown(f"libibverbs shows no port {number} of {nic.name}")
+        if port is None
+        else (port.active_mtu_bytes)
+    )
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.pkey",
+        asks="Is the partition key that Mooncake asks for a full member?",
+        consequence=Consequence.DIES_LATER,
+        why="Mooncake puts MC_PKEY_INDEX (0) into every queue pair. On InfiniBand, 0x7fff is a "
+        "limited member of the default partition: two such ports cannot talk to each other, and "
+        "each transfer ends with 'transport retry counter exceeded'. An index outside the table "
+        "gives 'Failed to modify QP to INIT'. RoCE has the one key 0xffff.",
+        outcomes=(
+            (Status.FAIL, "there is no key at that index"),
+            (Status.WARN, "the key is a limited member's, or empty"),
+            (Status.PASS, "it is a full member's"),
+            (Status.UNKNOWN, "the key, or which devices are used, could not be read"),
+            (Status.SKIP, "no launch, no RDMA, or no device in use"),
+        ),
+        remedy="Set MC_PKEY_INDEX to a full member's key, or have the subnet manager give one.",
+        source="Mooncake rdma_endpoint.cpp (pkey_index); vLLM #44919",
+        topics=("rdma",),
+    )
+)
+def pkey(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.pkey"
+
+    def judge_use(use: Use, _: object) -> list[Finding]:
+        return [_judge_pkey(check, nic, use) for nic in nics_of(facts, use)]
+
+    return list(dict.fromkeys(judge_uses(check, facts, needs, judge_use)))
+
+
+def _judge_pkey(check: str, nic: Nic, use: Use) -> Finding:
+    asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
+    index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
+    number = port_of(use.environment)
+    finding = Finding(check, Status.PASS, nic.name, need=f"a full member at index {index}")
+    port = nic.port(number)
+    key = port.pkeys.get(index, Unknown("not read")) if isinstance(port, Port) else Unknown("")
+    source = f"{DEVICES}/{nic.name}/ports/{number}/pkeys/{index}"
+    now = use.environment.get("MC_PKEY_INDEX", "")
+    if isinstance(key, Unknown):
+        if not key.absent:
+            return finding._replace(status=Status.UNKNOWN, text=key.reason)
+        return finding._replace(
+            status=Status.FAIL,
+            have=f"no key at index {index}",
+            evidence=(Evidence(source, "no such file"),),
+            text="the first transfer fails with 'Failed to modify QP to INIT'",
+            advice="take MC_PKEY_INDEX away, or give an index of the table",
+            settings=(Setting(Kind.ENVIRONMENT, "MC_PKEY_INDEX", "", now),) if now else (),
+        )
+    finding = finding._replace(have=f"{key:#06x}", evidence=(Evidence(source, f"{key:#06x}"),))
+    if key & FULL_MEMBER:
+        return finding
+    return finding._replace(
+        status=Status.WARN,
+        text="a limited member cannot talk to another one of its partition"
+        if key
+        else "the key is empty",
+        advice="set MC_PKEY_INDEX to a full member's, or ask for full membership",
+    )

@@ -1,0 +1,278 @@
+"""Can each piece of memory be registered as it is: its length, and the device's tables?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, Region
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.rdma.device_table import Bound, DeviceRow
+from checks.rdma.facts import Nic
+from checks.rdma.judging import Registered, judge_regions, nothing_asked, users
+from checks.rdma.registration import Plan, Split, largest_region_bytes, plan_region
+from checks.rdma.registration_sums import (
+    Held,
+    NicLoad,
+    held_as_measured,
+    nic_loads,
+    remedy,
+    row_of,
+)
+from checks.rdma.use import uses
+from checks.run.facts import Facts
+
+CHECKS = CheckSet()
+
+
+@CHECKS.declare(
+    Check(
+        id="rdma.region-too-large",
+        asks="Does every region fit into one registration, or does this Mooncake split it?",
+        consequence=Consequence.CORRUPTS,
+        why="Devices bound the length of one memory region (2 GiB on ionic, 64 GiB on eRDMA). "
+        "Mooncake up to 0.3.12.post1 cut a longer region off at that length ('The buffer length "
+        "exceeds device max_mr_size, shrink it to ...') and still told peers the whole: every "
+        "access behind the end fails with 'remote access error', even small ones. Since 0.3.13 "
+        "the region is registered in pieces. Global segments were split before, too.",
+        outcomes=(
+            (Status.FAIL, "a region is longer, and this Mooncake would cut it off or refuse it"),
+            (Status.PASS, "all fit, or are split"),
+            (Status.UNKNOWN, "the device's limit, the launch's memory or the version is unknown"),
+            (Status.SKIP, "no launch, no RDMA, or no device in use"),
+        ),
+        remedy="Mooncake 0.3.13 or newer, or smaller pools.",
+        source="Mooncake rdma_context.cpp, rdma_transport.cpp; #2017, #2644, #640",
+        topics=("rdma",),
+    )
+)
+def region_too_large(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    check = "rdma.region-too-large"
+    return judge_regions(check, facts, needs, lambda memory: _judge_length(check, memory))
+
+
+def _judge_length(check: str, memory: Registered) -> Finding:
+    regions = memory.regions
+    longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
+    finding = Finding(
+        check,
+        Status.PASS,
+        memory.process.name,
+        need=f"{format_bytes(longest.bytes)} in one region ({longest.what})",
+    )
+    largest = largest_region_bytes(memory.nics, memory.environment)
+    if isinstance(largest, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=largest.reason)
+    finding = finding._replace(
+        have=f"{format_bytes(largest)} in one registration",
+        evidence=tuple(_limit_of(nic) for nic in memory.nics),
+    )
+    plans = [(region, plan_region(region, largest, memory.release)) for region in regions]
+    by_split = {plan.split: (region, plan) for region, plan in reversed(plans)}
+    over = max(longest.bytes - largest, 0)
+    advice = (
+        "take Mooncake 0.3.13 or newer, which registers in pieces, or make each region "
+        f"{format_bytes(largest)} at most ({format_bytes(over)} less)"
+    )
+    if Split.REFUSED in by_split:
+        return _refused(finding, memory, _names(plans, Split.REFUSED))
+    if Split.UNTOLD in by_split:
+        names = _names(plans, Split.UNTOLD)
+        text = f"{names}: whether this Mooncake splits it is not known: its version is not"
+        return finding._replace(status=Status.UNKNOWN, text=text)
+    if Split.CUT_OFF in by_split:
+        names = _names(plans, Split.CUT_OFF)
+        text = f"{names}: cut off at {format_bytes(largest)}, and peers fail behind that"
+        return finding._replace(status=Status.FAIL, text=text, advice=advice)
+    if Split.PIECES in by_split:
+        count = sum(plan.keys for _, plan in plans if plan.split is Split.PIECES)
+        formula = f"{_names(plans, Split.PIECES)}: {count} pieces on each NIC"
+        return finding._replace(formula=formula)
+    return finding
+
+
+def _names(plans: list[tuple[Region, Plan]], split: Split) -> str:
+    return ", ".join(dict.fromkeys(region.what for region, plan in plans if plan.split is split))
+
+
+def _refused(finding: Finding, memory: Registered, names: str) -> Finding:
+    text = f"{names}: the limit is below one huge page, so registration is refused (-600)"
+    settings: tuple[Setting, ...] = ()
+    if "MC_MAX_MR_SIZE" in memory.environment:
+        now = memory.environment["MC_MAX_MR_SIZE"]
+        settings = (Setting(Kind.ENVIRONMENT, "MC_MAX_MR_SIZE", "", now),)
+    advice = "take MC_MAX_MR_SIZE away, or use smaller pages"
+    return finding._replace(status=Status.FAIL, text=text, advice=advice, settings=settings)
+
+
+def _limit_of(nic: Nic) -> Evidence:
+    limits = nic.verbs.limits
+    value = "unknown" if isinstance(limits, Unknown) else str(limits.max_mr_size_bytes)
+    return Evidence(f"ibv_query_device {nic.name}", f"max_mr_size {value}")
+
+
+_TABLE = "rdma.table-capacity"
+
+
+@CHECKS.declare(
+    Check(
+        id=_TABLE,
+        asks="Can each NIC translate all that the launch registers with it, all processes "
+        "together?",
+        consequence=Consequence.WILL_NOT_START,
+        why="Everything that Mooncake registers is registered with every NIC in use, by each "
+        "process, and a device translates so many pages in all. eRDMA keeps one table entry for "
+        "each page: 64 GiB of 4 KiB pages are what one region may be, 64 + 31 GiB worked for a "
+        "user and 64 + 32 GiB did not ('Failed to register memory ...: Input/output error [5]', "
+        "the kernel's log says nothing of a size). AMD's ionic has about 4 GiB, AWS's EFA about "
+        "95 GB. Huge pages need 512 times fewer entries. No attribute tells these bounds: they "
+        "come from the table of devices, or, better, from 'mooncake-preflight probe registration' "
+        "on this host, whose saved result counts instead. mlx5 keeps its tables in host memory.",
+        outcomes=(
+            (Status.FAIL, "more is registered than the probe measured the device to hold"),
+            (Status.WARN, "more is registered than is known to work"),
+            (Status.PASS, "less, as measured or known; or the device has no such bound"),
+            (Status.UNKNOWN, "the device, its bound, its users or the memory is not known"),
+            (Status.SKIP, "no launch, no RDMA, or no device in use"),
+        ),
+        remedy="MC_STORE_USE_HUGEPAGE=1 with a reserved pool, smaller pools, or measure the "
+        "device: mooncake-preflight probe registration.",
+        source="checks/rdma/device_table.py; Mooncake #304, #1407, #1754, #4168; libfabric #9739",
+        topics=("rdma",),
+    )
+)
+def table_capacity(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
+    skipped = nothing_asked(_TABLE, needs)
+    if skipped is not None or needs is None:
+        return [skipped] if skipped else []
+    found = uses(facts.rdma, needs)
+    findings = [instead for _, instead in users(_TABLE, found) if instead is not None]
+    loads = nic_loads(facts, needs, found)
+    findings += [_judge_table(facts, load, len(loads)) for load in loads]
+    return fold(findings)
+
+
+def _judge_table(facts: Facts, load: NicLoad, nics: int) -> Finding:
+    finding = Finding(_TABLE, Status.PASS, load.nic.name)
+    row = row_of(load.nic)
+    if isinstance(row, Unknown):
+        return finding._replace(status=Status.UNKNOWN, text=row.reason)
+    if row is not None and row.table.bound is Bound.HOST_MEMORY:
+        return finding._replace(
+            have=f"no bound of its own ({row.name})",
+            need=format_bytes(load.bytes) if load.unknown is None else "unknown",
+            evidence=_evidence(row),
+        )
+    judged = _judge_bound(facts, finding, load, row, nics)
+    if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
+        return judged
+    # What is known may be too much by itself; that it is not says nothing of the whole.
+    need = f"{judged.need} and more"
+    if judged.status is Status.WARN:
+        return judged._replace(need=need)
+    return judged._replace(status=Status.UNKNOWN, need=need, text=load.unknown.reason)
+
+
+def _judge_bound(
+    facts: Facts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
+) -> Finding:
+    finding = finding._replace(need=_need(load), formula=_formula(load))
+    bound = Bound.UNTOLD if row is None else row.table.bound
+    held = held_as_measured(load, facts.rdma.measured, bound)
+    if held is not None and held.fits is not None:
+        return _as_measured(finding, load, held, nics)
+    if row is None or bound is Bound.UNTOLD:
+        what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
+        text = f"how much {what} can hold is not known, and nothing tells it but trying"
+        advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
+        evidence = () if row is None else _evidence(row)
+        return finding._replace(status=Status.UNKNOWN, text=text, advice=advice, evidence=evidence)
+    return _as_the_table_has_it(finding, load, row, nics)
+
+
+def _need(load: NicLoad) -> str:
+    return f"{format_bytes(load.bytes)}, {load.entries} entries"
+
+
+def _formula(load: NicLoad) -> str:
+    """``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
+    terms = [
+        f"{format_bytes(size)} / {format_page_size(page)}"
+        for page, size in sorted(load.by_page.items())
+        if size
+    ]
+    count = len(load.loads)
+    return f"{count} process{'es' if count > 1 else ''}: {' + '.join(terms) or '0 B'}"
+
+
+def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
+    told = row.confidence.value
+    return tuple(Evidence(f"{row.name}, {told}", text) for text in row.evidence)
+
+
+def _as_measured(finding: Finding, load: NicLoad, held: Held, nics: int) -> Finding:
+    by = held.by
+    page = format_page_size(by.page_bytes)
+    finding = finding._replace(
+        have=f"{format_bytes(by.holds_bytes)} of {page} pages, measured here",
+        evidence=(
+            Evidence(
+                by.file or "mooncake-preflight probe registration",
+                f"{by.holds_regions} regions, then: {by.met or 'as much as was asked'}",
+            ),
+        ),
+    )
+    if held.fits:
+        return finding
+    most = by.holds_bytes // by.page_bytes
+    return _over(finding._replace(status=Status.FAIL), load, most, nics)._replace(
+        text="registration fails: this device was measured to hold less"
+    )
+
+
+def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
+    table = row.table
+    finding = finding._replace(have=f"{table.holds_entries} entries", evidence=_evidence(row))
+    if load.entries <= table.holds_entries:
+        return finding
+    if table.failed_entries and load.entries >= table.failed_entries:
+        seen = "as much has failed for others"
+    elif load.entries <= table.worked_entries:
+        seen = "as much has worked for one user, and nothing promises it"
+    else:
+        seen = "nobody is known to have had as much"
+    error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
+    return _over(finding._replace(status=Status.WARN), load, table.holds_entries, nics)._replace(
+        text=f"registration may fail with '{error}': {seen}"
+    )
+
+
+def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
+    """With what would bring the NIC's sum down, each computed."""
+    found = remedy(load, most, nics)
+    ways = []
+    settings: tuple[Setting, ...] = ()
+    if found.fits_on_huge_pages(most):
+        ways.append(
+            f"put the {format_bytes(found.huge_bytes)} on 4 KiB pages on huge pages "
+            f"({found.huge_entries} entries in all)"
+        )
+        settings = (Setting(Kind.ENVIRONMENT, "MC_STORE_USE_HUGEPAGE", "1"),)
+    ways.append(f"register {format_bytes(found.less_bytes)} less on this NIC")
+    if found.spread_entries <= most:
+        ways.append(
+            f"let each of the {len(load.loads)} processes name one of the {nics} NICs "
+            f"({found.spread_entries} entries on the fullest)"
+        )
+    return finding._replace(advice=", or ".join(ways), settings=settings)

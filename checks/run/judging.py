@@ -1,0 +1,105 @@
+"""Holds facts against needs: every check answers, whatever happens to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+
+from checks.base.finding import Check, CheckSet, Consequence, Finding, Judge, Status
+from checks.base.needs import LaunchNeeds
+from checks.run.facts import Facts, TopicUnknownError
+
+# The modules that declare checks, in the order in which ``list`` shows them.
+CHECK_MODULES = (
+    "checks.hugetlb.pool_checks",
+    "checks.hugetlb.host_checks",
+    "checks.memory.judge",
+    "checks.memory.mapping_checks",
+    "checks.memlock.judge",
+    "checks.memlock.user_namespace_checks",
+    "checks.memlock.runtime_checks",
+    "checks.memlock.inert_capability_checks",
+    "checks.limits.judge",
+    "checks.limits.thread_checks",
+    "checks.rdma.judge",
+    "checks.rdma.kind_checks",
+    "checks.rdma.port_checks",
+    "checks.rdma.reach_checks",
+    "checks.rdma.fork_checks",
+    "checks.rdma.limit_checks",
+    "checks.rdma.region_checks",
+    "checks.rdma.gid_checks",
+    "checks.placement.policy_checks",
+    "checks.placement.cpuset_checks",
+    "checks.placement.node_checks",
+    "checks.placement.topology_checks",
+    "checks.gpu.judge",
+    "checks.gpu.sharing_checks",
+    "checks.gpu.nvlink_checks",
+    "checks.gpu.peer_memory_checks",
+    "checks.placement.pci_checks",
+    "checks.software.install_checks",
+    "checks.software.library_checks",
+    "checks.software.version_skew_checks",
+    "checks.placement.numactl_checks",
+    "checks.system.judge",
+    "checks.network.judge",
+    "checks.network.service_checks",
+    "checks.storage.judge",
+)
+
+
+def every_check() -> Iterator[tuple[Check, Judge]]:
+    """All checks of the host, declared in ``CHECK_MODULES``.
+
+    A module that cannot be loaded stands for its checks as one that is always unknown: checks that
+    vanish would be passes.
+    """
+    for module in CHECK_MODULES:
+        yield from _checks_of(module)
+
+
+def _checks_of(module: str) -> list[tuple[Check, Judge]]:
+    try:
+        checks: CheckSet = import_module(module).CHECKS
+    except Exception as error:  # a broken installation must not hide what it cannot check
+        return [_not_loaded(module, f"{type(error).__name__}: {error}")]
+    return checks.checks
+
+
+def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
+    topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
+    check = Check(
+        f"{topic}.not-loaded",
+        f"Can the checks of {topic} be loaded?",
+        Consequence.WILL_NOT_START,
+        f"The module {module} cannot be loaded, so nothing that it would look at was looked at.",
+        ((Status.UNKNOWN, "always: the module is missing or broken"),),
+        "reinstall mooncake-preflight",
+        module,
+        (),
+    )
+
+    def judge_nothing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+        text = f"none of its checks was made: {module}: {reason}"
+        yield Finding(check.id, Status.UNKNOWN, topic, text=text, advice=check.remedy)
+
+    return check, judge_nothing
+
+
+def judge(
+    facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
+) -> list[Finding]:
+    """What ``checks`` find. One that fails, or whose topic was not read, is unknown."""
+    findings: list[Finding] = []
+    for check, judge_one in checks:
+        try:
+            found = list(judge_one(facts, needs))
+        except TopicUnknownError as missing:
+            found = [Finding(check.id, Status.UNKNOWN, "host", text=str(missing))]
+        except Exception as error:  # a defect of one check must not hide the others
+            text = f"defect of this check: {type(error).__name__}: {error}"
+            found = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
+        # A check that says nothing would be a silent pass.
+        findings += found or [Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")]
+    return findings

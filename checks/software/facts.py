@@ -1,0 +1,238 @@
+"""Which SGLang and Mooncake are installed, and what they lack; nothing is imported.
+
+The engine may live in another environment than this program: this interpreter's path is looked at,
+and that of the ``python3`` on PATH. Every fact says where it was seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.base.installed import Installed, distribution_of, is_mooncake
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+# Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
+_CUDA_WHEELS = ("cuda_runtime", "cu12", "cu13")
+_MODULE_FOLDERS = ("site-packages", "dist-packages")
+
+
+class Distribution(NamedTuple):
+    """An installed wheel: its name, version, and the folder that it lies in."""
+
+    name: str
+    version: str
+    folder: str
+
+
+class Environment(NamedTuple):
+    """Where one interpreter finds modules.
+
+    mooncake: wheels of Mooncake, first found first. package: the ``mooncake`` folder that an import
+    takes, None without. cuda: CUDA runtime libraries that wheels brought, name -> folder; torch
+    loads them, no other program finds them.
+    """
+
+    interpreter: str
+    folders: tuple[str, ...]
+    mooncake: tuple[Distribution, ...]
+    package: str | None
+    sglang: Distribution | None
+    torch: Distribution | None
+    cuda: dict[str, str]
+
+
+class CompiledFile(NamedTuple):
+    """A compiled file of Mooncake's: ``missing`` pairs a library with the file that needs it.
+
+    wheel: the distribution whose libraries it looks for, "" where it names none.
+    """
+
+    name: str
+    missing: tuple[tuple[str, str], ...]
+    wheel: str
+
+
+class SoftwareFacts(NamedTuple):
+    """environments: the interpreters looked at, this one first. files: compiled files of the
+    Mooncake of ``engine``, None without one. programs: on PATH, name -> file or None."""
+
+    environments: tuple[Environment, ...] | Unknown
+    files: tuple[CompiledFile, ...] | Unknown | None
+    programs: dict[str, str | None] | Unknown
+
+    @property
+    def engine(self) -> Environment | Unknown | None:
+        """The first environment that has SGLang or Mooncake; None where none has."""
+        return engine_of(self.environments)
+
+
+def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
+    """See ``SoftwareFacts.engine``."""
+    if isinstance(environments, Unknown):
+        return environments
+    return next((one for one in environments if one.sglang or one.package or one.mooncake), None)
+
+
+def installed_engine(root: Root) -> Installed | None:
+    """What a launch would load here, where it is another interpreter's than this program's own.
+
+    None where this one has SGLang or Mooncake itself, and where nothing is found.
+    """
+    search = root.call("software.search")
+    environments = _environments(root, search)
+    engine = engine_of(environments)
+    if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
+        return None
+    if root.live and engine is environments[0]:
+        return None
+    pairs = tuple((wheel.name, wheel.version) for wheel in engine.mooncake)
+    sglang = None if engine.sglang is None else engine.sglang.version
+    return Installed(pairs, sglang, engine.interpreter)
+
+
+def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
+    """What is installed below ``root``; ``needs`` changes nothing here."""
+    search = root.call("software.search")
+    environments = _environments(root, search)
+    engine = engine_of(environments)
+    files: tuple[CompiledFile, ...] | Unknown | None = None
+    if isinstance(engine, Environment) and engine.package is not None:
+        files = _files(root.call("software.libraries", engine.package))
+    return SoftwareFacts(environments, files, _programs(search))
+
+
+def _programs(search: object) -> dict[str, str | None] | Unknown:
+    if isinstance(search, Unknown):
+        return search
+    rows = search.get("on_path") if isinstance(search, dict) else None
+    if not isinstance(rows, dict):
+        return Unknown("software.search: has no on_path")
+    return {str(name): path if isinstance(path, str) else None for name, path in rows.items()}
+
+
+def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
+    if isinstance(search, Unknown):
+        return search
+    folders = search.get("folders") if isinstance(search, dict) else None
+    if not isinstance(search, dict) or not isinstance(folders, list):
+        return Unknown("software.search: has no folders")
+    own = [folder for folder in folders if isinstance(folder, str)]
+    first = _environment(root, str(search.get("interpreter", "")), own)
+    if isinstance(first, Unknown):
+        return first
+    found = [first]
+    programs = _programs(search)
+    python = None if isinstance(programs, Unknown) else programs.get("python3")
+    if python is not None:
+        others = [folder for folder in _folders_of(root, python) if folder not in own]
+        if others:
+            other = _environment(root, python, others)
+            if not isinstance(other, Unknown):
+                found.append(other)
+            elif engine_of((first,)) is None:
+                return other
+    return tuple(found)
+
+
+def _folders_of(root: Root, python: str) -> Iterator[str]:
+    """The module folders of an interpreter that is not run: of its virtual environment, or its own.
+
+    Source: CPython's site.py; Debian's dist-packages.
+    """
+    prefix, slash, _ = python.rpartition("/bin/")
+    if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
+        real = root.link(python)
+        if not isinstance(real, Unknown):
+            prefix, slash, _ = real.rpartition("/bin/")
+    if not slash:
+        return  # a version manager's script: what it runs is not known
+    for library in dict.fromkeys((f"{prefix}/lib", f"{prefix}/local/lib", "/usr/local/lib")):
+        if library == "/usr/local/lib" and prefix not in ("/usr", "/usr/local"):
+            continue
+        names = root.names(library)
+        for name in () if isinstance(names, Unknown) else names:
+            if re.fullmatch(r"python3(\.[0-9]+)?", name):
+                for kind in _MODULE_FOLDERS:
+                    if not isinstance(root.mode(f"{library}/{name}/{kind}"), Unknown):
+                        yield f"{library}/{name}/{kind}"
+
+
+def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
+    """Unknown where a folder may not be listed and no other of them has SGLang or Mooncake."""
+    hidden: Unknown | None = None
+    mooncake: dict[str, Distribution] = {}
+    others: dict[str, Distribution] = {}
+    package = None
+    cuda: dict[str, str] = {}
+    for folder in folders:
+        if folder.endswith((".zip", "lib-dynload")) or re.search(r"/python3\.[0-9]+$", folder):
+            continue  # the standard library
+        names = root.names(folder)
+        if isinstance(names, Unknown):
+            if hidden is None and not names.absent:
+                hidden = names
+            continue
+        for name in names:
+            found = distribution_of(name)
+            if found is not None and is_mooncake(found[0]):
+                mooncake.setdefault(f"{folder}/{name}", Distribution(*found, folder))
+            elif found is not None and found[0] in ("sglang", "torch"):
+                others.setdefault(found[0], Distribution(*found, folder))
+        if package is None and "mooncake" in names and _has_engine(root, f"{folder}/mooncake"):
+            package = f"{folder}/mooncake"
+        if "nvidia" in names:
+            cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
+    torch, sglang = others.get("torch"), others.get("sglang")
+    found_here = tuple(mooncake.values())
+    if hidden is not None and not (found_here or package or sglang):
+        return hidden
+    return Environment(interpreter, tuple(folders), found_here, package, sglang, torch, cuda)
+
+
+def _has_engine(root: Root, package: str) -> bool:
+    """Whether a folder is Mooncake's package, and not something else of that name."""
+    names = root.names(package)
+    if isinstance(names, Unknown):
+        return False
+    return any(name.startswith(("engine.", "store.", "_store.")) for name in names)
+
+
+def _cuda(root: Root, folder: str) -> dict[str, str]:
+    found = {}
+    for wheel in _CUDA_WHEELS:
+        names = root.names(f"{folder}/{wheel}/lib")
+        for name in () if isinstance(names, Unknown) else names:
+            if re.fullmatch(r"libcudart\.so\.[0-9]+", name):
+                found[name] = f"{folder}/{wheel}/lib"
+    return found
+
+
+def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
+    if isinstance(answer, Unknown):
+        return answer
+    if not isinstance(answer, list):
+        return Unknown("software.libraries: not a list of files")
+    files = []
+    for row in answer:
+        if not isinstance(row, dict) or not isinstance(row.get("missing"), list):
+            return Unknown("software.libraries: not a list of files")
+        missing = tuple(
+            (str(pair[0]), str(pair[1]))
+            for pair in row["missing"]
+            if isinstance(pair, list) and len(pair) == 2
+        )
+        files.append(CompiledFile(str(row.get("file")), missing, _wheel(row.get("rpath"))))
+    return tuple(files)
+
+
+def _wheel(rpath: object) -> str:
+    """The wheel that a file came in, by the folder of its bundled libraries."""
+    for folder in rpath if isinstance(rpath, list) else ():
+        name = str(folder).rstrip("/").rpartition("/")[2]
+        if name.endswith(".libs"):
+            return name.removesuffix(".libs").replace("_", "-")
+    return ""

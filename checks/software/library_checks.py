@@ -1,0 +1,190 @@
+"""Check of the libraries that Mooncake's compiled files load: is each where ld.so looks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts, TopicUnknownError
+from checks.software.facts import CompiledFile, Environment
+from checks.software.judging import (
+    FILES_OF,
+    OTHER_CONTAINER,
+    elsewhere,
+    none_to_judge,
+    pip_install,
+    users,
+)
+
+CHECKS = CheckSet()
+# Library -> package of Debian and Ubuntu, package of the Red Hat family.
+PACKAGES = {
+    "libibverbs.so.1": ("libibverbs1", "libibverbs"),
+    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),
+    "librdmacm.so.1": ("librdmacm1", "librdmacm"),
+    "libnuma.so.1": ("libnuma1", "numactl-libs"),
+    "libcurl.so.4": ("libcurl4", "libcurl"),
+    "liburing.so.2": ("liburing2", "liburing"),
+    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+}
+_RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "anolis", "amzn")
+
+
+_LIBRARY = "software.library-missing"
+
+
+@CHECKS.declare(
+    Check(
+        id=_LIBRARY,
+        asks="Is every library there that Mooncake's compiled files need?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "A wheel brings some libraries and expects others of the host: libibverbs and "
+            "libnuma, from 0.3.14 on libmlx5 even for TCP, libcudart of one CUDA major version "
+            "(the -non-cuda wheels 0.3.12 and 0.3.13 too), libcuda of the driver. Where one is "
+            'missing the import ends with "ImportError: libcudart.so.12: cannot open shared object '
+            'file: No such file or directory", which SGLang shows as "Please install mooncake". '
+            "torch loads the CUDA runtime of its own wheels first, so an import after torch finds "
+            "it by name; mooncake_master, mooncake_client and the store service have no torch and "
+            "do not. What is needed is read from the files, and looked for as ld.so does."
+        ),
+        outcomes=(
+            (Status.PASS, "all are found, by ld.so or, beside torch, through its wheels"),
+            (Status.FAIL, "one is nowhere that the program would look"),
+            (Status.UNKNOWN, "the files could not be read"),
+            (Status.SKIP, "no Mooncake was found, or the launch runs in another container"),
+        ),
+        remedy="Install the package that has the library, or the wheel of Mooncake that was built "
+        "for the CUDA of the host.",
+        source="ld.so(8); Mooncake wheels 0.3.7 to 0.3.14 held against ldd; Mooncake #3121, #967",
+        topics=("software", "system"),
+    )
+)
+def library_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    files = facts.software.files
+    if isinstance(files, Unknown):
+        yield Finding(_LIBRARY, Status.UNKNOWN, "host", text=files.reason)
+        return
+    engine = facts.software.engine
+    if files is None or not isinstance(engine, Environment):
+        yield skip(_LIBRARY, "no Mooncake is installed here")
+        return
+    if needs is None:
+        # Each file for itself, as whoever has no torch would load it.
+        yield from (_judge_file(facts, engine, file, file.name, False) for file in files)
+        return
+    nobody = none_to_judge(_LIBRARY, needs)
+    if nobody is not None:
+        yield nobody
+        return
+    yield from fold(
+        found
+        for process in users(needs)
+        for found in _judge_libraries(facts, engine, files, process)
+    )
+
+
+def _judge_libraries(
+    facts: Facts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
+) -> Iterator[Finding]:
+    if elsewhere(facts, process):
+        yield skip(_LIBRARY, OTHER_CONTAINER, process.name)
+        return
+    wanted = FILES_OF[process.program]
+    loaded = [file for file in files if file.name.split(".")[0] in wanted]
+    if not loaded:
+        text = f"{engine.package} has no {' or '.join(wanted)}"
+        yield Finding(_LIBRARY, Status.UNKNOWN, process.name, text=text)
+        return
+    torch = process.program == "sglang" and engine.torch is not None
+    found = [_judge_file(facts, engine, file, process.name, torch) for file in loaded]
+    failed = [one for one in found if one.status is Status.FAIL]
+    if failed:
+        yield from failed
+        return
+    names = ", ".join(file.name for file in loaded)
+    yield found[0]._replace(have=f"all found for {names}")
+
+
+def _judge_file(
+    facts: Facts, engine: Environment, file: CompiledFile, subject: str, torch: bool
+) -> Finding:
+    missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
+    source = f"{engine.package}/{file.name}"
+    if not missing:
+        evidence = (Evidence(source, "every NEEDED library is found"),)
+        have = f"all found for {file.name}"
+        return Finding(_LIBRARY, Status.PASS, subject, have, evidence=evidence)
+    listed = ", ".join(library for library, _ in missing)
+    seen = tuple(Evidence(source, f"{by} needs {name}: not found") for name, by in missing)
+    compiled = "mooncake_" in file.name
+    error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
+    what = "error while loading shared libraries" if compiled else "ImportError"
+    advice = " ".join(dict.fromkeys(_advice(engine, name) for name, _ in missing))
+    settings = [_setting(facts, engine, name) for name, _ in missing]
+    return Finding(
+        _LIBRARY,
+        Status.FAIL,
+        subject,
+        have=f"{listed} not found",
+        need=f"what {file.name} needs",
+        text=f'it ends with "{what}: {error}"',
+        evidence=seen,
+        advice=advice,
+        settings=tuple(dict.fromkeys(setting for setting in settings if setting is not None)),
+    )
+
+
+def _advice(engine: Environment, library: str) -> str:
+    if library in engine.cuda:
+        return f"Add {engine.cuda[library]} to LD_LIBRARY_PATH."
+    if library.startswith("libcudart.so."):
+        major = library.rpartition(".")[2]
+        return f"Install the CUDA {major} runtime, or the wheel of Mooncake for the CUDA here."
+    if library == "libcuda.so.1":
+        return "Run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel."
+    if library in PACKAGES:
+        return f"Install the package that has {library}."
+    return "Install the wheel again: this library is one of its own."
+
+
+def _setting(facts: Facts, engine: Environment, library: str) -> Setting | None:
+    if library in engine.cuda:
+        return Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", engine.cuda[library])
+    if library == "libcuda.so.1":
+        return None  # a driver is not a package to install from here
+    if library.startswith("libcudart.so."):
+        major = library.rpartition(".")[2]
+        suffix = f"-cu{major}" if major.isdecimal() and int(major) < 13 else ""
+        return (
+            pip_install(engine, f"nvidia-cuda-runtime{suffix}")
+            if engine.torch is not None
+            else None
+        )
+    if library in PACKAGES:
+        return Setting(Kind.PACKAGE, PACKAGES[library][_is_red_hat(facts)], "installed")
+    wheel = engine.mooncake[0] if engine.mooncake else None
+    if wheel is None:
+        return None
+    return pip_install(engine, f"--force-reinstall --no-deps {wheel.name}=={wheel.version}")
+
+
+def _is_red_hat(facts: Facts) -> bool:
+    try:
+        distribution = facts.system.distribution
+    except TopicUnknownError:
+        return False
+    return isinstance(distribution, str) and distribution in _RED_HAT

@@ -1,0 +1,88 @@
+"""The folders and files that a launch names, as this user finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+
+class Folder(NamedTuple):
+    """One path. parent: the nearest folder that exists is this one, not the path itself.
+
+    direct: files in it can be opened with O_DIRECT; Unknown where nobody asks for it.
+    """
+
+    path: str
+    parent: bool
+    link: bool
+    folder: bool
+    writable: bool
+    read_only: bool
+    size_bytes: int
+    available_bytes: int
+    direct: bool | Unknown
+
+
+class StorageFacts(NamedTuple):
+    """By path as the launch writes it; absent ones are Unknown(absent). files: readable or why."""
+
+    folders: Mapping[str, Folder | Unknown]
+    files: Mapping[str, bool | Unknown]
+
+
+def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
+    """Look at the launch's absolute paths below ``root``."""
+    folders: dict[str, Folder | Unknown] = {}
+    files: dict[str, bool | Unknown] = {}
+    for item in needs.storage if needs else ():
+        path = item.path
+        if isinstance(path, Unknown) or not path.startswith("/"):
+            continue
+        if item.kind == "offload":
+            folders[path] = _folder(root, path, item.direct_io, item.created)
+        else:
+            name = f"{path.rstrip('/')}/config.json" if item.kind in ("model", "draft") else path
+            content = root.mode(name)
+            files[path] = True if isinstance(content, int) else content
+    return StorageFacts(folders, files)
+
+
+def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
+    """The folder, or where the process makes it itself, the nearest one above it."""
+    place = path.rstrip("/") or "/"
+    answer = root.call("storage.folder", place)
+    first = answer
+    while created and isinstance(answer, Unknown) and answer.absent and place != "/":
+        place = place.rpartition("/")[0] or "/"
+        answer = root.call("storage.folder", place)
+    if isinstance(answer, Unknown):
+        return first if isinstance(first, Unknown) else answer
+    try:
+        return Folder(
+            place,
+            place != (path.rstrip("/") or "/"),
+            answer["link"] is True,
+            answer["folder"] is True,
+            answer["writable"] is True,
+            answer["read_only"] is True,
+            int(answer["size_bytes"]),
+            int(answer["available_bytes"]),
+            _direct(root, place) if direct_io else Unknown("not asked for"),
+        )
+    except (TypeError, KeyError, ValueError) as error:
+        return Unknown(f"storage.folder {place}: no such answer: {error}")
+
+
+def _direct(root: Root, path: str) -> bool | Unknown:
+    answer = root.call("storage.direct", path)
+    if isinstance(answer, Unknown):
+        return answer
+    if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
+        return Unknown(f"storage.direct {path}: no answer")
+    if not answer["direct"] and answer.get("errno") not in ("EINVAL",):
+        return Unknown(f"storage.direct {path}: {answer.get('errno')}")
+    return bool(answer["direct"])

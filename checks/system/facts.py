@@ -1,0 +1,216 @@
+"""The kernel, the distribution and the container that this process runs in."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
+URING_DISABLED = "/proc/sys/kernel/io_uring_disabled"
+MOUNTS = "/proc/self/mountinfo"
+STATUS = "/proc/self/status"
+# include/linux/err.h, MAX_ERRNO
+MOST_ERRNO = 4096
+# include/linux/proc_ns.h, PROC_PID_INIT_INO
+INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+# os-release(5): the first that exists.
+_OS_RELEASE = ("/etc/os-release", "/usr/lib/os-release")
+SECCOMP_MODES = {"0": "off", "1": "strict", "2": "filter"}
+# What a path in /proc/1/cgroup or the root's mount says of who made the container.
+_TRACES = (
+    ("kubepods", "kubernetes"),
+    ("libpod", "podman"),
+    ("docker", "docker"),
+    ("io.containerd", "containerd"),
+    ("/lxc", "lxc"),
+    ("machine.slice/systemd-nspawn", "systemd-nspawn"),
+)
+
+
+class Container(NamedTuple):
+    """kind: docker, podman, kubernetes, containerd, lxc, systemd-nspawn or none; source: why."""
+
+    kind: str
+    source: str
+
+
+class SystemFacts(NamedTuple):
+    """kernel: (major, minor) of ``kernel_release``. cgroup_version: 1, 2, or 0 without.
+
+    seccomp: off, strict or filter. uring_errno: of making a ring, 0 where it works; None where no
+    process of the launch wants one. uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None
+    where the kernel has none. own_pid_namespace: other processes of the host are not seen.
+    hypervisor: the virtual machine's maker as its firmware says, "" on none that is known.
+    """
+
+    kernel_release: str | Unknown
+    kernel: tuple[int, int] | Unknown
+    architecture: str | Unknown
+    page_bytes: int | Unknown
+    distribution: str | Unknown
+    distribution_version: str | Unknown
+    container: Container
+    cgroup_version: int | Unknown
+    seccomp: str | Unknown
+    own_pid_namespace: bool | Unknown
+    uring_errno: int | Unknown | None
+    uring_disabled: int | Unknown | None
+    hypervisor: str | Unknown
+
+
+def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
+    """What this system is; io_uring is tried only for a launch that wants it, or without one."""
+    release = root.word(KERNEL_RELEASE)
+    machine = root.call("system.machine")
+    mounts = root.text(MOUNTS)
+    name, version = _distribution(root)
+    wanted = needs is None or any(process.uses_uring for process in needs.processes)
+    disabled = root.integer(URING_DISABLED)
+    return SystemFacts(
+        kernel_release=release,
+        kernel=_kernel(release),
+        architecture=_text_of(machine, "architecture"),
+        page_bytes=_page_bytes(machine),
+        distribution=name,
+        distribution_version=version,
+        container=_container(root, machine, mounts),
+        cgroup_version=_cgroup_version(mounts),
+        seccomp=_seccomp(root),
+        own_pid_namespace=_own_pid_namespace(machine),
+        uring_errno=_errno(root.call("system.io_uring")) if wanted else None,
+        uring_disabled=None if isinstance(disabled, Unknown) and disabled.absent else disabled,
+        hypervisor=_hypervisor(root),
+    )
+
+
+def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
+    if isinstance(release, Unknown):
+        return release
+    numbers = re.match(r"([0-9]{1,5})\.([0-9]{1,5})", release)
+    if numbers is None:
+        return Unknown(f"{KERNEL_RELEASE}: not a release: {release[:40]!r}")
+    return int(numbers[1]), int(numbers[2])
+
+
+def _text_of(machine: object, key: str) -> str | Unknown:
+    if isinstance(machine, Unknown):
+        return machine
+    value = machine.get(key) if isinstance(machine, dict) else None
+    return value if isinstance(value, str) else Unknown(f"system.machine: has no {key}")
+
+
+def _page_bytes(machine: object) -> int | Unknown:
+    if isinstance(machine, Unknown):
+        return machine
+    value = _number(machine.get("page_bytes") if isinstance(machine, dict) else None)
+    # A page is a power of two; anything else would spoil every count that is made with it.
+    if isinstance(value, Unknown) or value < 4096 or value & (value - 1):
+        return Unknown("system.machine: has no page_bytes")
+    return value
+
+
+def _number(answer: object) -> int | Unknown:
+    if isinstance(answer, Unknown):
+        return answer
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return answer
+    return Unknown(f"not a number: {str(answer)[:40]!r}")
+
+
+def _errno(answer: object) -> int | Unknown:
+    code = _number(answer)
+    known = isinstance(code, Unknown) or 0 <= code < MOST_ERRNO
+    return code if known else Unknown(f"not an errno: {code}")
+
+
+def _own_pid_namespace(machine: object) -> bool | Unknown:
+    link = _text_of(machine, "pid_namespace")
+    return link if isinstance(link, Unknown) else link != INITIAL_PID_NAMESPACE
+
+
+def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
+    """``ID`` and ``VERSION_ID``."""
+    content: str | Unknown = Unknown("no os-release", absent=True)
+    for path in _OS_RELEASE:
+        content = root.text(path)
+        if not isinstance(content, Unknown):
+            break
+    if isinstance(content, Unknown):
+        return content, content
+    rows = dict(line.partition("=")[::2] for line in content.splitlines())
+    name, version = (rows.get(key, "").strip().strip("\"'") for key in ("ID", "VERSION_ID"))
+    missing = Unknown("os-release: says nothing of it")
+    return name or missing, version or missing
+
+
+def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
+    """The surest sign first: what names Kubernetes is also a container of some runtime."""
+    in_cluster = isinstance(machine, dict) and machine.get("kubernetes") is True
+    secrets = "/var/run/secrets/kubernetes.io"
+    if in_cluster:
+        return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
+    if not isinstance(root.mode(secrets), Unknown):
+        return Container("kubernetes", secrets)
+    for path, kind in (("/run/.containerenv", "podman"), ("/.dockerenv", "docker")):
+        if not isinstance(root.mode(path), Unknown):
+            return Container(kind, path)
+    for word, source in (
+        (_text_of(machine, "container"), "environment: container"),
+        (root.word("/run/systemd/container"), "/run/systemd/container"),
+    ):
+        if not isinstance(word, Unknown) and word:
+            return Container(word, source)
+    for line in _lines(root.text("/proc/1/cgroup")):
+        for trace, kind in _TRACES:
+            if trace in line.rpartition(":")[2]:
+                return Container(kind, f"/proc/1/cgroup: {line[:200]}")
+    for line in _lines(mounts):
+        fields = line.split()
+        if len(fields) > 4 and fields[4] == "/" and " - overlay " in line:
+            for trace, kind in _TRACES:
+                if trace in line:
+                    return Container(kind, f"{MOUNTS}: the root is an overlay of {kind}")
+            if _own_pid_namespace(machine) is False:
+                break  # a host that was booted from the network or a live image has one too
+            return Container("unnamed", f"{MOUNTS}: the root is an overlay")
+    return Container("none", "")
+
+
+def _lines(content: str | Unknown) -> list[str]:
+    return [] if isinstance(content, Unknown) else content.splitlines()
+
+
+def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
+    """2 where only the unified hierarchy is mounted; controllers of a hybrid are those of 1."""
+    if isinstance(mounts, Unknown):
+        return mounts
+    kinds = {line.partition(" - ")[2].partition(" ")[0] for line in mounts.splitlines()}
+    if "cgroup" in kinds:
+        return 1
+    return 2 if "cgroup2" in kinds else 0
+
+
+def _seccomp(root: Root) -> str | Unknown:
+    content = root.text(STATUS)
+    if isinstance(content, Unknown):
+        return content
+    for line in content.splitlines():
+        if line.startswith("Seccomp:"):
+            mode = line.partition(":")[2].strip()
+            return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))
+    return Unknown(f"{STATUS}: has no Seccomp")
+
+
+def _hypervisor(root: Root) -> str | Unknown:
+    """``sys_vendor product_name`` where the firmware is a known virtual machine's."""
+    vendor = root.word("/sys/class/dmi/id/sys_vendor")
+    if isinstance(vendor, Unknown):
+        return "" if vendor.absent else vendor
+    product = root.word("/sys/class/dmi/id/product_name")
+    words = vendor if isinstance(product, Unknown) else f"{vendor} {product}"
+    known = ("QEMU", "KVM", "VMware", "Xen", "Microsoft", "Amazon EC2", "Google", "Alibaba Cloud")
+    return words if any(name.lower() in words.lower() for name in known) else ""

@@ -1,0 +1,296 @@
+"""Checks of the kernel and of what the container lets through of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from errno import ENOMEM
+from typing import NamedTuple
+
+from checks.base.finding import (
+    Check,
+    CheckSet,
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    skip,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.units import GIB, KIB, MIB, format_page_size
+from checks.base.unknown import Unknown
+from checks.memlock.demand import through_peermem
+from checks.run.facts import Facts
+from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
+
+CHECKS = CheckSet()
+
+_URING = "io-uring.unavailable"
+
+
+@CHECKS.declare(
+    Check(
+        id=_URING,
+        asks="Can the SSD offload have the io_uring that it was told to use?",
+        consequence=Consequence.DEGRADED,
+        why=(
+            "With MOONCAKE_OFFLOAD_USE_URING Mooncake makes a ring for each I/O thread at its "
+            "first access. Where that is refused it logs "
+            '"[SharedUringRing] io_uring_queue_init failed: Operation not permitted" (or "Function '
+            'not implemented") and starts; every read from the SSD then fails, so what was '
+            "offloaded is never found again. The default seccomp profiles of Docker (since 25) "
+            "and containerd (since 2.0) refuse io_uring, kernel.io_uring_disabled does so for the "
+            "whole host, and some kernels are built without it. Where kernels hold the ring itself "
+            'against RLIMIT_MEMLOCK (seen on 6.18), a limit of 0 refuses it with "Cannot allocate '
+            'memory".'
+        ),
+        outcomes=(
+            (Status.PASS, "a ring could be made here"),
+            (Status.FAIL, "a ring was refused, and the launch uses io_uring"),
+            (Status.UNKNOWN, "it could not be tried"),
+            (Status.SKIP, "no launch, or none of its processes uses io_uring"),
+        ),
+        remedy="Take MOONCAKE_OFFLOAD_USE_URING out of the launch, or allow io_uring: a seccomp "
+        "profile that has it, kernel.io_uring_disabled=0, a memlock limit above 0.",
+        source="Mooncake uring_file.cpp; moby #46762; containerd #9320; kernel "
+        "Documentation/admin-guide/sysctl/kernel.rst",
+        topics=("system",),
+    )
+)
+def io_uring(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    if needs is None:
+        yield skip(_URING)
+        return
+    users = [process for process in needs.processes if process.uses_uring]
+    if not users:
+        text = "no process of the launch uses io_uring"
+        yield Finding(_URING, Status.SKIP, "host", text=text)
+        return
+    yield from fold(_judge_uring(facts.system, process) for process in users)
+
+
+def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
+    errno = system.uring_errno
+    found = Finding(_URING, Status.PASS, process.name, "a ring can be made", "io_uring")
+    contained = process.container is not None and system.container.kind == "none"
+    if contained and process.container is not None and not process.container.privileged:
+        options = process.container.security_options
+        if "seccomp=unconfined" not in options and "seccomp:unconfined" not in options:
+            text = "this is not the launch's container, and its seccomp profile decides"
+            if not errno_refuses(errno):
+                return found._replace(status=Status.UNKNOWN, have="", text=text)
+    if errno is None:
+        return found._replace(status=Status.UNKNOWN, have="", text="it was not tried")
+    if isinstance(errno, Unknown):
+        return found._replace(status=Status.UNKNOWN, have="", text=errno.reason)
+    evidence = [Evidence("io_uring_setup(1)", os.strerror(errno) if errno else "a ring")]
+    if isinstance(system.uring_disabled, int):
+        evidence.append(Evidence(URING_DISABLED, str(system.uring_disabled)))
+    found = found._replace(evidence=tuple(evidence))
+    if not errno:
+        return found
+    return found._replace(
+        status=Status.FAIL,
+        have=f"refused: {os.strerror(errno)}",
+        text="it starts, and every read of what was offloaded to the SSD fails",
+        advice=f"{_refuser(system, errno)}; or take MOONCAKE_OFFLOAD_USE_URING out of the launch.",
+        settings=_allow(system, errno, process),
+    )
+
+
+def errno_refuses(errno: int | Unknown | None) -> bool:
+    """Whether a ring was tried and refused."""
+    return isinstance(errno, int) and errno != 0
+
+
+def _refuser(system: SystemFacts, refused_with: int) -> str:
+    if refused_with == ENOMEM:
+        return "Lift RLIMIT_MEMLOCK, which this kernel holds a ring against"
+    if isinstance(system.uring_disabled, int) and system.uring_disabled:
+        return "Set kernel.io_uring_disabled to 0"
+    if system.seccomp == "filter":
+        return "Allow io_uring in the container's seccomp profile"
+    return "The kernel has no io_uring"
+
+
+def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tuple[Setting, ...]:
+    if refused_with == ENOMEM:
+        return (Setting(Kind.ULIMIT, "memlock", "unlimited"),)
+    if isinstance(system.uring_disabled, int) and system.uring_disabled:
+        now = str(system.uring_disabled)
+        return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", now),)
+    if system.seccomp == "filter":
+        return (Setting(Kind.SECURITY, "seccomp", "unconfined"),)
+    now = process.environment.get("MOONCAKE_OFFLOAD_USE_URING", "")
+    return (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_USE_URING", "", now),)
+
+
+_PAGE = "system.page-size"
+# HugeTLB sizes of arm64 by base page: kernel Documentation/arch/arm64/hugetlbpage.rst.
+ARM64_SIZES_BYTES = {
+    4 * KIB: (64 * KIB, 2 * MIB, 32 * MIB, GIB),
+    16 * KIB: (2 * MIB, 32 * MIB, GIB),
+    64 * KIB: (2 * MIB, 512 * MIB, 16 * GIB),
+}
+# What Mooncake asks for without MC_STORE_HUGEPAGE_SIZE, and the base page of all its arithmetic.
+_USUAL_PAGE_BYTES = 4 * KIB
+
+
+@CHECKS.declare(
+    Check(
+        id=_PAGE,
+        asks="Does this kernel have the page sizes that the launch asks for?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "An arm64 kernel with 64 KiB base pages (common on GB200 and GB300) has other huge "
+            "pages than one with 4 KiB: 2 MiB, 512 MiB and 16 GiB, no 1 GiB, and its default is "
+            '512 MiB. MC_STORE_HUGEPAGE_SIZE=1GB then ends in "mmap failed" or "Failed to map '
+            'shared memory: Invalid argument". Mooncake knows 512 MiB from 0.3.14 on and takes '
+            "2 MiB pages for it before, with a warning only."
+        ),
+        outcomes=(
+            (Status.PASS, "4 KiB base pages, or no huge page asked for that does not exist"),
+            (Status.WARN, "larger base pages: what Mooncake takes is rounded up to them"),
+            (Status.FAIL, "a huge page size is asked for that this kernel cannot have"),
+            (Status.UNKNOWN, "the base page size or the architecture could not be told"),
+        ),
+        remedy="Set MC_STORE_HUGEPAGE_SIZE to a size that the kernel has.",
+        source="kernel Documentation/arch/arm64/hugetlbpage.rst; Mooncake #3789",
+        topics=("system",),
+    )
+)
+def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    system = facts.system
+    size = system.page_bytes
+    if isinstance(size, Unknown):
+        yield Finding(_PAGE, Status.UNKNOWN, "host", text=size.reason)
+        return
+    evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
+    have = f"{format_page_size(size)} base pages"
+    found = Finding(_PAGE, Status.PASS, "host", have, evidence=evidence)
+    asked = _asked_sizes(needs)
+    if system.architecture == "aarch64":
+        sizes = ARM64_SIZES_BYTES.get(size, ())
+        missing = [wanted for wanted in asked if wanted not in sizes]
+        if missing:
+            listed = ", ".join(format_page_size(wanted) for wanted in sizes)
+            wanted = " and ".join(format_page_size(wanted) for wanted in missing)
+            yield found._replace(
+                status=Status.FAIL,
+                have=f"{have}, huge pages of {listed}",
+                need=f"huge pages of {wanted}",
+                text="mapping them fails with Invalid argument, so the server does not start",
+                advice="Set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has.",
+                settings=(
+                    Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", _spelled(missing)),
+                ),
+            )
+            return
+    elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
+        yield found._replace(status=Status.UNKNOWN, text=system.architecture.reason)
+        return
+    if size != _USUAL_PAGE_BYTES:
+        text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
+        yield found._replace(status=Status.WARN, text=text)
+        return
+    yield found
+
+
+def _asked_sizes(needs: LaunchNeeds | None) -> list[int]:
+    """The huge page sizes that the launch maps, arena and fallbacks included."""
+    usages = () if needs is None or isinstance(needs.usages, Unknown) else needs.usages
+    return sorted(
+        {
+            spot.page_size_bytes
+            for usage in usages
+            for pages in (usage.mapped, usage.dropped)
+            for spot, count in pages.items()
+            if count
+        }
+    )
+
+
+def _spelled(sizes: list[int]) -> str:
+    """As MC_STORE_HUGEPAGE_SIZE spells it."""
+    return format_page_size(sizes[-1]).replace("iB", "B").replace(" ", "")
+
+
+_KERNEL = "system.kernel-old"
+
+
+class _Wants(NamedTuple):
+    """A kernel that something of a launch needs: ``what`` it has since then, ``without`` it."""
+
+    kernel: tuple[int, int]
+    what: str
+    without: str
+
+
+_HUGE_MEMFD = _Wants((4, 14), "memfd_create with huge pages", "L2 pools cannot be mapped")
+_URING_KERNEL = _Wants((5, 1), "io_uring", "reads from the SSD fail")
+_DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
+
+
+@CHECKS.declare(
+    Check(
+        id=_KERNEL,
+        asks="Is the kernel new enough for what the launch uses?",
+        consequence=Consequence.WILL_NOT_START,
+        why=(
+            "Some ways of Mooncake are system calls that old kernels refuse: huge pages behind a "
+            "memfd (4.14: L2 pools with MC_STORE_USE_HUGEPAGE), io_uring (5.1: SSD offload with "
+            "MOONCAKE_OFFLOAD_USE_URING), registering GPU memory as dma-buf (5.12: "
+            "WITH_NVIDIA_PEERMEM=0). A distribution's kernel may have them back-ported, so an "
+            "older number alone is a warning; what is tried elsewhere decides."
+        ),
+        outcomes=(
+            (Status.PASS, "the kernel is new enough for all of them"),
+            (Status.WARN, "its number is older than what first had one of them"),
+            (Status.UNKNOWN, "the release could not be read"),
+            (Status.SKIP, "no launch was given"),
+        ),
+        remedy="Use a newer kernel, or leave out what needs it.",
+        source="memfd_create(2); io_uring_setup(2); kernel drivers/infiniband/core/umem_dmabuf.c",
+        topics=("system",),
+    )
+)
+def kernel_old(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    if needs is None:
+        yield skip(_KERNEL)
+        return
+    system = facts.system
+    kernel = system.kernel
+    if isinstance(kernel, Unknown):
+        yield Finding(_KERNEL, Status.UNKNOWN, "host", text=kernel.reason)
+        return
+    wants = sorted(set(_wants(needs)))
+    have = f"Linux {system.kernel_release}"
+    evidence = (Evidence(KERNEL_RELEASE, str(system.kernel_release)),)
+    missing = [want for want in wants if kernel < want.kernel]
+    found = Finding(_KERNEL, Status.PASS, "host", have, evidence=evidence)
+    if wants:
+        major, minor = wants[-1].kernel
+        found = found._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
+    if missing:
+        text = "; ".join(f"without {want.what}, {want.without}" for want in missing)
+        found = found._replace(
+            status=Status.WARN,
+            text=text,
+            advice="Use a newer kernel, unless this one has it back-ported.",
+        )
+    yield found
+
+
+def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
+    for process in needs.processes:
+        if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:
+            yield _HUGE_MEMFD
+        if process.uses_uring:
+            yield _URING_KERNEL
+        gpu = process.gpu_registered_bytes
+        takes_gpu = isinstance(gpu, Unknown) or gpu > 0
+        if process.rdma is not None and takes_gpu and not through_peermem(process.environment):
+            yield _DMA_BUF

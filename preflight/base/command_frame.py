@@ -1,0 +1,96 @@
+"""What both commands share: their exit codes beside the verdict, and every way out of them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+
+import click
+
+from preflight.base.output import OutputError, discard_output, open_streams, say
+
+EXIT_USAGE = 64  # EX_USAGE
+EXIT_DEFECT = 70  # EX_SOFTWARE
+EXIT_INTERRUPTED = 130
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+# Told the exit code and why there is no answer; returns the exit code of the process.
+Refuse = Callable[[int, str], int]
+
+
+def run_command(command: click.Command, name: str, arguments: Sequence[str], refuse: Refuse) -> int:
+    """Run ``command``; returns its exit code. No way out of it is a traceback.
+
+    ``refuse`` is called where there is no answer, after standard error was told why.
+    """
+    open_streams()
+
+    def refused(exit_code: int, message: str) -> int:
+        try:
+            return refuse(exit_code, message)
+        except OutputError:  # from here on what is printed is discarded
+            return refuse(exit_code, message)
+
+    try:
+        return int(command.main(list(arguments), name, standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        say(error.format_message(), err=True)
+        return refused(EXIT_USAGE, "no subcommand was given")
+    except click.ClickException as error:
+        say(f"{name}: {error.format_message()}", err=True)
+        if isinstance(error, click.UsageError):
+            path = name if error.ctx is None else error.ctx.command_path
+            if isinstance(error, click.NoSuchOption) and _takes_a_launch(error.ctx):
+                say(f"A launch's own options stand behind --: {path} -- COMMAND ...", err=True)
+            say(f"Try '{path} --help'.", err=True)
+        return refused(EXIT_USAGE, error.format_message())
+    except OutputError as error:
+        say(f"{name}: {error}", err=True)
+        return refused(EXIT_USAGE, str(error))
+    except (click.Abort, KeyboardInterrupt):
+        say(f"{name}: interrupted", err=True)
+        return refused(EXIT_INTERRUPTED, "interrupted")
+    except MemoryError:
+        message = "this program itself finds no memory (ulimit -v, or the memory cgroup)"
+        say(f"{name}: {message}", err=True)
+        return refused(EXIT_DEFECT, message)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and _of_others(error):
+            message = _missing(error)
+            say(f"{name}: {message}", err=True)
+            return refused(EXIT_USAGE, message)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            message = f"{error.filename or 'standard output'}: {error.strerror}"
+            discard_output()
+            say(f"{name}: {message}", err=True)
+            return refused(EXIT_USAGE, message)
+        message = f"a defect of {name}, please report it: {type(error).__name__}: {error}"
+        say(f"{name}: {message}", err=True)
+        return refused(EXIT_DEFECT, message)
+
+
+def _of_others(error: ModuleNotFoundError) -> bool:
+    return bool(error.name) and (error.name or "").partition(".")[0] not in ("checks", "preflight")
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """Of a dependency that this was installed without (``pip install --no-deps``)."""
+    import sys
+
+    module = (error.name or "").partition(".")[0]
+    wheel = {"yaml": "PyYAML", "pynvml": "nvidia-ml-py"}.get(module, module)
+    return f"{wheel} is not installed for {sys.executable}: {sys.executable} -m pip install {wheel}"
+
+
+def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The words before ``--``: those behind it are the launch's."""
+    words = tuple(arguments)
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _takes_a_launch(context: click.Context | None) -> bool:
+    return context is not None and any(
+        isinstance(parameter, click.Argument) and parameter.name == "launch"
+        for parameter in context.command.params
+    )

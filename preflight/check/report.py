@@ -1,0 +1,174 @@
+"""A check's answer as data: rows in the order in which they are shown, counts, and the verdict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from checks.base.finding import Consequence, Evidence, Finding, Status
+from checks.base.needs import LaunchNeeds
+
+# A folded row names so many subjects that have no number to count by.
+MOST_NAMES = 4
+
+_JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
+_ORDER = list(Status)
+EXIT_CODES = {Status.PASS: 0, Status.WARN: 1, Status.FAIL: 2, Status.UNKNOWN: 3}
+
+
+class Row(NamedTuple):
+    """One finding, or several alike: ``finding`` is the first, its subject names them all.
+
+    ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
+    commands: what mends it on this host, one a line; those that start with # are for people.
+    """
+
+    finding: Finding
+    subjects: tuple[str, ...]
+    ignored: str | None
+    consequence: Consequence | None
+    commands: tuple[str, ...]
+
+
+class Report(NamedTuple):
+    """rows: the worst first. counts: findings by status, before folding; ignored ones apart.
+
+    reason: why the verdict is what it is, where the rows do not say so.
+    """
+
+    verdict: Status
+    reason: str
+    rows: tuple[Row, ...]
+    counts: Mapping[str, int]
+    needs: LaunchNeeds | None
+    root: str
+    unused_waivers: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def of(self, *statuses: Status) -> tuple[Row, ...]:
+        """Rows that count, of these statuses."""
+        return tuple(
+            row for row in self.rows if row.ignored is None and row.finding.status in statuses
+        )
+
+    @property
+    def waived(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.ignored is not None)
+
+
+class Findings(NamedTuple):
+    """What there is to report on. consequences: by id. commands: of a finding, on this host."""
+
+    findings: Sequence[Finding]
+    consequences: Mapping[str, Consequence]
+    commands: Callable[[Finding], tuple[str, ...]]
+
+
+def report(
+    found: Findings, waivers: Mapping[str, str], needs: LaunchNeeds | None, root: str
+) -> Report:
+    """Fold, order and judge. A finding that is not a pass and has a waiver counts nowhere."""
+    counting: list[Finding] = []
+    waived: list[Finding] = []
+    for finding in found.findings:
+        wanting = finding.status in (Status.FAIL, Status.UNKNOWN, Status.WARN)
+        (waived if wanting and finding.check in waivers else counting).append(finding)
+    verdict, reason = _verdict(counting)
+    rows = [_row(group, found, None) for group in _alike(counting)]
+    rows += [_row(group, found, waivers[group[0].check]) for group in _alike(waived)]
+    counts = {
+        status.value: sum(finding.status is status for finding in counting) for status in Status
+    }
+    used = {finding.check for finding in waived}
+    return Report(
+        verdict,
+        reason,
+        tuple(sorted(rows, key=_place)),
+        {**counts, "ignored": len(waived)},
+        needs,
+        root,
+        tuple(check for check in waivers if check not in used),
+    )
+
+
+def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
+    """The worst of what was judged; nothing judged is nothing known, never a pass."""
+    for status in _JUDGED:
+        if any(finding.status is status for finding in findings):
+            return status, ""
+    return Status.UNKNOWN, "nothing was judged: every check was skipped or ignored"
+
+
+def _place(row: Row) -> tuple[int, int]:
+    """Waived rows stand with the warnings, after them; within a status the checks' own order."""
+    status = row.finding.status if row.ignored is None else Status.WARN
+    return _ORDER.index(status), row.ignored is not None
+
+
+def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
+    first = group[0]
+    subjects = tuple(dict.fromkeys(finding.subject for finding in group))
+    subject = fold(subjects)
+    shown = first._replace(
+        subject=subject,
+        text=_about(first.text, first.subject, subject),
+        evidence=_evidence(group),
+    )
+    commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
+    consequence = first.consequence or found.consequences.get(first.check)
+    return Row(shown, subjects, ignored, consequence, commands)
+
+
+def _evidence(group: Iterable[Finding]) -> tuple[Evidence, ...]:
+    return tuple(dict.fromkeys(seen for finding in group for seen in finding.evidence))
+
+
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings that differ in nothing but what they are about, and where that was seen."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        text = _about(finding.text, finding.subject, "")
+        key = finding._replace(subject="", text=text, evidence=())
+        groups.setdefault(key, []).append(finding)
+    return list(groups.values())
+
+
+def _about(text: str, subject: str, other: str) -> str:
+    """``text`` with ``other`` in place of the subject that it names."""
+    if not subject or subject == other or subject not in text:
+        return text
+    return re.sub(rf"(?<!\w){re.escape(subject)}(?!\w)", lambda _: other, text)
+
+
+def fold(subjects: Sequence[str]) -> str:
+    """Several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first few by name."""
+    if len(subjects) == 1:
+        return subjects[0]
+    split = [re.split(r"(\d+)", subject) for subject in subjects]
+    if len({tuple(parts[::2]) for parts in split}) == 1:
+        varying = [
+            at for at in range(1, len(split[0]), 2) if len({parts[at] for parts in split}) > 1
+        ]
+        written = {parts[at] for parts in split for at in varying}
+        if len(varying) == 1 and all(digits == str(int(digits)) for digits in written):
+            at = varying[0]
+            ranges = _ranges(sorted({int(parts[at]) for parts in split}))
+            return "".join([*split[0][:at], ranges, *split[0][at + 1 :]])
+    if len(subjects) <= MOST_NAMES:
+        return ", ".join(subjects)
+    return f"{', '.join(subjects[:MOST_NAMES])} and {len(subjects) - MOST_NAMES} more"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``0-3,8``: ascending numbers as the kernel lists them."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

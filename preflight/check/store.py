@@ -1,0 +1,78 @@
+"""What the store of a launch will hold, as far as it can hurt: the keys that its master keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.finding import Check, Consequence, Finding, Status
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.processes.processes import LaunchProcess
+from preflight.sglang.pools import ServerMemory
+from preflight.sizing.source_sizing import SourceSizing
+
+# Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
+MOST_KEYS = 10_000_000
+
+KEYS = Check(
+    "store.keys",
+    "Does the master stay below ten million keys when the store is full?",
+    Consequence.DIES_LATER,
+    "Every page of the KV cache is an object of its own for each rank, two of them (K and V) "
+    "unless the model keeps one latent row, and the master keeps all their names in memory. With "
+    "small pages in a large store that is tens of millions: the master grows until the kernel "
+    "kills it, days after the start, and the cache is gone for everybody.",
+    (
+        (Status.PASS, "ten million keys or fewer fill the segments of this launch"),
+        (Status.WARN, "more"),
+        (Status.UNKNOWN, "the size of a page or of the segments is not known"),
+        (Status.SKIP, "no server of the launch stores pages in segments of this launch"),
+    ),
+    "a larger --page-size: the number of keys goes down by as much",
+    "SGLang mooncake_store.py (keys of a page); Mooncake #3452, #1195",
+    (),
+)
+
+
+def key_findings(sizing: SourceSizing) -> Iterator[Finding]:
+    """One finding for each server with a store."""
+    memory = dict(sizing.inputs.memory)
+    servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
+    segments = _segments_bytes(sizing)
+    for process in servers:
+        yield _keys(process, memory.get(str(process.command.origin)), segments)
+    if not servers:
+        yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
+
+
+def _segments_bytes(sizing: SourceSizing) -> int | None:
+    """What all clients of this host contribute; None where that is not known."""
+    shown = sizing.shown
+    if shown is None:
+        return None
+    members = shown.inputs.launch.processes
+    return sum(client.segment_bytes for member in members for client in member.clients)
+
+
+def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | None) -> Finding:
+    server = process.server
+    subject = str(process.command.origin)
+    page = server.value("page_size") if server is not None else None
+    pool = next((pool for pool in memory.pools if pool.tokens), None) if memory else None
+    if isinstance(page, Unknown) or pool is None or segments is None:
+        why = memory.why if memory is not None else "the launch's sizes are not known"
+        reason = page.reason if isinstance(page, Unknown) else why
+        return Finding(KEYS.id, Status.UNKNOWN, subject, text=reason)
+    if not segments:
+        text = "this host contributes no segment: its clients are elsewhere"
+        return Finding(KEYS.id, Status.SKIP, subject, text=text)
+    object_bytes = pool.bytes // pool.tokens * max(1, page or 1) // pool.page_objects
+    keys = segments // max(1, object_bytes)
+    have, need = f"{keys:,} keys", f"at most {MOST_KEYS:,}"
+    formula = f"{format_bytes(segments)} of segments / {format_bytes(object_bytes)} an object"
+    if keys <= MOST_KEYS:
+        return Finding(KEYS.id, Status.PASS, subject, have, need, formula)
+    text = "the master holds them all in memory when the store is full"
+    return Finding(
+        KEYS.id, Status.WARN, subject, have, need, formula, text, advice="use a larger --page-size"
+    )

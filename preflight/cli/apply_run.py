@@ -1,0 +1,215 @@
+"""Runs ``mooncake-preflight apply``: shows, asks, changes, reads back; and takes it back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from checks.base.finding import Kind, Setting
+from checks.base.root import Root
+from preflight.base.output import say
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import LaunchWords
+from preflight.settings.apply import adopt, carry_out
+from preflight.settings.apply_journal import Journal, JournalError, state_folder
+from preflight.settings.apply_steps import Step, Steps, difference, steps_of
+from preflight.settings.apply_write import Writer
+from preflight.settings.host import plan_of
+from preflight.settings.records import Plan
+from preflight.settings.remedies import Context, commands
+from preflight.settings.undo import undo
+
+NAME = "mooncake-preflight apply"
+EXIT_LEFT = 1
+EXIT_FAILED = 2
+EXIT_UNKNOWN = 3
+EXIT_NOT_PERMITTED = 77  # EX_NOPERM
+
+
+class ApplyRequest(NamedTuple):
+    """What the command line asks for."""
+
+    launch: LaunchWords
+    root: str
+    timeout_seconds: float
+    dry_run: bool
+    yes: bool
+    persist: bool
+    force: bool
+    undo: bool
+
+
+class Machine(NamedTuple):
+    """Where it is done: this machine, or in a test a folder laid out like one."""
+
+    root: Root
+    writer: Writer
+    state: str
+
+
+def this_machine() -> Machine:
+    return Machine(Root(), Writer(), state_folder(os.environ, os.geteuid() == 0))
+
+
+def run_apply(request: ApplyRequest) -> int:
+    """Returns the exit code. Raises UsageError."""
+    if request.root.rstrip("/"):
+        raise UsageError(
+            f"--root {request.root}: apply changes this machine alone; plan --root shows what "
+            "another needs"
+        )
+    if request.force and not request.persist:
+        raise UsageError("--force is about files, which --persist writes")
+    if request.undo:
+        return run_undo(request, this_machine())
+    plan = plan_of(request.launch, "/", request.timeout_seconds)
+    return apply_plan(request, plan, this_machine())
+
+
+def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
+    """Bring the machine to ``plan``."""
+    unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
+    if unknown:
+        return _refused([gap.reason for gap in unknown], EXIT_UNKNOWN)
+    if request.persist and plan.context.container:
+        raise UsageError(
+            f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
+            "its host: run apply there, or see plan --format"
+        )
+    try:
+        steps = steps_of(plan, machine.root, machine.writer, request.persist, request.force)
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}: nothing was changed") from None
+    if steps.refused:
+        raise UsageError(
+            f"--persist: {', '.join(steps.refused)} was not written by mooncake-preflight: move it "
+            "away, or replace it with --force (apply --undo puts it back)"
+        )
+    _show(steps, plan, request.persist)
+    if not steps.steps:
+        say("nothing to change")
+        return 0
+    grows = any(step.pool for step in steps.steps)
+    if plan.impossible and grows:
+        return _refused(plan.impossible, EXIT_FAILED)
+    # Pages that nobody counted the rest of the host against press it out: the others wait too.
+    if plan.undecided and grows:
+        return _refused(plan.undecided, EXIT_UNKNOWN)
+    lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
+    if lost:
+        return _refused((f"{', '.join(lost)} cannot be read",), EXIT_UNKNOWN)
+    if request.dry_run:
+        say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)")
+        return 0
+    forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
+    if forbidden:
+        return _not_permitted(forbidden, request, plan.context)
+    if not _wanted(request, f"Make {_count(steps.steps)}?"):
+        say("nothing was changed", err=True)
+        return EXIT_LEFT
+    return _carry_out(steps.steps, machine)
+
+
+def _refused(reasons: Iterable[str], exit_code: int) -> int:
+    for reason in reasons:
+        say(f"{NAME}: {reason}: nothing was changed", err=True)
+    return exit_code
+
+
+def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
+    try:
+        with Journal(machine.state) as journal:
+            for line in adopt(journal, machine.root):
+                say(f"{NAME}: {line}", err=True)
+            outcome = carry_out(steps, journal, machine.writer, machine.root)
+    except JournalError as error:
+        say(f"{NAME}: {error}: nothing was changed", err=True)
+        return EXIT_NOT_PERMITTED
+    for line in outcome.lines:
+        say(line)
+    if not outcome.failure:
+        say("done; apply --undo puts it back")
+        return 0
+    say(f"{NAME}: {outcome.failure}", err=True)
+    for undone in outcome.undone:
+        say(f"{NAME}: taken back: {undone.text}", err=True)
+    if not all(undone.whole for undone in outcome.undone):
+        say(f"{NAME}: not all of it could be taken back: see above", err=True)
+    return EXIT_FAILED
+
+
+def run_undo(request: ApplyRequest, machine: Machine) -> int:
+    """Put back what the journal has."""
+    if request.launch.words or request.persist:
+        raise UsageError("--undo takes back what was done, whatever the launch: give it alone")
+    try:
+        with Journal(machine.state) as journal:
+            entries = list(journal.entries)
+            if not entries:
+                say("nothing to undo")
+                return 0
+            if request.dry_run or not request.yes:  # else what is done is said soon enough
+                for entry in reversed(entries):
+                    was = "not there" if entry.before is None else "as it was"
+                    shown = entry.before or "nothing" if entry.kind == "value" else was
+                    say(f"{entry.path}: to be put back to {shown}")
+            if request.dry_run:
+                say("nothing was changed (--dry-run)")
+                return 0
+            if not _wanted(request, f"Undo {_count(entries)}?"):
+                say("nothing was changed", err=True)
+                return EXIT_LEFT
+            results = undo(journal, machine.root, machine.writer)
+    except JournalError as error:
+        say(f"{NAME}: {error}", err=True)
+        return EXIT_NOT_PERMITTED
+    for result in results:
+        say(result.text)
+    return 0 if all(result.whole for result in results) else EXIT_LEFT
+
+
+def _wanted(request: ApplyRequest, question: str) -> bool:
+    """Raises UsageError where there is nobody to ask."""
+    if request.yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked here, standard input is no terminal: give --yes")
+    import click
+
+    return click.confirm(question, err=True)
+
+
+def _show(steps: Steps, plan: Plan, persist: bool) -> None:
+    if steps.steps:
+        say(difference(steps.steps))
+        say("")
+    if steps.left:
+        say("left for you:")
+        for setting, how in steps.left:
+            wanted = setting.wanted or "removed"
+            say(f"  {setting.name}: {setting.now or 'not set'} -> {wanted}: {how}")
+    passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
+    if passing and not persist:
+        names = ", ".join(dict.fromkeys(setting.name for setting in passing))
+        say(f"until the next boot: {names}; --persist makes it last")
+
+
+def _count(changes: Iterable[object]) -> str:
+    number = len(list(changes))
+    return f"{number} change" if number == 1 else f"{number} changes"
+
+
+def _not_permitted(forbidden: list[Step], request: ApplyRequest, context: Context) -> int:
+    """The same by hand, for who may."""
+    places = ", ".join(step.path for step in forbidden)
+    say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
+    values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
+    for line in commands(values, context):
+        say(line)
+    if any(step.kind != "value" for step in forbidden):
+        launch = " ".join(shlex.quote(word) for word in request.launch.words)
+        say(f"# as root: mooncake-preflight apply --persist {launch}".rstrip())
+    return EXIT_NOT_PERMITTED

@@ -1,0 +1,298 @@
+"""``mooncake-preflight probe registration``: what a device really takes, found by trying."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from checks.base.units import GIB, MIB, format_bytes, round_up
+from checks.base.unknown import Unknown
+from checks.limits.facts import IPC_LOCK_BIT
+from checks.memlock.demand import grant
+from checks.rdma.facts import Nic
+from checks.rdma.objects import PROTECTION_DOMAINS
+from checks.rdma.registration_measured import MEMORY_KEYS, OF_DEVICE
+from checks.run.facts import Facts
+from checks.run.reading import read_facts
+from preflight.base.output import say, say_json
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import LaunchWords, open_host, size_within
+from preflight.probes.answer import Answer
+from preflight.probes.child import Order, layout_of
+from preflight.probes.limits import CGROUP, MEMLOCK
+from preflight.probes.memory import lists_bytes, memory_available_bytes
+from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
+from preflight.probes.run import Measurement, ProbeError, measure
+from preflight.probes.users import users_of
+
+# Mooncake's local buffer, the least that a client registers.
+DEFAULT_REGION_BYTES = 16 * MIB
+LEAST_REGION_BYTES = MIB
+# Measured beyond the need, so that a launch may grow a little on the same result.
+_MORE_THAN_NEEDED = (5, 4)
+_PAGES = {"2m": 2 * MIB, "1g": GIB}
+
+
+class ProbeRequest(NamedTuple):
+    """What the command line asks for; sizes are None where not given."""
+
+    launch: LaunchWords
+    devices: tuple[str, ...]
+    page: str
+    region_bytes: int | None
+    up_to_bytes: int | None
+    spend_bytes: int
+    force: bool
+    save: bool
+    as_json: bool
+    timeout_seconds: float
+
+
+def run_probe(request: ProbeRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, KeyboardInterrupt."""
+    from preflight.probes.report import answer_object, answer_text
+
+    answer = probe(request)
+    if request.as_json:
+        say_json(answer_object(answer))
+    else:
+        say(answer_text(answer))
+    return answer.exit_code
+
+
+def probe(request: ProbeRequest) -> Answer:
+    """The answer as data."""
+    host = open_host("/")
+    sized = size_within(request.launch, host, request.timeout_seconds)
+    if isinstance(sized, Unknown):
+        raise UsageError(sized.reason)
+    needs = None if sized is None else sized.needs
+    facts = read_facts(
+        host.root, needs, request.timeout_seconds, topics=("system", "limits", "rdma")
+    )
+    rdma = facts.topic("rdma")
+    if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
+        reason = rdma.reason if isinstance(rdma, Unknown) else rdma.nics.reason
+        return Answer("unknown", reason)
+    nics = _chosen(request, facts, None if needs is None else launch_devices(facts, needs))
+    if isinstance(nics, Unknown):
+        return Answer("unknown", nics.reason)
+    names = tuple(nic.name for nic in nics)
+    if not names:
+        return Answer("unknown", "this host has no RDMA device (/sys/class/infiniband)")
+    need = None if needs is None else need_of(facts, needs, names)
+    order = _order(request, facts, nics, need)
+    base = Answer("", "", names, order, need=need)
+    busy = tuple(users_of(facts, nics))
+    if busy and not request.force:
+        reason = (
+            f"{'; '.join(one.text for one in busy)}: a device's ceiling is shared by all of its "
+            "users, so the result would be wrong and their next registration could fail "
+            "(--force measures beside them)"
+        )
+        return base._replace(status="refused", reason=reason, users=busy)
+    predicted = tuple(ceilings(facts, nics, order.region_bytes, order.page_bytes))
+    base = base._replace(predicted=predicted, users=busy)
+    progress = _Progress()
+    try:
+        measured = measure(order, progress.tell)
+    except ProbeError as error:
+        certain = error.met is not None and error.met.sure and isinstance(need, Need)
+        status = "too little" if certain else "unknown"
+        return base._replace(status=status, reason=str(error), met=error.met)
+    finally:
+        progress.end()
+    status, reason = judge(measured, need, request.spend_bytes, order)
+    answer = base._replace(status=status, reason=reason, measured=measured, met=measured.met)
+    return answer._replace(saved=_saved(request, nics, answer))
+
+
+def _chosen(
+    request: ProbeRequest, facts: Facts, launched: tuple[str, ...] | Unknown | None
+) -> tuple[Nic, ...] | Unknown:
+    """The devices to register with: the named ones, the launch's, or all. Raises UsageError."""
+    there = {nic.name: nic for nic in facts.rdma.present}
+    named = tuple(
+        dict.fromkeys(
+            name.strip() for text in request.devices for name in text.split(",") if name.strip()
+        )
+    )
+    missing = [name for name in named if name not in there]
+    if missing:
+        raise UsageError(
+            f"--device {missing[0]}: this host has no such RDMA device, but "
+            f"{', '.join(there) or 'none at all'}"
+        )
+    if named:
+        return tuple(there[name] for name in named)
+    if isinstance(launched, Unknown):
+        return Unknown(f"which devices the launch uses is not known: {launched.reason}")
+    if launched is not None:
+        if not launched:
+            return Unknown("the launch comes to no RDMA device here (see the checks of rdma)")
+        return tuple(there[name] for name in launched)
+    return tuple(there.values())
+
+
+def _order(
+    request: ProbeRequest, facts: Facts, nics: tuple[Nic, ...], need: Need | Unknown | None
+) -> Order:
+    """Raises UsageError for sizes that cannot be meant."""
+    page = _PAGES.get(request.page, os.sysconf("SC_PAGE_SIZE"))
+    known = need if isinstance(need, Need) and need.lengths else None
+    region = request.region_bytes
+    if region is None:
+        # A launch's smallest, where that is no finer than it is worth and small enough to count by.
+        region = known.lengths[0] if known else DEFAULT_REGION_BYTES
+        region = max(LEAST_REGION_BYTES, min(DEFAULT_REGION_BYTES, region))
+    if not region:
+        raise UsageError("--region 0: a region has at least one byte; write 16mb")
+    region = round_up(region, page)
+    longest = known.lengths[-1] if known else 1 << 62
+    up_to = request.up_to_bytes
+    if up_to is None:
+        if known:
+            up_to = known.nic_bytes * _MORE_THAN_NEEDED[0] // _MORE_THAN_NEEDED[1]
+        else:
+            up_to = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    up_to = round_up(max(up_to, region), region)
+    granted = grant(facts, None)
+    limit = granted.limit
+    order = Order(
+        tuple(nic.name for nic in nics),
+        tuple(_driver(nic) for nic in nics),
+        tuple(
+            0 if isinstance(nic.verbs.limits, Unknown) else nic.verbs.limits.max_mr for nic in nics
+        ),
+        any(nic.driver is None for nic in nics),
+        page,
+        region,
+        max(longest, region),
+        up_to,
+        request.spend_bytes,
+        None if isinstance(limit, Unknown) else limit.soft,
+        _lifted(facts),
+    )
+    _refuse_small_spend(order)
+    return order
+
+
+def _driver(nic: Nic) -> str:
+    for word in (nic.provider, nic.driver):
+        if isinstance(word, str):
+            return word
+    return ""
+
+
+def _lifted(facts: Facts) -> bool | None:
+    void = facts.limits.effective(IPC_LOCK_BIT)
+    return None if isinstance(void, Unknown) else void
+
+
+def _refuse_small_spend(order: Order) -> None:
+    """What holding one region takes must be allowed."""
+    layout = layout_of(order, order.longest_bytes)
+    least = layout.own_bytes + lists_bytes(
+        order.region_bytes * len(order.devices), order.page_bytes, order.soft
+    )
+    if layout.range_bytes < order.region_bytes or least > order.spend_bytes:
+        least = max(least, 16 * (order.region_bytes // order.page_bytes) * 8, 8 * order.page_bytes)
+        raise UsageError(
+            f"--spend {format_bytes(order.spend_bytes)} is too little to register one region of "
+            f"{format_bytes(order.region_bytes)} on {len(order.devices)} device"
+            f"{'s' if len(order.devices) > 1 else ''}: give at least "
+            f"--spend {-(-least // MIB)}mb"
+        )
+    available = memory_available_bytes()
+    if available is not None and order.spend_bytes > available // 2:
+        raise UsageError(
+            f"--spend {format_bytes(order.spend_bytes)} is more than half of the "
+            f"{format_bytes(available)} that this host has available"
+        )
+
+
+def judge(
+    measured: Measurement, need: Need | Unknown | None, spend_bytes: int, order: Order
+) -> tuple[str, str]:
+    """The status and the reason in a sentence, for a launch where one was given."""
+    held = f"{format_bytes(measured.held_bytes)} on each device"
+    if measured.met is not None:
+        what = held
+        if measured.met.kind in (CGROUP, MEMORY_KEYS):  # they count, whatever the size
+            what = f"{measured.held_regions} regions on each device"
+        told = f"{measured.met.kind} lets {what} be registered and no region more"
+    elif measured.stopped == "":
+        told = f"no limit was met up to {held}"
+    else:
+        told = f"no limit was met up to {held}, where {measured.stopped} ended it"
+        more = _spend_for(order)
+        if measured.stopped.startswith("--") and more > spend_bytes:
+            told += f" (--spend {-(-more // MIB)}mb reaches {format_bytes(order.up_to_bytes)})"
+    if need is None:
+        return ("measured" if not measured.stopped else "unknown"), told
+    if isinstance(need, Unknown):
+        return "unknown", f"{told}; what the launch registers is not known: {need.reason}"
+    kind = None if measured.met is None else measured.met.kind
+    # The limit of a process is held against one; what a device or a cgroup has, against all.
+    asked = need.process_bytes if kind == MEMLOCK else need.nic_bytes
+    if kind == CGROUP:
+        # The probe's own protection domain was one of what the cgroup let be made.
+        room = measured.held_regions + PROTECTION_DOMAINS
+        fits = need.nic_objects <= room
+        shown = f"{need.nic_objects} objects of at most {room} on a device"
+    elif kind in OF_DEVICE and measured.held_regions < need.nic_regions:
+        fits = need.nic_regions <= measured.held_regions
+        shown = f"{need.nic_regions} regions with a device"
+    else:
+        fits = asked <= measured.held_bytes
+        shown = f"{format_bytes(asked)} with each device"
+    if fits:
+        return "fits", f"{told}; the launch needs {shown}"
+    if measured.met is None:
+        return "unknown", f"{told}; the launch needs {shown}"
+    return "too little", f"{told}; the launch needs {shown}, so registering fails"
+
+
+def _spend_for(order: Order) -> int:
+    """What reaching ``up_to_bytes`` would take."""
+    layout = layout_of(order, order.longest_bytes)
+    everywhere = order.up_to_bytes * len(order.devices)
+    return layout.own_bytes + lists_bytes(everywhere, order.page_bytes, order.soft)
+
+
+def _saved(request: ProbeRequest, nics: tuple[Nic, ...], answer: Answer) -> tuple[str, ...]:
+    """The files that the result was kept in. One measured beside others is not a device's."""
+    if not request.save or answer.users or answer.measured is None:
+        return ()
+    if not answer.measured.held_bytes:
+        return ()
+    from preflight.probes.state import keep
+
+    assert answer.order is not None
+    try:
+        return tuple(keep(nics, answer.order.page_bytes, answer.measured))
+    except OSError as error:
+        say(f"mooncake-preflight probe: not saved: {error}", err=True)
+        return ()
+
+
+class _Progress:
+    """One line on standard error that is written over, on a terminal alone."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._width = 0
+
+    def tell(self, event: dict[str, Any]) -> None:
+        if not self._shown or event["event"] != "held":
+            return
+        text = f"held {format_bytes(event['held_bytes'])}, {event['tries']} registrations"
+        sys.stderr.write(f"\r{text:<{self._width}}")
+        sys.stderr.flush()
+        self._width = len(text)
+
+    def end(self) -> None:
+        if self._width:
+            sys.stderr.write(f"\r{'':<{self._width}}\r")
+            sys.stderr.flush()

@@ -1,0 +1,178 @@
+"""Runs ``mooncake-preflight rehearse``: the launch's allocations, for real, and taken back."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts
+from checks.run.reading import read_facts
+from preflight.base.output import say, say_json
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import Host, LaunchWords, Sized, open_host, size_within
+from preflight.rehearsal.answer import Answer, failed_step, judge
+from preflight.rehearsal.library import Library, find_library
+from preflight.rehearsal.memory import others
+from preflight.rehearsal.plan import make_plan
+from preflight.rehearsal.programs import RehearsalError
+from preflight.rehearsal.records import Plan
+from preflight.rehearsal.run import run
+from preflight.rehearsal.scaled_launch import scaled_launch
+from preflight.releases.mooncake import release
+from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.sizing import judge_inputs
+from preflight.sizing.source_sizing import SourceSizing
+
+# To read the launch and the host; a step has a limit of its own.
+READ_SECONDS = 30.0
+_MOST_COLUMNS = 100
+# What the checks of registration ask of a host.
+_TOPICS = ("system", "limits", "rdma")
+
+
+class RehearseRequest(NamedTuple):
+    """What the command line asks for."""
+
+    launch: LaunchWords
+    scale: int
+    python: str | None
+    timeout_seconds: float
+    as_json: bool
+    color: str
+
+
+def run_rehearse(request: RehearseRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, KeyboardInterrupt."""
+    answer = rehearse(request)
+    if request.as_json:
+        from preflight.rehearsal.to_json import answer_object
+
+        say_json(answer_object(answer))
+    else:
+        from preflight.rehearsal.to_text import answer_text
+
+        say(answer_text(answer, request.color))
+    return answer.exit_code
+
+
+def rehearse(request: RehearseRequest) -> Answer:
+    """The answer as data."""
+    if not request.launch.words:
+        raise UsageError("give the launch: a script, or a command after --")
+    library = find_library(request.python)
+    if isinstance(library, Unknown):
+        return Answer("unknown", library.reason)
+    try:
+        release(library.version)
+    except ValueError as error:
+        return Answer("unknown", f"{library.name}: {error}")
+    host = open_host("/")
+    words = request.launch._replace(mooncake_version=library.version)
+    sized = size_within(words, host, READ_SECONDS)
+    if isinstance(sized, Unknown):
+        return Answer("unknown", sized.reason)
+    assert sized is not None
+    prepared = prepare(sized, host, library, request.scale)
+    if isinstance(prepared, Unknown):
+        return Answer("unknown", prepared.reason)
+    return perform(prepared, request.timeout_seconds)
+
+
+class Prepared(NamedTuple):
+    """plan: what is to be done. needs, facts: of the launch that is run, for what checks say."""
+
+    plan: Plan
+    needs: LaunchNeeds | None = None
+    facts: Facts | None = None
+
+
+def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
+    """What is to be done, and what is predicted of it."""
+    written = sized.sizing
+    if isinstance(written.inputs.most, Unknown):
+        return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
+    if written.shown is None or not written.shown.inputs.launch.processes:
+        return Unknown("the launch maps no memory on this host: there is nothing to rehearse")
+    small = _scaled(written, host, scale)
+    needs = sized.needs if small is written else launch_needs(small)
+    facts = None
+    if needs.rdma_processes:
+        facts = read_facts(host.root, needs, READ_SECONDS, topics=_TOPICS)
+        rdma = facts.topic("rdma")
+        if isinstance(rdma, Unknown):
+            return Unknown(f"the RDMA devices cannot be read: {rdma.reason}")
+    plan = make_plan(written, small, needs, facts, library, scale)
+    return Prepared(plan, needs, facts)
+
+
+def _scaled(written: SourceSizing, host: Host, scale: int) -> SourceSizing:
+    """The launch that is run, judged as any launch is; where L2 has two bounds, the upper one."""
+    most = written.inputs.most
+    if isinstance(most, Unknown) or scale == 1:
+        return written
+    inputs = most._replace(launch=scaled_launch(most.launch, scale))
+    assert written.shown is not None
+    sizing = judge_inputs(inputs, written.shown.host, host.root)
+    both = written.inputs._replace(least=inputs, most=inputs)
+    return written._replace(inputs=both, least=sizing, most=sizing)
+
+
+def perform(prepared: Prepared, timeout_seconds: float) -> Answer:
+    """Run it and hold what was measured against what was predicted."""
+    root, plan = Root(), prepared.plan
+    warnings = others(root)
+    progress = _Progress()
+    try:
+        done = run(plan, root, timeout_seconds, progress.tell)
+    except (RehearsalError, OSError) as error:
+        return Answer("unknown", str(error), plan=plan)
+    finally:
+        progress.end()
+    checked = _checked(prepared) if failed_step(done) else ()
+    return judge(plan, done, warnings, checked)
+
+
+def _checked(prepared: Prepared) -> tuple[str, ...]:
+    """What the checks find of registering memory, as the host was before the rehearsal."""
+    if prepared.facts is None or prepared.needs is None:
+        return ()
+    from checks.base.finding import Status
+    from checks.rdma.fork_checks import FORK_SAFE
+    from checks.run.judging import every_check
+    from checks.run.judging import judge as judge_checks
+
+    chosen = [
+        (check, judges)
+        for check, judges in every_check()
+        if check.id.startswith(("memlock.", "rdma.")) and {*check.topics} <= {*_TOPICS}
+    ]
+    found = judge_checks(prepared.facts, prepared.needs, chosen)
+    # That check's arithmetic says at which step, and the plan has it.
+    told = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()
+    return tuple(
+        f"{one.check}: have {one.have}, need {one.need}: {one.text}"
+        for one in found
+        if one.status is Status.FAIL and one.check not in told
+    )
+
+
+class _Progress:
+    """One line on standard error that is written over, on a terminal alone."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._width = 0
+
+    def tell(self, what: str) -> None:
+        if self._shown:
+            sys.stderr.write(f"\r{what[:_MOST_COLUMNS]:<{self._width}}")
+            sys.stderr.flush()
+            self._width = len(what[:_MOST_COLUMNS])
+
+    def end(self) -> None:
+        if self._width:
+            sys.stderr.write(f"\r{'':<{self._width}}\r")
+            sys.stderr.flush()

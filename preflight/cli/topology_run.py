@@ -1,0 +1,113 @@
+"""Runs ``mooncake-preflight topology``: what sits where, and which NIC Mooncake takes for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.unknown import Unknown
+from checks.run.facts import TopicUnknownError
+from checks.run.judging import judge
+from checks.run.reading import read_facts
+from preflight.base.output import columns, painter, say, say_json
+from preflight.base.usage_error import UsageError
+from preflight.check.report import EXIT_CODES
+from preflight.inputs.host_source import LaunchWords, open_host, size_within
+from preflight.topology.build import topology_of
+from preflight.topology.notes import notes
+from preflight.topology.to_text import Answer, answer_text
+from preflight.topology.views import MooncakeView, engine_of_host, views_of
+
+TOPICS = ("gpus", "numa", "pci", "rdma", "software")
+# What others judge of the same: the module of each id.
+CHECKS = {
+    "topology.mooncake-view": "checks.placement.topology_checks",
+    "numa.gpu-nic-distance": "checks.placement.node_checks",
+    "numa.unknown-nic-node": "checks.placement.node_checks",
+    "rdma.device-missing": "checks.rdma.judge",
+    "rdma.no-device": "checks.rdma.judge",
+    "gpu.count": "checks.gpu.judge",
+}
+
+
+class TopologyRequest(NamedTuple):
+    """What the command line asks for."""
+
+    launch: LaunchWords
+    root: str
+    timeout_seconds: float
+    measure: bool
+    as_json: bool
+    ascii_only: bool
+    color: str
+
+
+def run_topology(request: TopologyRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError."""
+    answer = topology(request)
+    code = EXIT_CODES[answer.status]
+    if request.as_json:
+        from preflight.topology.to_json import answer_object
+
+        say_json(answer_object(answer, code))
+    else:
+        plain = request.ascii_only or not _draws_lines()
+        say(answer_text(answer, painter(request.color), columns(), plain), color=True)
+    return code
+
+
+def topology(request: TopologyRequest) -> Answer:
+    """The answer as data."""
+    host = open_host(request.root)
+    sized = size_within(request.launch, host, request.timeout_seconds)
+    if isinstance(sized, Unknown):
+        raise UsageError(sized.reason)
+    needs = None if sized is None else sized.needs
+    facts = read_facts(host.root, needs, request.timeout_seconds, TOPICS)
+    engine = engine_of_host(facts)
+    try:
+        drawn = topology_of(facts, needs)
+        views = views_of(facts, needs, engine, host.root if request.measure else None)
+        said = notes(facts, needs, drawn, views)
+    except TopicUnknownError as missing:
+        raise UsageError(f"{missing} (--timeout gives it longer)") from None
+    found = tuple(judge(facts, needs, _checks()))
+    source = "" if needs is None else needs.source
+    status = _status(found, views)
+    return Answer(host.name, source, drawn, engine, views, request.measure, found, said, status)
+
+
+def _checks() -> list[tuple[Check, Judge]]:
+    return [
+        pair
+        for id_, module in CHECKS.items()
+        for pair in import_module(module).CHECKS.checks
+        if pair[0].id == id_
+    ]
+
+
+def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
+    """The worst of the findings and of what was measured; nothing to judge is a pass."""
+    seen = {finding.status for finding in found}
+    if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
+        seen.add(Status.UNKNOWN)
+    # Why each is lost is for the checks of rdma to judge; here it is that none is left.
+    lost = any(view.devices.lost and view.devices.names == () for view in views)
+    if lost or any(view.differs for view in views):
+        seen.add(Status.WARN)
+    return next(
+        (status for status in (Status.FAIL, Status.UNKNOWN, Status.WARN) if status in seen),
+        Status.PASS,
+    )
+
+
+def _draws_lines() -> bool:
+    """Whether standard output can take the characters of the frames."""
+    try:
+        "─│┌┐└┘".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,106 @@
+"""What would let more fit, where it is no size: found by asking the same checks again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.units import GIB, format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.pools import Pool
+from preflight.check.launch import GATE
+from preflight.fit.judged_values import HostState, LaunchState, facts_with_pools
+from preflight.fit.launch_values import Values
+from preflight.fit.planned_root import released_root
+from preflight.fit.records import Answer, Goal
+from preflight.fit.solver import largest_sizes
+from preflight.sglang.host_pool_records import GIGABYTE
+
+_SWITCH = "MC_STORE_USE_HUGEPAGE"
+
+
+def hints(state: LaunchState, host: HostState, answer: Answer) -> tuple[str, ...]:
+    """Sentences, each with what would fit then; none where nothing more would."""
+    if answer.reason:
+        return ()
+    return (*_released(state, host, answer), *_regular(state, host, answer))
+
+
+def _regular(state: LaunchState, host: HostState, answer: Answer) -> Iterator[str]:
+    """SGLang's gate asks for the pool's size of available memory, whatever the pool lies on."""
+    gated = any(finding.check == GATE.id for bound in answer.bounds for finding in bound.findings)
+    gated = gated or any(finding.check == GATE.id for finding in answer.blocking)
+    reading = state.launch.reading
+    if answer.goal is not Goal.L2 or not gated:
+        return
+    if not any(_SWITCH in command.environment for command in reading.commands):
+        return
+    commands = tuple(
+        command._replace(environment={n: w for n, w in command.environment.items() if n != _SWITCH})
+        for command in reading.commands
+    )
+    launch = state.launch._replace(reading=reading._replace(commands=commands))
+    found = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
+    if found is not None and _more(found, answer):
+        yield (
+            f"without {_SWITCH}, {_said(found)} would pass: SGLang's own check asks for as much "
+            "available memory as the pools take, and the pages that they lie on are no longer part "
+            "of it"
+        )
+
+
+def _released(state: LaunchState, host: HostState, answer: Answer) -> Iterator[str]:
+    """Pages that are reserved, free, and more than the launch takes: a plan never lowers a pool."""
+    hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
+    if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
+        return
+    pools = [pool for pool in hugetlb.hugetlb.pools.values() if isinstance(pool, Pool)]
+    taken = _taken(answer)
+    spare = []
+    for pool in pools:
+        size = pool.page_size_bytes
+        spare.append((size, pool.free_pages - pool.reserved_pages - taken.get(size, 0)))
+    if sum(size * max(0, pages) for size, pages in spare) < GIB:
+        return
+    root = released_root(host.root, pools)
+    facts = facts_with_pools(root, answer.least.needs, host.facts)
+    found = largest_sizes(state, host._replace(root=root, facts=facts), answer.goal, answer.gates)
+    if found is not None and _more(found, answer):
+        names = " and ".join(
+            f"{pages} pages of {format_page_size(size)}" for size, pages in spare if pages > 0
+        )
+        yield (
+            f"{names} are reserved, free, and not taken by this launch; were the pools only as "
+            f"large as they have to be, {_said(found)} would pass (nothing here lowers a pool)"
+        )
+
+
+def _taken(answer: Answer) -> dict[int, int]:
+    """Pages of each size that the launch takes, with the sizes found or the least."""
+    judged = answer.fits or answer.least
+    pages: dict[int, int] = {}
+    if not isinstance(judged.needs.usages, Unknown):
+        for usage in judged.needs.usages:
+            for spot, count in usage.mapped.items():
+                pages[spot.page_size_bytes] = pages.get(spot.page_size_bytes, 0) + count
+    return pages
+
+
+def _more(found: Values, answer: Answer) -> bool:
+    """At least one step of either size more, and none less."""
+    if answer.fits is None:
+        return True
+    pairs = [
+        (found.l2_bytes or 0, answer.values.l2_bytes or 0),
+        (found.segment_bytes or 0, answer.values.segment_bytes or 0),
+    ]
+    return all(new >= old for new, old in pairs) and any(new > old for new, old in pairs)
+
+
+def _said(values: Values) -> str:
+    parts = []
+    if values.l2_bytes is not None:
+        parts.append(f"--hicache-size {values.l2_bytes // GIGABYTE}")
+    if values.segment_bytes is not None:
+        parts.append(f"a segment of {format_bytes(values.segment_bytes)}")
+    return " and ".join(parts)

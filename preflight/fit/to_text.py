@@ -1,0 +1,236 @@
+"""The answer of ``fit`` for a person: the sizes, what binds, what to set, and the edited launch."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+
+from checks.base.finding import Finding, Status
+from checks.base.units import format_bytes, format_page_size
+from preflight.fit.launch_edit import Advice, Edit
+from preflight.fit.launch_values import Knob
+from preflight.fit.not_described import is_not_described
+from preflight.fit.records import Answer, Bound, Fitted, Goal, Share
+from preflight.sglang.host_pool_records import GIGABYTE
+
+Paint = Callable[[str, str], str]
+_GOALS = {
+    Goal.L2: "the largest L2",
+    Goal.POOL: "the largest segment",
+    Goal.BALANCED: "as much L2 as segment, and the rest to L2",
+}
+_NAMES = {"l2": "L2 on each rank", "segment": "segment"}
+
+
+def fit_text(found: Fitted, paint: Paint, width: int) -> str:
+    """The whole answer, without a final newline."""
+    answer = found.answer
+    lines: list[str] = []
+    where = "this host" if found.host == "/" else found.host
+    what = f"{found.launch} on {where}, {_GOALS[answer.goal]}"
+    if answer.reason:
+        verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
+        lines += _wrapped(verdict, width)
+    elif answer.fits is None:
+        verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {_values(found)}"
+        lines += _wrapped(verdict, width)
+        for finding in answer.blocking:
+            lines += ["", *_finding(finding, width)]
+    else:
+        lines += _wrapped(f"{_verdict(answer, paint)}: {what}", width)
+        lines += ["", *_table(found)]
+        for bound in answer.bounds:
+            lines += ["", *_bound(bound, width)]
+        for share in answer.shares:
+            lines += ["", *_wrapped(_share(share), width)]
+    for hint in found.hints:
+        lines += ["", *_wrapped(f"more would fit: {hint}.", width)]
+    if answer.unknown:
+        what = "gates that could not be judged"
+        lines += ["", what if answer.reason else f"{what}, and may allow less"]
+        lines += _listed(answer.unknown, width)
+    if answer.beside:
+        lines += ["", "whatever the sizes, check says of this launch here"]
+        lines += _listed(answer.beside, width)
+    if found.assumptions:
+        lines += ["", "the host is described, so this is assumed of it"]
+        lines += [line for text in found.assumptions for line in _wrapped(text, width, "  ")]
+    lines += _host(found)
+    lines += _launch(found, width)
+    return "\n".join(lines)
+
+
+def _verdict(answer: Answer, paint: Paint) -> str:
+    """That the sizes fit is no good news of a launch that fails for something else."""
+    if any(finding.status is Status.FAIL for finding in answer.beside):
+        return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")
+    if answer.unknown:
+        return paint("UNKNOWN", "yellow")
+    if any(map(is_not_described, answer.beside)):
+        return paint("THE SIZES FIT, THE REST IS NOT DESCRIBED (see below)", "yellow")
+    return paint("FITS", "green")
+
+
+def _values(found: Fitted) -> str:
+    answer = found.answer
+    said = []
+    if answer.values.l2_bytes is not None:
+        said.append(f"--hicache-size {answer.values.l2_bytes // GIGABYTE}")
+    if answer.values.segment_bytes is not None:
+        said.append(f"a segment of {format_bytes(answer.values.segment_bytes)}")
+    return " and ".join(said)
+
+
+def _table(found: Fitted) -> list[str]:
+    from tabulate import tabulate
+
+    answer, rows = found.answer, []
+    sizes, values = answer.sizes, answer.values
+    rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
+    rows += _row(sizes.segment, values.segment_bytes, "", "")
+    if sizes.arena is not None:
+        old = ", ".join(dict.fromkeys(place.old for place in sizes.arena.places))
+        new = "as it is"
+        if values.arena_bytes is not None:
+            new = sizes.arena.spell(values.arena_bytes) if values.arena_bytes else "none"
+        rows.append((sizes.arena.name, old, new, "each process, what is used of it"))
+    assert answer.fits is not None
+    for target in answer.fits.pools:
+        now = target.now_pages or 0
+        pages = max(now, target.pages)
+        where = "" if target.node is None else f" on node {target.node}"
+        name = f"{format_page_size(target.page_bytes)} pages{where}"
+        rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
+    return [
+        line.rstrip()
+        for line in tabulate(
+            rows,
+            ("", "now", "fits", ""),
+            "simple",
+            disable_numparse=True,
+            colalign=("left", "right", "right", "left"),
+        ).splitlines()
+    ]
+
+
+def _row(
+    knob: Knob | None, value: int | None, unit: str, note: str
+) -> list[tuple[str, str, str, str]]:
+    if knob is None:
+        return []
+    old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
+    if not all(place.written for place in knob.places):
+        old = "not set"
+    if not old and knob.now_bytes is not None:  # it stands in a file that the launch names
+        old = knob.spell(knob.now_bytes)
+    if value is None:
+        return [(knob.name, f"{old}{unit if old.isdecimal() else ''}", "as it is", note)]
+    size = format_bytes(value)
+    said = f"{size} {note}".rstrip()
+    return [
+        (
+            knob.name,
+            f"{old}{unit if old.isdecimal() else ''}",
+            f"{knob.spell(value)}{unit}",
+            said,
+        )
+    ]
+
+
+def _bound(bound: Bound, width: int) -> list[str]:
+    size = (
+        f"--hicache-size {bound.value_bytes // GIGABYTE}"
+        if bound.size == "l2"
+        else f"a segment of {bound.value_bytes} bytes (1 MiB more)"
+    )
+    return [f"what binds, at {size}", *_finding(bound.findings[0], width)]
+
+
+def _finding(finding: Finding, width: int) -> list[str]:
+    amounts = [
+        part
+        for part in (
+            f"have {finding.have}" if finding.have else "",
+            f"need {finding.need}" if finding.need else "",
+        )
+        if part
+    ]
+    head = f"{finding.status.value}: {finding.check}, {finding.subject}"
+    lines = _wrapped(f"{head}: {', '.join(amounts)}" if amounts else head, width, "  ")
+    if finding.formula:
+        lines += _wrapped(f"need: {finding.formula}", width, "    ")
+    if finding.text:
+        lines += _wrapped(finding.text, width, "    ")
+    return lines
+
+
+def _share(share: Share) -> str:
+    pages = (
+        f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
+        if share.pages
+        else " on regular pages"
+    )
+    buys = "" if share.tokens is None else f" and buys {share.tokens:,} tokens"
+    return (
+        f"1 GiB more {_NAMES[share.size]} takes {format_bytes(share.host_bytes)} of this "
+        f"host{pages}{buys}."
+    )
+
+
+def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        text = finding.text or finding.have
+        said = f"{finding.status.value}: {finding.check}, {finding.subject}: {text}"
+        lines += _wrapped(said, width, "  ")
+    return lines
+
+
+def _host(found: Fitted) -> list[str]:
+    if not found.host_commands:
+        return []
+    lines = ["", "on the host (mooncake-preflight apply does it, plan says how it lasts)"]
+    return [*lines, *(f"  {command}" for command in found.host_commands)]
+
+
+def _launch(found: Fitted, width: int) -> Iterator[str]:
+    if found.command:
+        yield from ("", "the launch", f"  {found.command}")
+    if found.edited is None:
+        return
+    for path in found.written:
+        yield from ("", f"written: {path}")
+    if not found.written:
+        for edit in found.edited.edits:
+            yield ""
+            yield from diff(edit)
+    if found.edited.advice:
+        yield from ("", "to change by hand, before --write writes any of it")
+        for advice in found.edited.advice:
+            yield from _wrapped(by_hand_text(advice), width, "  ")
+
+
+def by_hand_text(advice: Advice) -> str:
+    wanted = f"take {advice.name} away" if advice.text is None else f"{advice.name} {advice.text}"
+    if advice.text is not None and not advice.name.startswith("-"):
+        wanted = f"{advice.name}={advice.text}"
+    return f"{wanted}, at {advice.where}: {advice.why}"
+
+
+def diff(edit: Edit) -> Iterator[str]:
+    """Unified, as patch reads it."""
+    import difflib
+
+    before, after = edit.before.splitlines(), edit.after.splitlines()
+    yield from difflib.unified_diff(before, after, edit.path, edit.path, lineterm="")
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  " if indent else "",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

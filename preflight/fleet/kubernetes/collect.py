@@ -1,0 +1,178 @@
+"""Runs ``mooncake-preflight fleet collect``: the reports in the logs of a cluster's pods."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.node_sets import expand
+from preflight.fleet.kubernetes.answer import Shown, answer, prepare
+from preflight.fleet.kubernetes.lines import START, quoted, report_in
+from preflight.fleet.kubernetes.pods import Pod, pods_of
+from preflight.fleet.node.answer import TIMEOUT, Answer, report_of
+from preflight.fleet.node.report import Json, absent
+from preflight.fleet.ssh.node_script import SAYS
+
+# The finding that stands for a node whose pod has no log to read.
+POD = "fleet.pod"
+# kubectl takes some 50 MB of memory, and the API server has others to serve.
+_AT_A_TIME = 8
+_LOOK_SECONDS = 2.0
+# A report has some ten kilobytes.
+_MOST_LOG_BYTES = 8 << 20
+
+
+class FleetCollectRequest(NamedTuple):
+    """What the command line asks for. container: None for ours. reports: a folder, or None."""
+
+    selector: str
+    namespace: str | None
+    container: str | None
+    nodes: str | None
+    kubectl: str
+    wait_seconds: float
+    timeout_seconds: float
+    reports: str | None
+    as_json: bool
+    color: str
+    verbosity: int
+
+
+class Found(NamedTuple):
+    """A report that came of a pod. own: it is the node's, and none that stands for it."""
+
+    pod: Pod
+    report: Json
+    own: bool
+
+
+def run_fleet_collect(request: FleetCollectRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError where kubectl cannot be asked."""
+    expected = () if request.nodes is None else tuple(expand(request.nodes))
+    kubectl = _kubectl(request)
+    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
+    prepare(shown)
+    until = time.monotonic() + request.wait_seconds
+    found: dict[str, Found] = {}
+    while True:
+        pods = _pods(kubectl, request)
+        present = {pod.name for pod in pods}
+        found = {name: one for name, one in found.items() if one.own or name in present}
+        ask = [pod for pod in pods if not (pod.name in found and found[pod.name].own)]
+        found |= {one.pod.name: one for one in _read(kubectl, ask, request)}
+        settled = all(one.own or one.pod.over for one in found.values())
+        if (settled and (found or not request.wait_seconds)) or time.monotonic() >= until:
+            break
+        time.sleep(_LOOK_SECONDS)
+    if not found and not expected:
+        raise UsageError(
+            f"no pod has {request.selector}{_in(request)}: apply what fleet manifest prints first, "
+            "or give --selector and --namespace"
+        )
+    return answer(_by_node(found.values(), expected), shown)
+
+
+def _in(request: FleetCollectRequest) -> str:
+    return "" if request.namespace is None else f" in namespace {request.namespace}"
+
+
+def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
+    """One report a node: of several pods the last that has one of its own."""
+    best: dict[str, Found] = {}
+    for one in sorted(found, key=lambda one: (one.own, one.pod.created)):
+        best[one.report["node"]] = one
+    reports = [one.report for one in best.values()]
+    for node in expected:
+        if node not in best:
+            text = "no pod ran there: its taints, labels or free resources may keep it away"
+            reports.append(absent(node, POD, text, "no pod", "a pod with its report"))
+    return sorted(reports, key=lambda report: str(report["node"]))
+
+
+def _read(kubectl: Sequence[str], pods: Sequence[Pod], request: FleetCollectRequest) -> list[Found]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_AT_A_TIME) as threads:
+        return list(threads.map(lambda pod: _of_pod(kubectl, pod, request), pods))
+
+
+def _of_pod(kubectl: Sequence[str], pod: Pod, request: FleetCollectRequest) -> Found:
+    """Never raises for what a pod or its log is like."""
+    node = pod.node or pod.name
+    if not pod.has_log:
+        return Found(pod, absent(node, POD, f"pod {pod.name}: {pod.reason}"), False)
+    words = ["logs", pod.name, f"--container={pod.container}", f"--limit-bytes={_MOST_LOG_BYTES}"]
+    try:
+        log = _run(kubectl, words, request)
+    except UsageError as error:
+        text = f"the log of pod {pod.name} cannot be read: {error}"
+        return Found(pod, absent(node, POD, text), False)
+    lines = log.split(b"\n")
+    ended = any(line.startswith(f"{SAYS} end ".encode()) for line in lines)
+    # The line that a pod of another making prints need not be alone on its line.
+    report = report_in(log)
+    if isinstance(report, dict):
+        line = log[log.rfind(START) :].split(b"\n")[0]
+        own = (line, f"{SAYS} start".encode(), f"{SAYS} end 0".encode())
+        return Found(pod, report_of(Answer(node, own, (), 0), request.timeout_seconds), True)
+    if ended:
+        said = [line for line in lines if line.strip() and not line.startswith(SAYS.encode())]
+        answered = Answer(node, tuple(lines), tuple(said[-1:]), 0)
+        return Found(pod, report_of(answered, request.timeout_seconds), True)
+    if pod.over:
+        how = f"{pod.reason}: " if pod.reason else ""
+        return Found(pod, absent(node, POD, f"pod {pod.name}: {how}{report.reason}"), False)
+    text = f"pod {pod.name} runs, and had printed no report after {request.wait_seconds:g} s"
+    return Found(pod, absent(node, TIMEOUT, text), False)
+
+
+def _kubectl(request: FleetCollectRequest) -> tuple[str, ...]:
+    try:
+        found = tuple(shlex.split(request.kubectl))
+    except ValueError as error:
+        raise UsageError(f"--kubectl {request.kubectl!r}: {error}") from None
+    if not found:
+        raise UsageError("--kubectl is empty: give a command, as 'kubectl --context prod'")
+    return found
+
+
+def _pods(kubectl: Sequence[str], request: FleetCollectRequest) -> list[Pod]:
+    import json
+
+    words = ["get", "pods", f"--selector={request.selector}", "--output=json"]
+    listed = _run(kubectl, words, request)
+    try:
+        return pods_of(json.loads(listed), request.container)
+    except (ValueError, RecursionError):
+        said = quoted(listed.strip().partition(b"\n")[0])
+        raise UsageError(f"{kubectl[0]} get pods printed no JSON: {said}") from None
+
+
+def _run(kubectl: Sequence[str], words: Sequence[str], request: FleetCollectRequest) -> bytes:
+    """Standard output. Raises UsageError with kubectl's own last words."""
+    import subprocess
+
+    limit = request.timeout_seconds
+    command = [*kubectl, *words, f"--request-timeout={limit:g}s"]
+    if request.namespace is not None:
+        command.append(f"--namespace={request.namespace}")
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            # Its own limit comes first, and says more.
+            timeout=limit + 5,
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(f"{command[0]}: {error.strerror}: give it with --kubectl") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{shlex.join(command[:3])} did not end within {limit + 5:g} s") from None
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), b"")
+        raise UsageError(quoted(last) or f"kubectl ended with exit code {done.returncode}")
+    return done.stdout

@@ -1,0 +1,277 @@
+"""Rails across nodes, as far as two nodes' facts tell: path MTU, addresses, subnets.
+
+Which device reaches which is not judged here; a rail is held against the same device of the others.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.fleet.merge.records import (
+    FleetFinding,
+    NodeRail,
+    NodeRow,
+    RailShape,
+    Route,
+    Unread,
+    Variant,
+)
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+
+# Mooncake's MC_MTU where nobody sets it: a QP takes the smaller of it and the port's active MTU,
+# and the two ends do not negotiate (rdma_endpoint.cpp).
+DEFAULT_LIMIT_BYTES = 4096
+MOST_SUBNETS = 4
+# Tens of thousands of addresses go without a parser. A prefix of 32 is in no subnet with anybody.
+_MASKS = {str(prefix): (1 << 32) - (1 << 32 - prefix) for prefix in range(1, 32)}
+_OCTETS = frozenset(map(str, range(256)))
+
+Rows = Sequence[tuple[int, NodeRow]]
+
+
+class Out(NamedTuple):
+    """A rail's interface, and what is behind it by all tables, where the report says that."""
+
+    netdev: str
+    exits: tuple[str, ...] | None
+
+
+Blamed = tuple[FleetFinding, Sequence[int]]
+
+
+def rail_findings(rows: Rows) -> Iterator[Blamed]:
+    """rows: (place, row)."""
+    yield from _path_mtus(rows)
+    yield from _addresses(rows)
+    yield from _subnets(rows)
+
+
+def _rails(row: NodeRow) -> Iterator[NodeRail]:
+    """Those that the launch takes; all of them where no launch says which."""
+    for rail in () if isinstance(row.rails, Unread) else row.rails:
+        if rail.shape.used is not False:
+            yield rail
+
+
+def _path_mtus(rows: Rows) -> Iterator[Blamed]:
+    groups: dict[tuple[int, ...], list[int]] = {}
+    unsaid = False
+    for at, row in rows:
+        launch = row.launch
+        if launch is None or "rdma" not in str(launch.protocol):
+            continue
+        limit = launch.mtu_limit_bytes
+        unsaid |= not isinstance(limit, int)
+        most = limit if isinstance(limit, int) else DEFAULT_LIMIT_BYTES
+        sizes = {
+            min(rail.shape.mtu_bytes, most)
+            for rail in _rails(row)
+            if isinstance(rail.shape.mtu_bytes, int)
+        }
+        if sizes:
+            groups.setdefault(tuple(sorted(sizes)), []).append(at)
+    if len(groups) < 2:
+        return
+    by_size = sorted(groups.items(), key=lambda group: -len(group[1]))
+    tie = len(by_size[0][1]) == len(by_size[1][1])
+    usual = _sizes(by_size[0][0])
+    text = "the ends of a connection do not negotiate it: transfers end with remote invalid request"
+    if unsaid:
+        least = min(size for sizes in groups for size in sizes)
+        text += f", unless MC_MTU={least} is set on every node, which the reports do not say"
+    for group, places in by_size if tie else by_size[1:]:
+        need = "one path MTU on all nodes" if tie else f"{usual}, as most nodes"
+        status = "unknown" if unsaid else "fail"
+        found = FleetFinding("fleet.path-mtu", status, "RDMA ports", _sizes(group), need, text)
+        yield found, places
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return f"path MTU {' and '.join(str(size) for size in sizes)} B"
+
+
+def _addresses(rows: Rows) -> Iterator[Blamed]:
+    """An address that two machines have reaches one of them."""
+    owners: dict[str, tuple[int, str]] = {}
+    twice: dict[str, dict[int, str]] = {}
+    machines = dict(rows)
+    for at, row in rows:
+        for rail in () if isinstance(row.rails, Unread) else row.rails:
+            for written in rail.addresses:
+                address = written.partition("/")[0]
+                first, device = owners.setdefault(address, (at, rail.shape.device))
+                if first != at and not _one_machine(machines[first], row):
+                    twice.setdefault(address, {first: device})[at] = rail.shape.device
+    for address, devices in twice.items():
+        if _anywhere(address):
+            continue
+        have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
+        text = "two machines answer to one address: transfers to either reach the one that is found"
+        found = FleetFinding("fleet.address", "fail", address, have, "an address of its own", text)
+        yield found, sorted(devices)
+
+
+def _one_machine(one: NodeRow, other: NodeRow) -> bool:
+    return bool(one.boot) and one.boot == other.boot
+
+
+def _anywhere(address: str) -> bool:
+    """Every host may have it: loopback, link-local."""
+    import ipaddress
+
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return True
+    return parsed.is_loopback or parsed.is_link_local or parsed.is_unspecified
+
+
+def _subnets(rows: Rows) -> Iterator[Blamed]:
+    """The same device of two nodes in two subnets needs a route, out of that device's interface."""
+    rails: dict[tuple[str, int], dict[str, dict[int, Out]]] = {}
+    for at, row in rows:
+        for rail in _rails(row):
+            netdev = rail.shape.netdev if isinstance(rail.shape.netdev, str) else ""
+            for written in rail.addresses:
+                subnet = subnet_of(written)
+                if subnet is not None:
+                    of_rail = rails.setdefault((rail.shape.device, rail.shape.port), {})
+                    of_rail.setdefault(subnet, {})[at] = Out(
+                        netdev, None if isinstance(rail.exits, Unread) else rail.exits
+                    )
+    machines = dict(rows)
+    found: dict[FleetFinding, tuple[list[str], Sequence[int]]] = {}
+    for (device, _), subnets in rails.items():
+        # A node with addresses in two subnets is in both; IPv4 and IPv6 are ways of their own.
+        for version in (".", ":"):
+            of_version = {name: nodes for name, nodes in subnets.items() if version in name}
+            for finding, places in _unrouted(of_version, machines):
+                found.setdefault(finding, ([], places))[0].append(device)
+    from preflight.check.report import fold
+
+    for finding, (devices, places) in found.items():
+        yield finding._replace(subject=fold(devices)), places
+
+
+def _unrouted(
+    subnets: Mapping[str, Mapping[int, Out]], machines: Mapping[int, NodeRow]
+) -> Iterator[Blamed]:
+    """Nodes of other subnets than most, whose tables do not lead from the rail to those."""
+    if len(subnets) < 2:
+        return
+    usual, *others = sorted(subnets, key=lambda name: (-len(subnets[name]), name))
+    unread: set[int] = set()
+    cut: dict[tuple[str, bool], tuple[list[str], set[int]]] = {}
+    for subnet in others:
+        for at, out in subnets[subnet].items():
+            routes = machines[at].routes
+            if at in subnets[usual]:
+                continue
+            if isinstance(routes, Unread) and out.exits is None:
+                unread.add(at)
+            elif not _routed(routes, out, usual):
+                # A fabric may have a subnet for each link: one finding, not ten thousand.
+                key = out.netdev, out.exits is not None
+                names, places = cut.setdefault(key, ([], set()))
+                names.append(subnet)
+                places.add(at)
+    need = f"{usual}, as most nodes, or a route to it"
+    for (netdev, all_read), (names, places) in cut.items():
+        some = ", ".join(dict.fromkeys(names[:MOST_SUBNETS]))
+        more = " and others" if len(set(names)) > MOST_SUBNETS else ""
+        have = f"{some}{more}, no route to {usual} out of {netdev or 'its interface'}"
+        other = "" if all_read else "or a route of another table (ip rule) leads to it, "
+        text = (
+            "without a route the kernel asks for the address on the rail's own link: it is there, "
+            f"{other}or nothing does: fleet pairs tells"
+        )
+        yield FleetFinding("fleet.subnet", "unknown", "", have, need, text), sorted(places)
+    if unread:
+        have = f"another subnet than {usual}, and routes that were not read"
+        text = "whether the nodes reach each other over this rail cannot be told"
+        yield FleetFinding("fleet.subnet", "unknown", "", have, need, text), sorted(unread)
+
+
+def _routed(routes: tuple[Route, ...] | Unread, out: Out, subnet: str) -> bool:
+    """Whether all tables lead to ``subnet``; the main table, where the others are not known."""
+    wanted = _network(subnet)
+    if out.exits is not None:
+        leads: Iterable[str] = out.exits
+    elif isinstance(routes, Unread):
+        return False
+    else:
+        leads = (route.destination for route in routes if route.interface == out.netdev)
+    return wanted is not None and any(_covers(_network(one), wanted) for one in leads)
+
+
+def _covers(network: IPv4Network | IPv6Network | None, wanted: IPv4Network | IPv6Network) -> bool:
+    return (
+        network is not None
+        and network.version == wanted.version
+        and network.prefixlen <= wanted.prefixlen
+        and int(network.network_address) == int(wanted.network_address) & int(network.netmask)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _network(written: str) -> IPv4Network | IPv6Network | None:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_network(written, strict=False)
+    except ValueError:
+        return None
+
+
+def subnet_of(written: str) -> str | None:
+    """``10.0.0.0/24`` of ``10.0.0.7/24``; None for what leads nowhere, or is no address."""
+    address, slash, prefix = written.partition("/")
+    parts = address.split(".")
+    if len(parts) == 4 and prefix in _MASKS and all(part in _OCTETS for part in parts):
+        first, second, third, fourth = (int(part) for part in parts)
+        if first == 127 or (first, second) == (169, 254):
+            return None
+        number = ((first << 24) | (second << 16) | (third << 8) | fourth) & _MASKS[prefix]
+        dotted = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+        return f"{dotted}/{prefix}"
+    network = _network(written) if slash else None
+    if network is None or network.is_loopback or network.is_link_local:
+        return None
+    # An address alone is in no subnet with anybody.
+    return None if network.prefixlen == network.max_prefixlen else str(network)
+
+
+def devices_of(row: NodeRow, gpus: str) -> str:
+    """``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
+    if isinstance(row.rails, Unread):
+        ports = "RDMA ports not read"
+    else:
+        ports = _ports(tuple(rail.shape for rail in row.rails))
+    return ", ".join(part for part in (ports, gpus) if part)
+
+
+@lru_cache(maxsize=4096)
+def _ports(shapes: tuple[RailShape, ...]) -> str:
+    kinds: dict[str, int] = {}
+    for shape in shapes:
+        rate = shape.rate if isinstance(shape.rate, str) else "rate unknown"
+        state = shape.state if isinstance(shape.state, str) else "state unknown"
+        kinds[f"{rate} {state}"] = kinds.get(f"{rate} {state}", 0) + 1
+    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+
+
+def grouped_devices(rows: Rows, gpus: Mapping[str, Sequence[int]]) -> tuple[Variant, ...]:
+    """Nodes by what devices they have, those with what few have first."""
+    gpus_of = {at: names for names, places in gpus.items() for at in places}
+    groups: dict[str, array[int]] = {}
+    for at, row in rows:
+        groups.setdefault(devices_of(row, gpus_of.get(at, "")), array("I")).append(at)
+    return tuple(
+        Variant(devices or "no RDMA device and no GPU", places)
+        for devices, places in sorted(groups.items(), key=lambda item: len(item[1]))
+    )

@@ -1,0 +1,226 @@
+"""The texts to be merged: files, folders and standard input, plain or gzip, split into reports.
+
+A text holds one object, or several: one a line (JSON lines), or each from a line ``{`` to a line
+``}``, as ``check --json`` prints them. Nothing is kept in memory but the report at hand.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+from preflight.fleet.merge.records import Trouble, Unusable
+
+STDIN = "-"
+STDIN_NAME = "standard input"
+# A node with hundreds of devices has a report of less than one MiB.
+LARGEST_REPORT_BYTES = 16 << 20
+_CHUNK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+
+
+class Text(NamedTuple):
+    """What may be one report. line: where it begins, 0 where the source holds nothing else."""
+
+    source: str
+    line: int
+    content: bytes
+
+
+def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
+    """Each text of each path, folders in the order of their names. Never raises for a path."""
+    for path in paths:
+        if path == STDIN:
+            yield from _of_stdin()
+        elif os.path.isdir(path):
+            yield from _of_folder(path)
+        else:
+            yield from _of_file(path)
+
+
+def _of_stdin() -> Iterator[Text | Unusable]:
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None:
+        yield Unusable(STDIN_NAME, 0, Trouble.UNREADABLE, "standard input is closed")
+        return
+    yield from _of_stream(STDIN_NAME, stream)
+
+
+def _of_folder(path: str) -> Iterator[Text | Unusable]:
+    """Every file below, but those whose names begin with a dot."""
+    failed: list[Unusable] = []
+
+    def refuse(error: OSError) -> None:
+        failed.append(_unreadable(str(error.filename), error))
+
+    seen = False
+    for folder, folders, files in os.walk(path, onerror=refuse):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            place = os.path.join(folder, name)
+            if name.startswith(".") or not _regular(place):
+                continue
+            seen = True
+            yield from _of_file(place)
+    if not seen and not failed:
+        yield Unusable(path, 0, Trouble.EMPTY, "no file in this folder")
+    yield from failed
+
+
+def _regular(path: str) -> bool:
+    """A socket or a pipe among the files of a folder would never end; a dead link is named."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError:
+        return True
+
+
+def _of_file(path: str) -> Iterator[Text | Unusable]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed by the block that follows
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        yield _unreadable(path, error)
+        return
+    with file:
+        yield from _of_stream(path, file)
+
+
+def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
+    """The stream's texts, and after them what ended it before its end."""
+    failed: list[Unusable] = []
+    chunks = _chunks(source, stream, failed)
+    start = b""
+    for chunk in chunks:
+        start += chunk
+        if len(start) > LARGEST_REPORT_BYTES:
+            yield from _split(source, _lines((start,), chunks))
+            break
+    else:
+        yield from _of_whole(source, start, bool(failed))
+    yield from failed
+
+
+def _of_whole(source: str, content: bytes, broken_off: bool) -> Iterator[Text | Unusable]:
+    """A text that is all there: usually one report on one line."""
+    lines = content.count(b"\n", 0, len(content.rstrip()))
+    if lines == 0:
+        if content.strip():
+            yield Text(source, 0, content)
+        elif not broken_off:
+            yield Unusable(source, 0, Trouble.EMPTY, "nothing in it")
+    elif _is_one_object(content):
+        yield Text(source, 0, content)
+    else:
+        pieces = list(_split(source, _lines((content,), ())))
+        # A file of one report is about the node that it is named after, on however many lines.
+        alone = len(pieces) == 1 and isinstance(pieces[0], Text)
+        yield from [Text(source, 0, content)] if alone else pieces
+
+
+def _is_one_object(content: bytes) -> bool:
+    """Whether several lines are one object, written in a way that ``_split`` does not know."""
+    first = content.lstrip().partition(b"\n")[0].strip()
+    if first in (b"{", b"[") or not first.startswith((b"{", b"[")):
+        return first == b"["
+    import json
+
+    for part in (first, content):
+        try:
+            json.loads(part)
+        except (ValueError, RecursionError):
+            continue
+        return part is content
+    return False
+
+
+def _chunks(source: str, stream: BinaryIO, failed: list[Unusable]) -> Iterator[bytes]:
+    import zlib
+
+    try:
+        start = stream.read(_CHUNK_BYTES)
+        if start.startswith(_GZIP):
+            yield from _unpacked(start, stream)
+            return
+        while start:
+            yield start
+            start = stream.read(_CHUNK_BYTES)
+    except OSError as error:
+        failed.append(_unreadable(source, error))
+    except EOFError:
+        failed.append(Unusable(source, 0, Trouble.TRUNCATED, "its gzip data end too early"))
+    except zlib.error as error:
+        failed.append(Unusable(source, 0, Trouble.UNREADABLE, f"no gzip data: {error}"))
+
+
+def _unpacked(packed: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """gzip, one or several members; a pipe cannot be gone back in, as the gzip module would."""
+    import zlib
+
+    unpacker = zlib.decompressobj(wbits=31)
+    while True:
+        content = unpacker.decompress(packed, _CHUNK_BYTES)
+        if content:
+            yield content
+        if unpacker.eof:
+            packed = unpacker.unused_data.lstrip(b"\0") or stream.read(_CHUNK_BYTES).lstrip(b"\0")
+            if not packed:
+                return
+            unpacker = zlib.decompressobj(wbits=31)
+        elif unpacker.unconsumed_tail or len(content) == _CHUNK_BYTES:
+            packed = unpacker.unconsumed_tail
+        else:
+            packed = stream.read(_CHUNK_BYTES)
+            if not packed:
+                raise EOFError
+
+
+def _lines(first: Iterable[bytes], more: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """(number, line); None in place of a line that is larger than any report."""
+    number, rest, too_large = 1, b"", False
+    for chunks in (first, more):
+        for chunk in chunks:
+            *whole, end = chunk.split(b"\n")
+            for part in whole:
+                large = too_large or len(rest) + len(part) > LARGEST_REPORT_BYTES
+                yield number, None if large else rest + part
+                number, rest, too_large = number + 1, b"", False
+            too_large = too_large or len(rest) + len(end) > LARGEST_REPORT_BYTES
+            rest = b"" if too_large else rest + end
+    if rest or too_large:
+        yield number, None if too_large else rest
+
+
+def _split(source: str, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Text | Unusable]:
+    """One text a line, or from a line ``{`` to the next line ``}``."""
+    start, held, held_bytes = 0, list[bytes](), 0
+    for number, line in lines:
+        if line is None:
+            large = f"one line of more than {LARGEST_REPORT_BYTES >> 20} MiB"
+            yield Unusable(source, number, Trouble.TOO_LARGE, large)
+            continue
+        opens, closes = line.rstrip() == b"{", line.rstrip() == b"}"
+        if held and line.startswith(b"{"):  # the one before never ended: what it holds is indented
+            yield Text(source, start, b"\n".join(held))
+            held = []
+        if held or opens:
+            start, held_bytes = (number, 0) if opens else (start, held_bytes + len(line))
+            held.append(line)
+            if held_bytes > LARGEST_REPORT_BYTES:
+                large = f"more than {LARGEST_REPORT_BYTES >> 20} MiB"
+                yield Unusable(source, start, Trouble.TOO_LARGE, large)
+                held = []
+            elif closes:
+                yield Text(source, start, b"\n".join(held))
+                held = []
+        elif line.strip():
+            yield Text(source, number, line)
+    if held:
+        yield Text(source, start, b"\n".join(held))
+
+
+def _unreadable(path: str, error: Exception) -> Unusable:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return Unusable(path, 0, Trouble.UNREADABLE, reason or str(error))

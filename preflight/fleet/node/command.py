@@ -1,0 +1,74 @@
+"""Runs ``mooncake-preflight fleet node``: this node judged, and its report on one line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.base.command_frame import EXIT_USAGE
+from preflight.base.output import say
+from preflight.base.usage_error import UsageError
+from preflight.fleet.node.report import HOST_NAME, Json, error_object, node_object, one_line
+from preflight.inputs.host_source import Host, LaunchWords
+
+
+class NodeRequest(NamedTuple):
+    """What the command line asks for. node: the name that the node goes by, "" for its own."""
+
+    launch: LaunchWords
+    root: str
+    timeout_seconds: float
+    node: str
+    ignore: tuple[str, ...] = ()
+
+
+def run_node(request: NodeRequest) -> int:
+    """Print the report; returns the exit code of its verdict. Raises UsageError."""
+    try:
+        found = node_report(request)
+    except UsageError as error:
+        say(one_line(error_object(request.node, EXIT_USAGE, str(error))))
+        raise
+    say(one_line(found))
+    return int(found["exit_code"])
+
+
+def node_report(request: NodeRequest) -> Json:
+    """The report as data. Raises UsageError for what is no launch or no host."""
+    from checks.run.judging import every_check
+    from preflight.check.judged_host import judged
+    from preflight.check.launch import LAUNCH_CHECKS
+    from preflight.check.report import Findings, report
+
+    checks = list(every_check())
+    waivers = waivers_of(request.ignore)
+    seen = judged(request.launch, request.root, request.timeout_seconds, checks)
+    declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
+    # What mends a finding is for the one node that somebody looks at: check says it there.
+    found = Findings(seen.findings, {one.id: one.consequence for one in declared}, lambda _: ())
+    judged_so = report(found, waivers, seen.needs, seen.host.name)
+    return node_object(judged_so, seen, request.node, _host_name(seen.host), int(time.time()))
+
+
+def waivers_of(ignore: tuple[str, ...]) -> Mapping[str, str]:
+    """``ID=REASON`` by id. Raises UsageError where there is no such check."""
+    if not ignore:
+        return {}
+    from checks.run.judging import every_check
+    from preflight.check.launch import LAUNCH_CHECKS
+    from preflight.check.selection import select
+    from preflight.rules.launch_rules import RULES
+
+    declared = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
+    return select((), (), ignore, [*declared, *RULES]).ignore
+
+
+def _host_name(host: Host) -> str:
+    """What the node calls itself; a folder or capture that does not say goes by its own name."""
+    name = host.root.word(HOST_NAME)
+    if not isinstance(name, Unknown) and name:
+        return name
+    file = host.name.rstrip("/").rpartition("/")[2]
+    return file.partition(".tar")[0]

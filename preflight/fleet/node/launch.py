@@ -1,0 +1,142 @@
+"""What a launch does on one node, as its fleet adds it up: pools, masters, ports, versions.
+
+The keys of a report's ``launch``; each value that is not known is ``{"unknown": reason}``:
+
+- ``source``: what the launch is called. ``hosts``: over how many it runs (``--nnodes``).
+- ``mooncake_version``, ``sglang_version``: those that it was sized for, "" where neither runs.
+- ``protocol``: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
+- ``masters``: ``host:port`` of each master that the launch talks to, sorted. ``services``: the
+  rest: ``[kind, host:port, own]``, own where the launch starts it on this node itself.
+- ``segment_bytes``: what this node adds to the cluster's pool. ``stores``: by how many clients.
+- ``registered_bytes``, ``hugetlb_bytes``: of all processes here together.
+- ``mtu_limit_bytes``: MC_MTU as Mooncake takes it, the least of all processes; None without RDMA.
+- ``affinity``: which NICs of a peer each NIC talks to: ``same name``, ``listed``
+  (MC_NIC_PEER_AFFINITY) or ``any``, the widest of all processes; None without RDMA.
+- ``ports``: ``[what, port]`` that processes bind here. ``processes``: their names.
+- ``offload_paths``: folders that are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from checks.base.c_numbers import leading_integer
+from checks.base.needs import LaunchNeeds, Service
+from checks.base.unknown import Unknown
+from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
+from checks.rdma.port_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
+from preflight.render.plain_data import plain
+
+if TYPE_CHECKING:
+    from preflight.check.judged_host import Judged
+    from preflight.sizing.source_sizing import SourceSizing
+
+MASTER = "master"
+
+Json = dict[str, Any]
+
+
+def node_launch(seen: Judged) -> Json | None:
+    """The object; None where no launch was given or it could not be read."""
+    if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
+        return None
+    needs, sizing = seen.needs, seen.launch.sizing
+    stores = _stores(sizing)
+    return {
+        "source": needs.source,
+        "hosts": needs.hosts,
+        "mooncake_version": needs.mooncake_version,
+        "sglang_version": needs.sglang_version,
+        "protocol": plain(protocol_of(sizing)),
+        "masters": _masters(needs),
+        "services": [
+            [service.kind, _address(service), service.own]
+            for service in needs.services
+            if service.kind != MASTER
+        ],
+        "segment_bytes": plain(stores if isinstance(stores, Unknown) else sum(stores)),
+        "stores": plain(stores if isinstance(stores, Unknown) else len(stores)),
+        "registered_bytes": plain(_sum(one.registered_bytes for one in needs.processes)),
+        "hugetlb_bytes": plain(_sum(one.hugetlb_bytes for one in needs.processes)),
+        "mtu_limit_bytes": _mtu_limit_bytes(needs),
+        "affinity": affinity_of(needs),
+        "ports": [[port.what, plain(port.port)] for port in needs.ports],
+        "processes": [process.name for process in needs.processes],
+        "offload_paths": [
+            plain(storage.path) for storage in needs.storage if storage.kind == "offload"
+        ],
+    }
+
+
+def _stores(sizing: SourceSizing) -> list[int] | Unknown:
+    """The segment of each store client; L2, whose size may be open, has no part in it."""
+    for bound in (sizing.inputs.most, sizing.inputs.least):
+        if not isinstance(bound, Unknown):
+            return [
+                client.segment_bytes
+                for process in bound.launch.processes
+                for client in process.clients
+                if not client.dummy and client.segment_bytes
+            ]
+    assert isinstance(sizing.inputs.most, Unknown)
+    return sizing.inputs.most
+
+
+def protocol_of(sizing: SourceSizing) -> str | Unknown:
+    """Of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
+    found: set[str] = set()
+    for process in sizing.inputs.processes:
+        if process.server is not None and process.server.store is not None:
+            value = process.server.store.value("protocol")
+        elif process.store is not None:
+            client = process.store.client
+            value = client if isinstance(client, Unknown) else client.protocol.value
+        else:
+            continue
+        if isinstance(value, Unknown):
+            return value
+        found.add(str(value))
+    return " ".join(sorted(found))
+
+
+def _mtu_limit_bytes(needs: LaunchNeeds) -> int | None:
+    return min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None)
+
+
+def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
+    """MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
+    asked = leading_integer(environment.get("MC_MTU", ""))
+    return asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
+
+
+def affinity_of(needs: LaunchNeeds) -> str | None:
+    """As config.cpp of Mooncake takes the two variables: both of them together are neither."""
+    found = set()
+    for process in needs.rdma_processes:
+        same_name = AFFINITY in process.environment
+        listed = process.environment.get(PEER_AFFINITY, "").lower() in ("1", "true")
+        found.add("any" if same_name == listed else "same name" if same_name else "listed")
+    return next((kind for kind in ("any", "listed", "same name") if kind in found), None)
+
+
+def _masters(needs: LaunchNeeds) -> list[Any]:
+    masters = [_address(service) for service in needs.services if service.kind == MASTER]
+    return sorted(masters, key=str)
+
+
+def _address(service: Service) -> Any:
+    """``host:port``, an IPv6 address in brackets."""
+    if isinstance(service.host, Unknown):
+        return plain(service.host)
+    host = f"[{service.host}]" if ":" in service.host else service.host
+    return host if service.port is None else f"{host}:{service.port}"
+
+
+def _sum(sizes: Iterable[int | Unknown]) -> int | Unknown:
+    total = 0
+    for size in sizes:
+        if isinstance(size, Unknown):
+            return size
+        total += size
+    return total

@@ -1,0 +1,238 @@
+"""A node's way to the others: its RDMA ports with their addresses, and its routing tables."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.base.version_text import Release, release_of
+from checks.network.routing import Routing, exits
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.gids import choose_gid
+from checks.rdma.ports import Port
+from checks.rdma.problems import port_of
+from checks.rdma.use import Use, uses
+from checks.run.facts import Facts
+
+ROUTES = "/proc/net/route"
+ROUTES_IPV6 = "/proc/net/ipv6_route"
+# include/uapi/linux/route.h
+_UP, _REJECT = 0x0001, 0x0200
+# include/uapi/linux/ipv6_route.h: addresses of this host itself, which lead nowhere.
+_LOCAL = 0x80000000
+# A node of a large cluster has few; a router's full table is no news here.
+MOST_ROUTES = 64
+
+
+class Rail(NamedTuple):
+    """One port of an RDMA device, and the address that it speaks from.
+
+    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
+    link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
+    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
+    without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
+    that interface for the GID's address, by all tables in the order of ``ip rule``; None where
+    there is no GID, or it is that of an InfiniBand port.
+    """
+
+    device: str
+    port: int
+    used: bool | Unknown | None
+    state: str | Unknown
+    rate: str | Unknown
+    link_layer: str | Unknown
+    mtu_bytes: int | Unknown
+    gid_index: int | Unknown | None
+    gid_type: str | Unknown | None
+    gid: str | Unknown | None
+    netdev: str | Unknown
+    netdev_mtu_bytes: int | Unknown | None
+    addresses: tuple[str, ...] | Unknown
+    exits: tuple[str, ...] | Unknown | None = None
+
+
+def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
+    """Every port of every RDMA device; () where there is none."""
+    rdma = facts.topic("rdma")
+    if isinstance(rdma, Unknown):
+        return rdma
+    if isinstance(rdma.nics, Unknown):
+        return () if rdma.nics.absent else rdma.nics
+    network = facts.topic("network")
+    routing = network if isinstance(network, Unknown) else network.routing
+    return tuple(with_exits(rail, routing) for rail in _rails(rdma, needs))
+
+
+def with_exits(rail: Rail, routing: Routing | Unknown) -> Rail:
+    """What is behind its interface, where it speaks from an address of that."""
+    if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
+        return rail
+    if rail.link_layer != "Ethernet":
+        return rail
+    if isinstance(routing, Unknown):
+        return rail._replace(exits=Unknown(routing.reason))
+    address = ipaddress.ip_address(rail.gid)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    found = exits(routing, str(mapped or address), rail.netdev)
+    if not isinstance(found, Unknown):
+        kept = [one for one in found if not one.startswith(("fe80:", "ff"))]
+        found = tuple(kept[:MOST_ROUTES])
+    return rail._replace(exits=found)
+
+
+def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
+    taken: dict[tuple[str, int], Use] = {}
+    doubt: Unknown | None = None
+    found = [] if needs is None else uses(rdma, needs)
+    for use in found:
+        if isinstance(use.devices.names, Unknown):
+            doubt = use.devices.names
+        else:
+            for name in use.devices.names:
+                taken.setdefault((name, port_of(use.environment)), use)
+    release = None if needs is None else release_of(needs.mooncake_version)
+    for nic in rdma.present:
+        for port in () if isinstance(nic.ports, Unknown) else nic.ports:
+            use_of = taken.get((nic.name, port.number))
+            takes: bool | Unknown | None = None
+            if needs is not None:
+                takes = doubt if use_of is None and doubt is not None else use_of is not None
+            environment = (use_of or found[0]).environment if found else {}
+            yield rail_of(rdma, nic, port, environment, release, takes)
+
+
+def rails_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> Iterator[tuple[Rail, Use]]:
+    """Each port that the launch takes, once for each use that takes another GID or MTU of it. A
+    use whose devices are not known has none here."""
+    release = release_of(needs.mooncake_version)
+    seen: list[tuple[Rail, str]] = []
+    for use in uses(rdma, needs):
+        names = use.devices.names
+        for nic in rdma.present:
+            port = nic.port(port_of(use.environment))
+            if isinstance(names, Unknown) or nic.name not in names or not isinstance(port, Port):
+                continue
+            rail = rail_of(rdma, nic, port, use.environment, release, True)
+            mtu = use.environment.get("MC_MTU", "")
+            if (rail, mtu) not in seen:
+                seen.append((rail, mtu))
+                yield rail, use
+
+
+def rail_of(
+    rdma: RdmaFacts,
+    nic: Nic,
+    port: Port,
+    environment: Mapping[str, str],
+    release: Release | None,
+    used: bool | Unknown | None,
+) -> Rail:
+    """A port as a process with this environment takes it."""
+    choice = choose_gid(port, environment, release)
+    gid = choice if isinstance(choice, Unknown) else choice.gid
+    rail = Rail(
+        nic.name,
+        port.number,
+        used,
+        port.state,
+        port.rate,
+        port.link_layer,
+        _active_mtu_bytes(nic, port),
+        None,
+        None,
+        None,
+        "",
+        None,
+        (),
+    )
+    if gid is None:
+        return rail
+    if isinstance(gid, Unknown):
+        return rail._replace(gid_index=gid, gid_type=gid, gid=gid, netdev=gid)
+    rail = rail._replace(gid_index=gid.number, gid_type=gid.kind, gid=gid.text, netdev=gid.netdev)
+    interface = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
+    if interface is None:
+        return rail
+    return rail._replace(
+        netdev_mtu_bytes=interface.mtu_bytes, addresses=_written(interface.addresses)
+    )
+
+
+def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
+    ports = nic.verbs.ports
+    if isinstance(ports, Unknown):
+        return ports
+    found = ports.get(port.number)
+    return Unknown("libibverbs says nothing of it") if found is None else found.active_mtu_bytes
+
+
+def _written(addresses: tuple[tuple[str, int], ...] | Unknown) -> tuple[str, ...] | Unknown:
+    if isinstance(addresses, Unknown):
+        return addresses
+    return tuple(f"{address}/{prefix}" for address, prefix in addresses)
+
+
+class Route(NamedTuple):
+    """destination: ``10.0.0.0/24``. gateway: "" for what is on the link itself."""
+
+    destination: str
+    gateway: str
+    interface: str
+
+
+def routes(root: Root) -> tuple[Route, ...] | Unknown:
+    """The main tables, IPv4 first; at most ``MOST_ROUTES`` of each.
+
+    What other tables lead to is in each rail's ``exits``.
+    """
+    four = root.text(ROUTES)
+    if isinstance(four, Unknown):
+        return four
+    six = root.text(ROUTES_IPV6)
+    lines = [] if isinstance(six, Unknown) else six.splitlines()
+    try:
+        return (
+            *list(_ipv4_routes(four.splitlines()[1:]))[:MOST_ROUTES],
+            *list(_ipv6_routes(lines))[:MOST_ROUTES],
+        )
+    except (ValueError, IndexError) as error:
+        return Unknown(f"{ROUTES}: not a routing table: {error}")
+
+
+def _ipv4_routes(lines: list[str]) -> Iterator[Route]:
+    """``eth0 0001000A 00000000 0001 0 0 0 00FFFFFF …``: words of the machine's own byte order."""
+    for line in lines:
+        interface, destination, gateway, flags, _, _, _, mask = line.split()[:8]
+        if not int(flags, 16) & _UP or int(flags, 16) & _REJECT:
+            continue
+        prefix = int(mask, 16).bit_count()
+        via = "" if int(gateway, 16) == 0 else _ipv4(gateway)
+        yield Route(f"{_ipv4(destination)}/{prefix}", via, interface)
+
+
+def _ipv4(word: str) -> str:
+    # The kernel prints the network's bytes as one number of its own; all that we run on are little.
+    return ".".join(str(octet) for octet in struct.pack("<I", int(word, 16)))
+
+
+def _ipv6_routes(lines: list[str]) -> Iterator[Route]:
+    """``destination prefix source prefix gateway metric refs use flags interface``."""
+    for line in lines:
+        words = line.split()
+        flags = int(words[8], 16)
+        if not flags & _UP or flags & (_REJECT | _LOCAL) or words[9] == "lo":
+            continue
+        via = "" if int(words[4], 16) == 0 else _ipv6(words[4])
+        # Link-local and multicast prefixes stand on every interface and lead nowhere else.
+        if words[0].startswith(("fe80", "ff00")):
+            continue
+        yield Route(f"{_ipv6(words[0])}/{int(words[1], 16)}", via, words[9])
+
+
+def _ipv6(digits: str) -> str:
+    return str(ipaddress.IPv6Address(bytes.fromhex(digits)))

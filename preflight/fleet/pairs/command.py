@@ -1,0 +1,104 @@
+"""Runs ``mooncake-preflight fleet pairs``: every pair of nodes tried, and one answer of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from preflight.base.output import columns, painter, say, say_json
+from preflight.base.usage_error import UsageError
+from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
+from preflight.fleet.pairs.rounds import Asked, run_rounds
+from preflight.fleet.pairs.schedule import default_rounds, round_count
+from preflight.fleet.ssh.fleet_check import Where, nodes_of
+from preflight.fleet.ssh.sent_launch import launch_alone
+from preflight.inputs.host_source import LaunchWords
+
+# As ClusterShell's own.
+DEFAULT_FANOUT = 64
+LONGEST_LAUNCH = 200
+
+
+class PairsRequest(NamedTuple):
+    """rounds: None for as many as are sensible. carry: auto, always, never. asked: what each pair
+    tries, but for the launch."""
+
+    launch: LaunchWords
+    where: Where
+    asked: Asked
+    rounds: int | None
+    remote_command: str
+    remote_python: str
+    carry: str
+    as_json: bool
+    color: str
+
+
+def run_pairs(request: PairsRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
+    where = request.where
+    nodes = nodes_of(where)
+    from preflight.fleet.pairs.meeting import tool_of
+    from preflight.fleet.ssh.clush_engine import Ssh
+
+    if len(nodes) < 2:
+        raise UsageError(
+            f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"
+        )
+    sent = launch_alone(request.launch)
+    asked = request.asked._replace(launch=sent)
+    tool = tool_of(request.remote_command, request.remote_python, request.carry)
+    fanout = where.fanout or DEFAULT_FANOUT
+    # Both ends of a pair are up at once, or they wait for each other.
+    ssh = Ssh(where.timeout_seconds, where.connect_seconds, fanout, where.user, where.ssh_options)
+    whole = round_count(len(nodes))
+    rounds = min(request.rounds or default_rounds(len(nodes)), whole)
+    progress = _Progress()
+    try:
+        run = run_rounds(nodes, tool, request.carry, rounds, fanout // 2, asked, ssh, progress.show)
+    finally:
+        progress.clear()
+    matrix = Matrix(
+        nodes,
+        run.outcomes,
+        run.rounds_run,
+        rounds,
+        whole,
+        run.met.addresses,
+        run.stopped,
+        _called(request.launch),
+    )
+    if request.as_json:
+        say_json(matrix_object(matrix))
+    else:
+        say(matrix_text(matrix, painter(request.color), columns()), color=True)
+    if run.stopped:
+        said = f"{len(run.outcomes)} of {matrix.pairs_whole} pairs were tried"
+        say(f"mooncake-preflight: interrupted: {said}", err=True)
+    elif rounds < whole:
+        say(f"mooncake-preflight: each meets each in {whole} rounds: --rounds {whole}", err=True)
+    return matrix.exit_code
+
+
+def _called(launch: LaunchWords) -> str:
+    """The file that it is, or the beginning of the command."""
+    return " ".join(launch.words)[:LONGEST_LAUNCH]
+
+
+class _Progress:
+    """Which round is on, on a terminal that stands at standard error."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+        self._last = ""
+
+    def show(self, text: str) -> None:
+        if self._shown and text != self._last:
+            self._last = text
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,193 @@
+"""``mooncake-preflight fleet pair-connect``: each pair of ports of two nodes, both ways."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.base.output import columns, painter, say, say_json
+from preflight.fleet.pairs.launch import Held, holding, part_of
+from preflight.fleet.pairs.listen import SILENCE_SECONDS, ended_after
+from preflight.fleet.pairs.node import known, own_facts, pairs_of
+from preflight.fleet.pairs.records import (
+    BACK,
+    TALK,
+    Json,
+    PairAnswer,
+    PairError,
+    PortTried,
+    Stream,
+    Tried,
+    receive,
+    send,
+)
+from preflight.fleet.pairs.tried import try_pair
+from preflight.fleet.pairs.writes import port_tried
+from preflight.inputs.host_source import LaunchWords
+
+# Both ends may be started at once: the other one is up in a moment.
+PAUSE_SECONDS = 0.25
+SAME, ANY = "same", "any"
+# What is said where the two nodes meet and there is nothing to write over.
+NO_PORT = "has no RDMA port with a GID"
+# What the end that connects holds open, to be connected to in turn.
+OWN_PORT = "the port of this test"
+
+
+class ConnectRequest(NamedTuple):
+    """pairs: of equal names alone, any with any, or "" for as the launch has it. ports: of TCP,
+    to be connected to. own_address: at which the other side connects in turn; "" for that of the
+    connection. wait_seconds: for the other side to listen at all. mtu_limit_bytes: None for the
+    launch's own.
+    """
+
+    address: str
+    port: int
+    token: str
+    pairs: str
+    ports: Sequence[int]
+    seconds: float
+    wait_seconds: float
+    mtu_limit_bytes: int | None
+    as_json: bool
+    color: str
+    own_address: str = ""
+    launch: LaunchWords = LaunchWords()
+
+
+def run_connect(request: ConnectRequest) -> int:
+    """Print the answer; returns the exit code."""
+    from preflight.fleet.merge.records import EXIT_CODES
+
+    with ended_after(request.seconds):
+        answer = pair_answer(request)
+    if request.as_json:
+        from preflight.fleet.pairs.to_json import pair_object
+
+        say_json(pair_object(answer))
+    else:
+        from preflight.fleet.pairs.to_text import pair_text
+
+        say(pair_text(answer, painter(request.color), columns()), color=True)
+    return EXIT_CODES[answer.status]
+
+
+def pair_answer(request: ConnectRequest) -> PairAnswer:
+    """What was tried until the time was over, or the other side was gone. Raises UsageError."""
+    talk = _Talk(request)
+    try:
+        talk.run()
+    except (PairError, OSError, UnicodeError) as error:
+        peer = "" if talk.connected is not None else f"{talk.peer}: "
+        talk.error = f"{peer}{error or 'no answer'}"
+    return PairAnswer(
+        talk.peer, talk.connected, tuple(talk.tried), tuple(talk.ports), talk.error, talk.over
+    )
+
+
+class _Talk:
+    """One conversation; what it has come to is there whenever it ends."""
+
+    def __init__(self, request: ConnectRequest) -> None:
+        self._request = request
+        self._deadline = time.monotonic() + request.seconds
+        self.peer = f"{request.address}:{request.port}"
+        self.connected: float | None = None
+        self.tried: list[Tried] = []
+        self.ports: list[PortTried] = []
+        self.error = ""
+        self.over = "rdma"
+
+    def run(self) -> None:
+        """Raises PairError, OSError and UnicodeError of the connection, and UsageError."""
+        request = self._request
+        part = part_of(request.launch)
+        facts = own_facts(part, request.mtu_limit_bytes)
+        spans = () if part is None else part.ports
+        with _connected(request, self._deadline) as (link, seconds):
+            self.connected = seconds
+            own = request.own_address or link.getsockname()[0]
+            spans = ((OWN_PORT, request.port, request.port), *spans)
+            link.settimeout(SILENCE_SECONDS)
+            with holding(own, spans) as held, link.makefile("rwb") as stream:
+                self._talk(stream, facts, held, own)
+
+    def _talk(self, stream: Stream, facts: Json, held: tuple[Held, ...], own: str) -> None:
+        send(stream, {"protocol": TALK, "token": self._request.token, "address": own})
+        said = receive(stream)
+        if "error" in said or said.get("protocol") != TALK:
+            raise PairError(f"the other side refused: {str(said.get('error', said))[:200]}")
+        self._try_ports(stream, held, said)
+        self._try_rails(stream, facts, said)
+        send(stream, {"done": True})
+
+    def _try_ports(self, stream: Stream, held: tuple[Held, ...], said: Json) -> None:
+        """Those asked for, of either side; those that a launch has, where they were free."""
+        for port in self._request.ports:
+            self._try_port(port)
+            self._ask_port(stream, port, "")
+        for what, port in _held(said):
+            self._try_port(port, what)
+        for one in held:
+            self._ask_port(stream, one.port, one.what)
+
+    def _try_port(self, port: int, what: str = "") -> None:
+        self.ports.append(port_tried(self._request.address, port, self._deadline, what))
+
+    def _ask_port(self, stream: Stream, port: int, what: str) -> None:
+        send(stream, {"tcp": port})
+        said = receive(stream)
+        seconds = said.get("seconds")
+        took = float(seconds) if isinstance(seconds, int | float) else None
+        error = "" if took is not None else str(said.get("error") or "no answer")[:200]
+        self.ports.append(PortTried(port, took, error, what, BACK))
+
+    def _try_rails(self, stream: Stream, facts: Json, said: Json) -> None:
+        mine, theirs = known(facts), known(said)
+        if mine.over != theirs.over:
+            raise PairError(
+                f"the launch moves data over {mine.over or 'what no launch says'} on this node, "
+                f"and over {theirs.over or 'what no launch says'} on the other side"
+            )
+        if mine.over == "tcp":
+            self.over = "tcp"
+            return
+        for one, who in ((mine, "this node"), (theirs, "the other side")):
+            if one.wanting:
+                self.error = f"{who}: {one.wanting}"
+            elif not one.used:
+                raise PairError(f"{who} {NO_PORT}")
+        asked = self._request.pairs or ("" if mine.over else ANY)
+        for here, there in pairs_of(mine, theirs, asked):
+            if time.monotonic() > self._deadline:
+                raise PairError(f"the {self._request.seconds:g} s are over: not all was tried")
+            self.tried.append(try_pair(stream, facts, (mine, here), (theirs, there)))
+
+
+def _held(said: Json) -> Iterator[tuple[str, int]]:
+    """Of what the other side says that it holds open, what can be."""
+    rows = said.get("held")
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, list) and len(row) == 2 and type(row[1]) is int:
+            yield str(row[0])[:40], row[1]
+
+
+@contextlib.contextmanager
+def _connected(request: ConnectRequest, deadline: float) -> Iterator[tuple[socket.socket, float]]:
+    """The connection and the seconds that it took; asked for again while nobody listens yet."""
+    waited_for = min(deadline, time.monotonic() + request.wait_seconds)
+    while True:
+        started = time.monotonic()
+        left = max(0.1, min(deadline - started, SILENCE_SECONDS))
+        try:
+            link = socket.create_connection((request.address, request.port), left)
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > waited_for:
+                raise
+        time.sleep(PAUSE_SECONDS)
+    with link:
+        yield link, time.monotonic() - started

@@ -1,0 +1,37 @@
+"""``mooncake-preflight fleet rails``: the reports read, the rails held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from preflight.base.output import columns, painter, say, say_json
+from preflight.fleet.merge.command import read_reports
+from preflight.fleet.merge.duplicates import settled_rows
+from preflight.fleet.rails.answer import rail_answer
+
+
+class RailsRequest(NamedTuple):
+    """verbosity: below 0 the verdict alone, above 0 every grid in full."""
+
+    paths: Sequence[str]
+    as_json: bool
+    color: str
+    verbosity: int
+
+
+def run_rails(request: RailsRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError."""
+    reports = read_reports(request.paths)
+    settled = settled_rows(reports.rows)
+    answer = rail_answer(settled.rows.values(), reports.unusable)
+    if request.as_json:
+        from preflight.fleet.rails.to_json import rails_object
+
+        say_json(rails_object(answer))
+    else:
+        from preflight.fleet.rails.to_text import rails_text
+
+        text = rails_text(answer, painter(request.color), columns(), request.verbosity)
+        say(text, color=True)
+    return answer.exit_code

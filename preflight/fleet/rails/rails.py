@@ -1,0 +1,184 @@
+"""Which NIC of one node reaches which of another, told from addresses, prefixes and routes alone.
+
+Nodes whose ports lie in the same networks behave alike and are one group: what is compared is
+pairs of groups, so a fleet of thousands costs as much as its few kinds of nodes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from checks.rdma.ports import ROCE_1
+
+INFINIBAND = "InfiniBand"
+# Of a report that does not say what its other tables lead to.
+MAIN_ALONE = "tables that ip rule chooses were not read"
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Lane(NamedTuple):
+    """What decides whom one port of a node reaches.
+
+    network: that of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
+    port. exits: networks that have a route out of the port's interface, without its own. Unknown:
+    a fact is missing. Addresses themselves are no part of it: like nodes have equal lanes.
+    doubt: why exits may lack some, "" where all tables are in it, as ``ip rule`` has them asked.
+    """
+
+    device: str
+    port: int
+    link_layer: str
+    gid_type: str
+    network: str | Unknown
+    exits: tuple[str, ...] = ()
+    doubt: str = MAIN_ALONE
+
+
+class Reach(Enum):
+    DIRECT = "direct"  # one network
+    ROUTED = "routed"  # by a gateway, there and back
+    UNROUTED = "no route"  # and yet both may lie on one link
+    NONE = "none"
+    UNKNOWN = "unknown"
+
+
+class Way(NamedTuple):
+    """reason: why not, or why it is not known."""
+
+    reach: Reach
+    reason: str = ""
+
+
+class Group(NamedTuple):
+    """Nodes with equal lanes; nodes: their places in the fleet, ascending.
+
+    affinity: as in ``node_launch``, "" where no launch says it.
+    """
+
+    lanes: tuple[Lane, ...]
+    nodes: tuple[int, ...]
+    affinity: str = ""
+
+
+class Meeting(NamedTuple):
+    """Two groups, or one within itself. ways: [lane of one][lane of the other]."""
+
+    one: Group
+    other: Group
+    ways: tuple[tuple[Way, ...], ...]
+
+    @property
+    def pairs(self) -> list[tuple[Lane, Lane, Way]]:
+        """Every lane of one with every lane of the other."""
+        return [
+            (mine, theirs, way)
+            for mine, row in zip(self.one.lanes, self.ways, strict=True)
+            for theirs, way in zip(self.other.lanes, row, strict=True)
+        ]
+
+
+def groups(nodes: Iterable[tuple[int, Sequence[Lane], str]]) -> list[Group]:
+    """Nodes (place, lanes, affinity) by what they have, the largest group first."""
+    found: dict[tuple[tuple[Lane, ...], str], list[int]] = {}
+    for node, lanes, affinity in nodes:
+        found.setdefault((tuple(lanes), affinity), []).append(node)
+    made = [Group(lanes, tuple(sorted(held)), how) for (lanes, how), held in found.items()]
+    return sorted(made, key=lambda group: (-len(group.nodes), group.nodes))
+
+
+def meetings(found: Sequence[Group]) -> list[Meeting]:
+    """Each pair of groups once, and each group within itself where it has two nodes."""
+    return [
+        Meeting(one, other, _ways(one.lanes, other.lanes))
+        for at, one in enumerate(found)
+        for other in found[at:]
+        if (one is not other or len(one.nodes) > 1) and one.lanes and other.lanes
+    ]
+
+
+def _ways(one: Sequence[Lane], other: Sequence[Lane]) -> tuple[tuple[Way, ...], ...]:
+    return tuple(tuple(way(mine, theirs) for theirs in other) for mine in one)
+
+
+def way(one: Lane, other: Lane) -> Way:
+    """Symmetric, but for the words of the reason."""
+    if one.link_layer != other.link_layer:
+        return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
+    for network in (one.network, other.network):
+        if isinstance(network, Unknown):
+            return Way(Reach.UNKNOWN, network.reason)
+    assert isinstance(one.network, str)
+    assert isinstance(other.network, str)
+    if one.network == other.network and one.gid_type == other.gid_type:
+        return Way(Reach.DIRECT)
+    if one.link_layer == INFINIBAND:
+        # Routers between InfiniBand subnets exist, and no file of a host shows them.
+        return Way(Reach.UNKNOWN, f"InfiniBand subnets {one.network} and {other.network}")
+    if one.gid_type != other.gid_type:
+        return Way(Reach.NONE, f"GIDs of {one.gid_type} and of {other.gid_type}")
+    return _between(one, other)
+
+
+def _between(one: Lane, other: Lane) -> Way:
+    mine, theirs = _network(str(one.network)), _network(str(other.network))
+    if mine.version != theirs.version:
+        return Way(Reach.NONE, f"IPv{mine.version} and IPv{theirs.version}")
+    if mine.overlaps(theirs):
+        # Who takes whom for a neighbour depends on the single address.
+        return Way(Reach.UNKNOWN, f"prefixes differ: {mine} and {theirs}")
+    if one.gid_type == ROCE_1:
+        return Way(Reach.NONE, f"{mine} and {theirs}: RoCE v1 is not routed")
+    there, back = _leads(one, theirs), _leads(other, mine)
+    if there and back:
+        return Way(Reach.ROUTED)
+    if there or back:
+        missing, target = (other, mine) if there else (one, theirs)
+        return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
+    return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")
+
+
+def _leads(lane: Lane, target: Network) -> bool:
+    for written in lane.exits:
+        exit_ = _network(written)
+        if exit_.version == target.version and target.subnet_of(exit_):  # type: ignore[arg-type]
+            return True
+    return False
+
+
+@lru_cache(maxsize=1 << 14)
+def _network(written: str) -> Network:
+    return ipaddress.ip_network(written, strict=False)
+
+
+def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Unknown:
+    """The network that a port speaks in: of the address in its GID, by its interface's prefix.
+
+    gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
+    as ``10.0.0.1/24``.
+    """
+    try:
+        given = ipaddress.ip_address(gid)
+    except ValueError:
+        return Unknown(f"{gid!r} is no GID")
+    if link_layer == INFINIBAND:
+        if given.version == 4:
+            return Unknown(f"{gid} is no GID of an InfiniBand port")
+        return str(ipaddress.IPv6Network((int(given) >> 64 << 64, 64)).network_address)
+    address = (given.ipv4_mapped or given) if isinstance(given, ipaddress.IPv6Address) else given
+    if address.is_link_local:
+        return Unknown("the GID is link-local: it tells no network")
+    for written in addresses:
+        try:
+            interface = ipaddress.ip_interface(written)
+        except ValueError:
+            continue
+        if interface.ip == address:
+            return str(interface.network)
+    # Without the address: like nodes are to have equal lanes.
+    return Unknown("the GID's address is on no interface here: its prefix is not known")

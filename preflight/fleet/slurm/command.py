@@ -1,0 +1,80 @@
+"""Runs ``mooncake-preflight fleet run``: every node judged under Slurm, and one answer of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import NamedTuple
+
+from preflight.base.usage_error import UsageError
+from preflight.fleet.kubernetes.answer import Shown, answer, interrupted, prepare
+from preflight.fleet.slurm.nodes import asked, read_sinfo, states_of
+from preflight.fleet.slurm.run import SlurmRequest, gather
+from preflight.fleet.ssh.node_script import TOOL, carried_script, found_script, packed
+from preflight.fleet.ssh.sent_launch import Sent, sent_launch
+from preflight.inputs.host_source import LaunchWords
+
+# What a node may take of its time to read itself: the rest is Python, and the way back.
+_MOST_READING_SECONDS = 10.0
+_OVERHEAD_SECONDS = 5.0
+
+
+class FleetRunRequest(NamedTuple):
+    """What the command line asks for. carry: auto, always, never. reports: a folder, or None."""
+
+    launch: LaunchWords
+    node_set: str | None
+    timeout_seconds: float
+    queue_seconds: int
+    srun_options: str
+    remote_command: str
+    remote_python: str
+    carry: str
+    ignore: tuple[str, ...]
+    reports: str | None
+    as_json: bool
+    color: str
+    verbosity: int
+
+
+def run_fleet_run(request: FleetRunRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError."""
+    nodes = asked(request.node_set, os.environ)
+    options = _words("--srun-options", request.srun_options)
+    tool = _words("--remote-command", request.remote_command)
+    if not tool:
+        raise UsageError("--remote-command is empty: give the program's path on the nodes")
+    left = request.timeout_seconds - _OVERHEAD_SECONDS
+    reading = max(1.0, min(_MOST_READING_SECONDS, left))
+    sent = sent_launch(request.launch, reading, request.ignore)
+    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
+    prepare(shown)
+    gathered = gather(
+        SlurmRequest(
+            nodes,
+            lambda: states_of(read_sinfo()),
+            request.timeout_seconds,
+            request.queue_seconds,
+            options,
+            lambda carried: _content(sent, tool, request.remote_python, carried),
+            request.carry,
+            os.urandom(8).hex(),
+        )
+    )
+    code = answer(gathered.reports, shown)
+    return interrupted(gathered.reports, gathered.stopped) if gathered.stopped else code
+
+
+def _content(sent: Sent, tool: tuple[str, ...], python: str, carried: bool) -> bytes:
+    if not carried:
+        return packed(sent.files, found_script(tool, sent.words))
+    from preflight.fleet.ssh.carry import zipapp
+
+    return packed({**sent.files, TOOL: zipapp()}, carried_script(python, sent.words))
+
+
+def _words(option: str, text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: {error}") from None

@@ -1,0 +1,292 @@
+"""Node sets and ssh as ClusterShell has them; the one module that imports it.
+
+Groups come from the site's own ``groups.conf`` (files, Slurm, whatever it names), the tree from its
+``topology.conf``, the fan-out from its ``defaults.conf``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+from ClusterShell.Event import EventHandler  # type: ignore[import-untyped]
+from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
+from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
+from ClusterShell.Propagation import RouteResolvingError  # type: ignore[import-untyped]
+from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
+from ClusterShell.Task import task_self  # type: ignore[import-untyped]
+from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
+from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
+
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.node_sets import MOST_NODES, is_name
+from preflight.fleet.node.answer import Answer
+
+# A report has some ten kilobytes; more than this is no report, and is not kept.
+MOST_BYTES = 8 << 20
+MOST_ERROR_LINES = 20
+# How often an interruption is looked for, and progress told.
+TICK_SECONDS = 0.1
+# Of a shared connection the first client would be the master, and be killed with its node's time;
+# a connection that is shared already is used all the same.
+_OPTIONS = "-oControlMaster=no"
+_RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+# Of each ssh: its three standard streams, and one more while it is started. Of everything else.
+_FILES_EACH, _FILES_BESIDE = 4, 40
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ssh(NamedTuple):
+    """timeout_seconds: of one node, from its start to its end. connect_seconds: of that, until ssh
+    is through. fanout None: ClusterShell's own."""
+
+    timeout_seconds: float
+    connect_seconds: float
+    fanout: int | None = None
+    user: str | None = None
+    options: str = ""
+
+
+class RunInterruptedError(Exception):
+    """Nothing that was started still runs. ``args[0]``: the signal."""
+
+
+def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
+    """The nodes of ``sets`` without those of ``excluded``, in the order of their numbers.
+
+    Raises UsageError for what is no node set, a group that is not known, or too many nodes.
+    """
+    found = NodeSet()
+    for text in sets:
+        found.update(_node_set(text))
+    for text in excluded:
+        found.difference_update(_node_set(text))
+    names = [str(name) for name in found]
+    for name in names:
+        # ssh would take it for an option.
+        if not is_name(name):
+            raise UsageError(f"{name!r} is not the name of a node: write letters, digits, . and -")
+    return names
+
+
+def _node_set(text: str) -> Any:
+    widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
+    if widest > MOST_NODES:
+        raise UsageError(f"{text[:80]!r} names {widest} nodes: at most {MOST_NODES} are asked")
+    try:
+        found = NodeSet(text)
+    except (NodeSetException, RangeSetException, GroupResolverError, GroupSourceError) as error:
+        if f"@{error}:" in text:  # ClusterShell says no more than the source's name
+            raise UsageError(
+                f"{text[:80]!r}: ClusterShell has no group source {str(error)[:40]!r} here: "
+                "`nodeset --groupsources` lists those it has (groups.conf)"
+            ) from None
+        raise UsageError(f"{text[:80]!r} is not a set of nodes: {error}") from None
+    if text.strip() and not found:
+        raise UsageError(
+            f"{text[:80]!r} names no node: `nodeset -ll` lists the groups that there are"
+        )
+    return found
+
+
+def folded(names: Iterable[str]) -> str:
+    """``gpu[001-063,070]``."""
+    return str(NodeSet.fromlist(list(names)))
+
+
+def ask(
+    nodes: list[str],
+    command: str,
+    content: bytes,
+    ssh: Ssh,
+    answered: Callable[[Answer], None],
+    tick: Callable[[], None],
+    enough: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run ``command`` on every node with ``content`` on its standard input, which stays open.
+
+    The same for all: a tree does not carry each node its own. enough: asked as often as ``tick``;
+    once true, those that have not ended are stopped, and answer so. Nodes behind a gateway that
+    does not answer are asked directly. ``answered`` is told each node once, as it ends. ``tick`` is
+    called some times a second. Raises UsageError where nothing can be started, and
+    RunInterruptedError once all local processes are gone, after ``answered`` was told of the rest.
+    """
+    task = _task(ssh)
+    _make_room(int(task.info("fanout")))
+    collector = _Collector(nodes, answered)
+    ticker = _Ticker(tick, enough)
+    caught = _run(task, command, content, ssh, collector, ticker)
+    if collector.unrouted:
+        caught = _run(task, command, content, ssh, collector.again(), ticker, tree=False)
+    collector.finish()
+    if caught:
+        raise RunInterruptedError(caught[0])
+
+
+def _run(
+    task: Any,
+    command: str,
+    content: bytes,
+    ssh: Ssh,
+    collector: _Collector,
+    ticker: _Ticker,
+    **tree: bool,
+) -> list[int]:
+    """Ask the collector's nodes; the signals that came meanwhile, of which the first ended it."""
+    with _caught() as caught:
+        ticker.caught = caught
+        try:
+            worker = task.shell(
+                command,
+                nodes=NodeSet.fromlist(collector.waiting),
+                handler=collector,
+                timeout=ssh.timeout_seconds,
+                stderr=True,
+                stdin=True,
+                **tree,
+            )
+            worker.write(content)
+            task.timer(TICK_SECONDS, ticker, TICK_SECONDS, autoclose=True)
+            task.resume()
+        except RouteResolvingError:
+            # Gateways that do not answer are found out by the way, and end the whole run.
+            collector.unrouted = True
+        except (TopologyError, WorkerError) as error:
+            raise UsageError(f"ClusterShell refuses its configuration: {error}") from None
+        finally:
+            task.abort()
+    return caught
+
+
+def _task(ssh: Ssh) -> Any:
+    """ClusterShell's task of this thread, as ``ssh`` has it."""
+    # Its warnings of broken pipes are what the answers say anyway.
+    logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
+    logging.getLogger("ClusterShell").propagate = False
+    try:
+        shlex.split(ssh.options)
+    except ValueError as error:
+        raise UsageError(f"--ssh-options {ssh.options!r}: {error}") from None
+    task = task_self()
+    program = shlex.split(task.info("ssh_path") or "ssh")[0]
+    if shutil.which(os.path.expanduser(program)) is None:
+        raise UsageError(f"{program} is not here: install an ssh client (openssh-client)")
+    for stream in ("stdout_msgtree", "stderr_msgtree"):
+        task.set_default(stream, False)
+    task.set_info("ssh_options", f"{ssh.options} {_OPTIONS}".strip())
+    task.set_info("connect_timeout", ssh.connect_seconds)
+    if ssh.user is not None:
+        task.set_info("ssh_user", ssh.user)
+    if ssh.fanout is not None:
+        task.set_info("fanout", ssh.fanout)
+    return task
+
+
+def _make_room(fanout: int) -> None:
+    """Raise this process's limit of open files to what so many connections take."""
+    needed = fanout * _FILES_EACH + _FILES_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        most = max(1, (hard - _FILES_BESIDE) // _FILES_EACH)
+        raise UsageError(
+            f"a fan-out of {fanout} takes {needed} open files, and this shell allows {hard}: "
+            f"give --fanout {most}"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+class _Collector(EventHandler):  # type: ignore[misc]
+    """Gathers what each node says until it ends."""
+
+    def __init__(self, nodes: Iterable[str], answered: Callable[[Answer], None]) -> None:
+        super().__init__()
+        self._answered = answered
+        self._lines: dict[str, list[bytes]] = {node: [] for node in nodes}
+        self._errors: dict[str, list[bytes]] = {node: [] for node in nodes}
+        self._bytes = dict.fromkeys(self._lines, 0)
+        self.unrouted = False
+
+    @property
+    def waiting(self) -> list[str]:
+        """Nodes that have not ended."""
+        return list(self._lines)
+
+    def again(self) -> _Collector:
+        """Forget what those said that did not end."""
+        for node in self._lines:
+            self._lines[node], self._errors[node], self._bytes[node] = [], [], 0
+        return self
+
+    def ev_read(self, worker: Any, node: Any, sname: str, msg: bytes) -> None:
+        name = str(node)
+        if name not in self._lines:
+            return  # a gateway of the tree
+        if sname == worker.SNAME_STDERR:
+            self._errors[name] = [*self._errors[name], msg][-MOST_ERROR_LINES:]
+            return
+        self._bytes[name] += len(msg)
+        if self._bytes[name] <= MOST_BYTES:
+            self._lines[name].append(msg)
+
+    def ev_hup(self, worker: Any, node: Any, rc: int) -> None:
+        self._end(str(node), rc, False)
+
+    def ev_close(self, worker: Any, timedout: bool) -> None:
+        for node in list(worker.iter_keys_timeout()) if timedout else ():
+            self._end(str(node), None, True)
+
+    def finish(self) -> None:
+        """Those that were stopped."""
+        for node in list(self._lines):
+            self._end(node, None, False)
+
+    def _end(self, node: str, code: int | None, timed_out: bool) -> None:
+        lines = self._lines.pop(node, None)
+        if lines is not None:
+            errors = tuple(self._errors.pop(node))
+            self._answered(Answer(node, tuple(lines), errors, code, timed_out))
+
+
+class _Ticker(EventHandler):  # type: ignore[misc]
+    """Ends the run where a signal came, or it is enough: in the loop, where no process is half
+    started."""
+
+    def __init__(self, tick: Callable[[], None], enough: Callable[[], bool]) -> None:
+        super().__init__()
+        self._tick, self._enough = tick, enough
+        self.caught: list[int] = []
+
+    def ev_timer(self, timer: Any) -> None:
+        if self.caught or self._enough():
+            task_self().abort()
+        self._tick()
+
+
+@contextmanager
+def _caught() -> Iterator[list[int]]:
+    """The signals that came meanwhile; what they did before is put back."""
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        # nohup's own wish.
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,181 @@
+"""Runs ``mooncake-preflight fleet check``: every node judged over ssh, and one answer of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from preflight.base.usage_error import UsageError
+from preflight.fleet.kubernetes.answer import Shown, answer, interrupted, keep, prepare
+from preflight.fleet.node.answer import Answer, lacks_tool, report_of
+from preflight.fleet.node.report import Json
+from preflight.fleet.ssh.node_script import COMMAND, TOOL, carried_script, found_script, packed
+from preflight.fleet.ssh.sent_launch import Sent, sent_launch
+from preflight.inputs.host_source import LaunchWords
+
+NO_CLUSTERSHELL = (
+    "ClusterShell, which reaches the nodes, is not installed: "
+    "pip install 'mooncake-preflight[fleet]'"
+)
+# A node is given so long beside what its reading takes: python, ssh, the way there and back.
+_OVERHEAD_SECONDS = 5.0
+
+
+class Where(NamedTuple):
+    """Which nodes, and how to come to them. connect_seconds: until ssh is through."""
+
+    nodes: tuple[str, ...]
+    nodes_files: tuple[str, ...]
+    exclude: tuple[str, ...]
+    timeout_seconds: float
+    connect_seconds: float
+    fanout: int | None
+    user: str | None
+    ssh_options: str
+
+
+class FleetCheckRequest(NamedTuple):
+    """What the command line asks for. carry: auto, always, never. reports: a folder, or None."""
+
+    launch: LaunchWords
+    where: Where
+    remote_command: str
+    remote_python: str
+    carry: str
+    ignore: tuple[str, ...]
+    reports: str | None
+    as_json: bool
+    color: str
+    verbosity: int
+
+
+class Got(NamedTuple):
+    """A report of each node, in the order of the nodes. stopped: the signal that ended it, or 0."""
+
+    reports: list[Json]
+    stopped: int
+
+
+def run_fleet_check(request: FleetCheckRequest) -> int:
+    """Print the answer; returns the exit code. Raises UsageError."""
+    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
+    got = fleet_reports(request, shown)
+    code = answer(got.reports, shown)
+    return interrupted(got.reports, got.stopped) if got.stopped else code
+
+
+def nodes_of(where: Where) -> list[str]:
+    """The nodes that are named, in order. Raises UsageError: where ClusterShell is missing too."""
+    try:
+        from preflight.fleet.ssh.clush_engine import named_nodes
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ClusterShell":
+            raise
+        raise UsageError(NO_CLUSTERSHELL) from None
+    sets = [*where.nodes, *(one for file in where.nodes_files for one in sets_of(file))]
+    return named_nodes(sets, where.exclude)
+
+
+def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
+    """Ask every node. Raises UsageError, before any node is asked."""
+    from signal import SIGINT
+
+    where = request.where
+    nodes = nodes_of(where)
+    from preflight.fleet.ssh.clush_engine import RunInterruptedError, Ssh, ask
+
+    if not nodes:
+        raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
+    sent = sent_launch(request.launch, _node_seconds(where), request.ignore)
+    prepare(shown)
+    progress = _Progress(len(nodes), request.verbosity)
+    ssh = Ssh(
+        where.timeout_seconds, where.connect_seconds, where.fanout, where.user, where.ssh_options
+    )
+    reports: dict[str, Json] = {}
+    lacking: set[str] = set()
+
+    def take(said: Answer) -> None:
+        report = reports[said.node] = report_of(said, where.timeout_seconds)
+        # At once: what is there stays there, whatever becomes of this process.
+        if request.reports is not None:
+            keep(report, request.reports)
+        progress.answered = len(reports)
+
+    def take_or_carry(said: Answer) -> None:
+        if request.carry == "auto" and lacks_tool(said):
+            lacking.add(said.node)
+        else:
+            take(said)
+
+    stopped = 0
+    try:
+        if request.carry != "always":
+            content = _content(request, sent, carried=False)
+            ask(nodes, COMMAND, content, ssh, take_or_carry, progress.show)
+        carried_to = [one for one in nodes if request.carry == "always" or one in lacking]
+        if carried_to:
+            content = _content(request, sent, carried=True)
+            ask(carried_to, COMMAND, content, ssh, take, progress.show)
+    except (RunInterruptedError, KeyboardInterrupt) as signalled:
+        stopped = int(signalled.args[0]) if signalled.args else SIGINT
+        for node in nodes:
+            if node not in reports:
+                take(Answer(node, ()))
+    finally:
+        progress.clear()
+    return Got([reports[node] for node in nodes], stopped)
+
+
+def _node_seconds(where: Where) -> float:
+    """What a node may take to read itself, so that it can still say what it could not read."""
+    left = where.timeout_seconds - where.connect_seconds
+    return max(1.0, min(10.0, left - _OVERHEAD_SECONDS))
+
+
+def _content(request: FleetCheckRequest, sent: Sent, carried: bool) -> bytes:
+    import shlex
+
+    if carried:
+        from preflight.fleet.ssh.carry import zipapp
+
+        script = carried_script(request.remote_python, sent.words)
+        return packed({**sent.files, TOOL: zipapp()}, script)
+    try:
+        tool = shlex.split(request.remote_command)
+    except ValueError as error:
+        raise UsageError(f"--remote-command {request.remote_command!r}: {error}") from None
+    if not tool:
+        raise UsageError("--remote-command is empty: give the program's path on the nodes")
+    return packed(sent.files, found_script(tool, sent.words))
+
+
+def sets_of(path: str) -> list[str]:
+    """Node sets, one a line; what follows # is for people."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.partition("#")[0].strip() for line in file]
+    except OSError as error:
+        raise UsageError(f"--nodes-file {path}: {error.strerror}") from None
+    return [line for line in lines if line]
+
+
+class _Progress:
+    """How many nodes have answered, on a terminal that stands at standard error."""
+
+    def __init__(self, nodes: int, verbosity: int) -> None:
+        self.answered = 0
+        self._nodes = nodes
+        self._shown = sys.stderr.isatty() and verbosity >= 0
+        self._last = -1
+
+    def show(self) -> None:
+        if self._shown and self.answered != self._last:
+            self._last = self.answered
+            sys.stderr.write(f"\r\x1b[K{self.answered} of {self._nodes} nodes answered")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._shown and self._last >= 0:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

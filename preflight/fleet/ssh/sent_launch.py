@@ -1,0 +1,139 @@
+"""A launch as it travels to a node: the files that say it, and the words that name them there.
+
+The launch is read here too, so that a mistake in it is said once, before any node is asked. What is
+read here decides nothing: variables that it leaves open are each node's own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import LaunchWords
+from preflight.launches.env_file import LARGEST_FILE_BYTES
+
+if TYPE_CHECKING:
+    from preflight.inputs.written_launch import WrittenLaunch
+
+# What the node's folder holds beside the launch.
+_TAKEN = ("run.sh", "tool.pyz")
+_MODEL_CONFIG = "model-config.json"
+
+
+class Sent(NamedTuple):
+    """files: name -> content, all in one folder. words: of ``mooncake-preflight``."""
+
+    files: Mapping[str, bytes]
+    words: tuple[str, ...]
+
+
+def sent_launch(launch: LaunchWords, node_seconds: float, ignored: tuple[str, ...]) -> Sent:
+    """Raises UsageError for what is no launch, and for options that every node would refuse."""
+    from preflight.fleet.node.command import waivers_of
+
+    waivers_of(ignored)
+    sent = launch_alone(launch)
+    words = ["fleet", "node", f"--timeout={node_seconds:g}"]
+    words += [f"--ignore={one}" for one in ignored]
+    return sent._replace(words=(*words, *sent.words))
+
+
+def launch_alone(launch: LaunchWords) -> Sent:
+    """words: what any command that takes a launch is to be given; () without one.
+
+    Raises UsageError for what is no launch.
+    """
+    _refuse_early(launch)
+    words: list[str] = []
+    files: dict[str, bytes] = {}
+    if launch.nic_nodes is not None:
+        words.append(f"--nic-numa-nodes={_numbers(launch.nic_nodes)}")
+    if launch.rank_nodes is not None:
+        words.append(f"--rank-numa-nodes={_numbers(launch.rank_nodes)}")
+    if launch.mooncake_version is not None:
+        words.append(f"--mooncake-version={launch.mooncake_version}")
+    if launch.sglang_version is not None:
+        words.append(f"--sglang-version={launch.sglang_version}")
+    if launch.gpu_bytes is not None:
+        words.append(f"--gpu-memory={launch.gpu_bytes}b")
+    if launch.model_config is not None:
+        files[_MODEL_CONFIG] = launch.model_config.encode()
+        words.append(f"--model-config={_MODEL_CONFIG}")
+    for path in launch.env_files:
+        words.append(f"--env-file={_added(files, path)}")
+    written = _written(launch)
+    if written is None:
+        return Sent(files, tuple(words))
+    is_file = len(launch.words) == 1 and not launch.is_command
+    named = _named_files(launch, written, is_file)
+    if not is_file:
+        return Sent({**named, **files}, (*words, "--", *launch.words))
+    name = _added(files, launch.words[0])
+    # What is called like the launch itself is the launch.
+    return Sent({**named, **files}, (*words, "--", name))
+
+
+def _written(launch: LaunchWords) -> WrittenLaunch | None:
+    """As a check of this host reads it, with the same refusals; None where none is given."""
+    from preflight.inputs.host_source import launch_of, open_host
+
+    found = launch_of(launch, open_host("/"))
+    return None if found is None else found[0]
+
+
+def _refuse_early(launch: LaunchWords) -> None:
+    if launch.mooncake_version is not None:
+        from preflight.sizing.chosen_versions import choose_mooncake
+
+        choose_mooncake(launch.mooncake_version)
+
+
+def _numbers(nodes: tuple[int, ...]) -> str:
+    return ",".join(str(node) for node in nodes) or "none"
+
+
+def _added(files: dict[str, bytes], path: str) -> str:
+    """Put a file among ``files``, under a name of its own."""
+    base = os.path.basename(path).lstrip("-") or "launch"
+    name, number = base, 1
+    while name in files or name in _TAKEN:
+        number += 1
+        name = f"{number}-{base}"
+    try:
+        with open(path, "rb") as file:
+            content = file.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path!r} cannot be read: {why}") from None
+    if len(content) > LARGEST_FILE_BYTES:
+        raise UsageError(f"{path!r} is not sent: it has more than 4 MiB")
+    files[name] = content
+    return name
+
+
+def _named_files(launch: LaunchWords, written: WrittenLaunch, is_file: bool) -> dict[str, bytes]:
+    """Files beside the launch that it names: a store's configuration, an extra config.
+
+    Those with an absolute name are each node's own.
+    """
+    from preflight.processes.processes import understand
+
+    found: dict[str, bytes] = {}
+    folder = (os.path.dirname(launch.words[0]) if is_file else "") or "."
+
+    def read(name: str) -> str | Unknown:
+        text = written.read_file(name)
+        inside = os.path.normpath(name)
+        if isinstance(text, str) and not inside.startswith(("/", "..")):
+            with open(os.path.join(folder, name), "rb") as file:
+                found[inside] = file.read(LARGEST_FILE_BYTES)
+        return text
+
+    try:
+        understand(written.reading.commands, read, launch.sglang_version)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return {name: content for name, content in found.items() if name not in _TAKEN}

@@ -1,0 +1,194 @@
+"""The host that a command looks at, and the launch that goes with it: this machine or a capture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checks.base.recording import RecordingRoot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.capture.capture import Capture, CaptureError, open_root
+from preflight.base.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from checks.base.installed import Installed
+    from checks.base.needs import LaunchNeeds
+    from preflight.inputs.written_launch import WrittenLaunch
+    from preflight.processes.source_options import SourceOptions
+    from preflight.sizing.source_sizing import SourceSizing
+
+
+class LaunchWords(NamedTuple):
+    """The launch as the command line gives it; ``words`` is empty without one.
+
+    is_command: they are a command however few; else one word alone is a file to read.
+    """
+
+    words: tuple[str, ...] = ()
+    env_files: tuple[str, ...] = ()
+    nic_nodes: tuple[int, ...] | None = None
+    rank_nodes: tuple[int, ...] | None = None
+    mooncake_version: str | None = None
+    sglang_version: str | None = None
+    model_config: str | None = None
+    gpu_bytes: int | None = None
+    is_command: bool = False
+
+
+class Host(NamedTuple):
+    """root: asked each thing once. environment: of the launch, the captured one for a capture.
+
+    capture: None on a machine or a tree of files.
+    """
+
+    root: RecordingRoot
+    name: str
+    environment: Mapping[str, str]
+    capture: Capture | None
+
+    @property
+    def extras(self) -> Mapping[str, Any]:
+        return {} if self.capture is None else self.capture.extras
+
+
+def open_host(path: str) -> Host:
+    """Raises UsageError for what is no host."""
+    try:
+        root: Root = open_root(path)
+    except CaptureError as error:
+        raise UsageError(str(error)) from None
+    capture = root if isinstance(root, Capture) else None
+    recorded = None if capture is None else capture.extras.get("environment")
+    environment = os.environ if not isinstance(recorded, dict) else recorded
+    return Host(RecordingRoot(root), path, environment, capture)
+
+
+def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOptions] | None:
+    """The launch that is asked about: the one given, else the one in the capture; None for none."""
+    recorded: Any = host.extras.get("launch")
+    if not words.words and recorded is None:
+        _refuse_without_launch(words)
+        return None
+    from preflight.processes.source_options import SourceOptions
+
+    given = SourceOptions(
+        None,
+        words.nic_nodes,
+        words.rank_nodes,
+        words.mooncake_version or _captured_version(host),
+        words.sglang_version,
+        words.model_config,
+        words.gpu_bytes,
+        captured_installed(host),
+    )
+    if words.words:
+        from preflight.inputs.written_launch import read_launch
+
+        launch = read_launch(
+            words.words, words.env_files, host.environment, host.root, words.is_command
+        )
+        if host.capture is None:
+            from preflight.sizing.chosen_versions import installed_there
+
+            given = given._replace(installed=installed_there(launch.reading, host.root))
+        return launch, given
+    from preflight.inputs.launch_record import launch_from
+
+    try:
+        launch, options = launch_from(recorded, host.root.text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"--root {host.name}: its launch cannot be read: {error!r}") from None
+    said = {name: value for name, value in given._asdict().items() if value is not None}
+    return launch, options._replace(**said)
+
+
+class Sized(NamedTuple):
+    """The launch held against the host, and what it needs.
+
+    needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
+    None where it is the same.
+    """
+
+    sizing: SourceSizing
+    needs: LaunchNeeds
+    least_needs: LaunchNeeds | None = None
+
+
+def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
+    """None where there is no launch. Raises UsageError for one that cannot be read."""
+    found = launch_of(words, host)
+    if found is None:
+        return None
+    from preflight.inputs.two_bounds import least_needs
+    from preflight.inputs.written_launch import size_written
+    from preflight.sizing.launch_needs import launch_needs
+
+    launch, options = found
+    sizing = size_written(launch, options, host.root)
+    return Sized(sizing, launch_needs(sizing), least_needs(sizing))
+
+
+def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
+    """The same, given up after a time: the launch may name a file on a mount that is dead."""
+    import threading
+
+    done: list[Sized | None] = []
+    failed: list[BaseException] = []
+
+    def size() -> None:
+        try:
+            done.append(size_and_needs(words, host))
+        except BaseException as error:  # raised again where it can be told
+            failed.append(error)
+
+    thread = threading.Thread(target=size, daemon=True)
+    try:
+        thread.start()
+        thread.join(limit_seconds)
+    except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): without a limit
+        size()
+    if failed:
+        raise failed[0]
+    if not done:
+        return Unknown(f"the launch, or a file that it names, was not read in {limit_seconds:g} s")
+    return done[0]
+
+
+def captured_installed(host: Host) -> Installed | None:
+    """What the capture's machine had installed: this machine's own says nothing of it.
+
+    None for a machine or a tree of files, and for a capture of before this was recorded.
+    """
+    recorded = host.extras.get("installed")
+    if not isinstance(recorded, dict):
+        return None
+    from checks.base.installed import Installed
+
+    sglang, mooncake = recorded.get("sglang"), recorded.get("mooncake")
+    pairs = mooncake if isinstance(mooncake, list) else []
+    return Installed(
+        tuple((str(pair[0]), str(pair[1])) for pair in pairs if _is_pair(pair)),
+        sglang if isinstance(sglang, str) else None,
+    )
+
+
+def _is_pair(pair: object) -> bool:
+    return isinstance(pair, list) and len(pair) == 2
+
+
+def _captured_version(host: Host) -> str | None:
+    """The Mooncake that was named for the capture; in an older one also what it assumed."""
+    version = host.extras.get("mooncake_version")
+    return version if isinstance(version, str) else None
+
+
+def _refuse_without_launch(words: LaunchWords) -> None:
+    """Options about a launch that is not there are a mistake, not something to pass over."""
+    for name, value in words._asdict().items():
+        if value:
+            option = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}.get(
+                name, f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
+            )
+            raise UsageError(f"{option} is about a launch: give a script, or a command after --")

@@ -1,0 +1,78 @@
+"""One verdict from two: a launch whose pools are known only between two bounds is judged at both.
+
+What fails at the upper bound alone may start and may not: that is unknown, not a failure. What
+fails at both is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from checks.base.finding import Finding, Status
+from checks.base.needs import LaunchNeeds
+from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.source_sizing import SourceSizing
+
+_ORDER = list(Status)
+
+
+def least_needs(sizing: SourceSizing) -> LaunchNeeds | None:
+    """What the launch needs at the lower bound of its pools; None where it needs no other."""
+    inputs = sizing.inputs
+    if sizing.least is None or inputs.most == inputs.least:
+        return None
+    memory = tuple(
+        (origin, one._replace(most_pools_bytes=one.least_pools_bytes))
+        for origin, one in inputs.memory
+    )
+    lower = inputs._replace(most=inputs.least, memory=memory)
+    return launch_needs(sizing._replace(inputs=lower, most=sizing.least))
+
+
+def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
+    """The findings of both bounds as one list, in the order of those at the upper one."""
+    lower: dict[str, list[Finding]] = {}
+    for finding in at_least:
+        lower.setdefault(finding.check, []).append(finding)
+    found: list[Finding] = []
+    for check, findings in groupby(at_most, key=lambda finding: finding.check):
+        found += _of_check(list(findings), lower.get(check, []))
+    return found
+
+
+def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
+    below = {finding.subject: finding for finding in lower}
+    if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
+        # The upper bound is not known, and the lower one is too much already.
+        failed = [finding for finding in lower if finding.status is Status.FAIL]
+        yield from (_at_least(finding) for finding in failed)
+        subjects = {finding.subject for finding in failed}
+        yield from (finding for finding in upper if finding.subject not in subjects)
+        return
+    for finding in upper:
+        other = below.get(finding.subject)
+        status = _worst(lower) if other is None else other.status
+        if finding.status is Status.FAIL and status not in (Status.FAIL, Status.UNKNOWN):
+            yield _open(finding, other, finding, "fits at the lower one, but at the upper one")
+        elif other is not None and status is Status.FAIL and finding.status is not Status.FAIL:
+            yield _open(finding, other, other, "fits at the upper one, but at the lower one")
+        else:
+            yield finding
+
+
+def _worst(findings: Sequence[Finding]) -> Status:
+    return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
+
+
+def _at_least(finding: Finding) -> Finding:
+    return finding._replace(need=f"{finding.need} or more" if finding.need else "")
+
+
+def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
+    """``failed``, which is one of the two, as what may happen and may not."""
+    need = upper.need
+    if lower is not None and lower.need and lower.need != need:
+        need = f"{lower.need} to {need}"
+    text = f"known only between two bounds: it {where}: {failed.text}"
+    return failed._replace(status=Status.UNKNOWN, need=need, text=text)

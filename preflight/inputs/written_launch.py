@@ -1,0 +1,94 @@
+"""A launch as the command line gives it, a file or words behind ``--``, read and sized."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import NoLaunchError, UsageError
+from preflight.launches.command_line import read_argv
+from preflight.launches.command_wrappers import SHELLS
+from preflight.launches.read_source import SourceError, read_source
+from preflight.launches.source import ReadFile, Reading
+from preflight.processes.processes import is_program
+from preflight.processes.source_options import SourceOptions
+from preflight.sizing.source_sizing import SourceSizing, size_source
+
+
+class WrittenLaunch(NamedTuple):
+    """What a launch starts, what it is called, and how to read the files that it names."""
+
+    reading: Reading
+    name: str
+    read_file: ReadFile
+
+
+def read_launch(
+    launch: tuple[str, ...],
+    env_files: tuple[str, ...],
+    environment: Mapping[str, str],
+    root: Root,
+    is_command: bool = False,
+) -> WrittenLaunch:
+    """``launch`` is one file, or the words of a command. Raises UsageError where it is neither.
+
+    One word that is the name of a program is a command too: mooncake_master needs no argument. A
+    command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
+    """
+    alone = len(launch) == 1 and not is_command and not is_program(launch[0])
+    script = 0 if alone else _script(launch)
+    try:
+        if script is not None:
+            name = launch[script]
+            reading = read_source(name, environment, env_files, launch[script + 1 :])
+        else:
+            name = "command line"
+            reading = read_argv(launch, environment)
+    except SourceError as error:
+        raise UsageError(str(error)) from None
+    if not reading.commands:
+        why = "".join(f"; {note.text}" for note in reading.notes[:1])
+        raise NoLaunchError(f"{name}: starts no program that is known here{why}")
+    folder = os.path.dirname(name) if script is not None else ""
+    return WrittenLaunch(reading, name, _reader(root, folder))
+
+
+def _script(launch: tuple[str, ...]) -> int | None:
+    """Where the words of a command name a shell's script that lies here; None where they do not."""
+    place = 0
+    if launch[0].rpartition("/")[2] in SHELLS:
+        place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
+        options = launch[1:place]
+        if not place or any("c" in word.partition("-")[2] for word in options):
+            return None
+    name = launch[place]
+    if "\0" in name or not os.path.isfile(name):
+        return None
+    if place or name.endswith((".sh", ".bash")):
+        return place
+    try:
+        with open(name, "rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return None
+    return 0 if re.match(rb"#!.*\b(ba|da|k|z|a)?sh\b", first) and "/" in name else None
+
+
+def size_written(launch: WrittenLaunch, options: SourceOptions, root: Root) -> SourceSizing:
+    """Hold it against the host below ``root``. Raises UsageError as flags do."""
+    return size_source(launch.reading, launch.name, options, root, launch.read_file)
+
+
+def _reader(root: Root, folder: str) -> ReadFile:
+    """Files that a launch names: absolute ones below the root, others beside the launch."""
+
+    def read(name: str) -> str | Unknown:
+        if name.startswith("/"):
+            return root.text(name)
+        return Root(folder or ".").text("/" + name)
+
+    return read

@@ -1,0 +1,84 @@
+"""What was written to start a process: words with their origins, before anybody interprets them.
+
+Readers (scripts, command lines, env files, containers, manifests) produce these records and nothing
+else; a text is never executed. A variable that the source does not set stays in its word as it was
+written, and is named in ``unresolved``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.launches.container import ContainerSettings
+
+# Gives the text of a file that a launch names, or why it cannot be read.
+ReadFile = Callable[[str], "str | Unknown"]
+
+
+class Origin(NamedTuple):
+    """Where a text stands: a file and line, ``command line``, or ``environment``."""
+
+    source: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+class Word(NamedTuple):
+    """One word after quoting, with what could not be resolved left in as written."""
+
+    text: str
+    origin: Origin
+    unresolved: tuple[str, ...] = ()
+
+
+class Command(NamedTuple):
+    """One process that the source starts.
+
+    words: the program and its arguments, without wrappers. environment: the variables that the
+    source sets for it, the later over the earlier, those of the caller's environment included.
+    wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
+    outermost first, each as its words. container: what the container is given that it runs in,
+    where the source starts one.
+    """
+
+    words: tuple[Word, ...]
+    environment: Mapping[str, Word]
+    wrappers: tuple[tuple[str, ...], ...]
+    origin: Origin
+    container: ContainerSettings | None = None
+
+
+class SourceNote(NamedTuple):
+    """Something in a source that a reader passed over or took in a particular way."""
+
+    id: str
+    text: str
+    origin: Origin
+
+
+class Reading(NamedTuple):
+    """All commands of a source, in order, and what there is to say of it."""
+
+    commands: tuple[Command, ...]
+    notes: tuple[SourceNote, ...] = ()
+
+
+def joined(readings: Iterable[Reading]) -> Reading:
+    """Several readings as one."""
+    together = list(readings)
+    commands: list[Command] = [command for reading in together for command in reading.commands]
+    notes = [note for reading in together for note in reading.notes]
+    return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+
+
+class SourceError(Exception):
+    """A source that cannot be read or meant: its message is a sentence for the user."""
+
+
+def brief(text: str) -> str:
+    """A text that may be long, cut off for a sentence."""
+    return text if len(text) <= 80 else text[:77] + "..."

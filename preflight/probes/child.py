@@ -1,0 +1,294 @@
+"""The process that registers: whatever ends it, the kernel takes back all that it held.
+
+It is a fork of the command, dies with it, and answers in lines of JSON. It touches nothing that
+another process shares, and asks to be the first to go where memory runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from preflight.probes.limits import SPEND, CgroupUse, Refusal
+from preflight.probes.memory import (
+    Layout,
+    lists_bytes,
+    map_range,
+    memory_available_bytes,
+    plan_layout,
+)
+from preflight.probes.search import search
+
+if TYPE_CHECKING:
+    from preflight.probes.verbs import OpenDevice
+
+Say = Callable[[dict[str, Any]], None]
+_PR_SET_PDEATHSIG = 1
+_LOG_BYTES = 8192
+_MOST_LOG_LINES = 200
+# The host is left this share of its memory, whatever --spend says.
+_LEFT_SHARE = 10
+
+
+class Order(NamedTuple):
+    """What to measure. drivers: of each device. soft: some device is one in software.
+
+    memlock_bytes, lifted: as ``Refusal``. most_keys: max_mr of each device, 0 for no bound.
+    """
+
+    devices: tuple[str, ...]
+    drivers: tuple[str, ...]
+    most_keys: tuple[int, ...]
+    soft: bool
+    page_bytes: int
+    region_bytes: int
+    longest_bytes: int
+    up_to_bytes: int
+    spend_bytes: int
+    memlock_bytes: int | None
+    lifted: bool | None
+
+
+def layout_of(order: Order, largest_bytes: int) -> Layout:
+    """The range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
+    longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
+    longest = min(longest, largest_bytes)
+    return plan_layout(order.page_bytes, order.region_bytes, longest, order.spend_bytes)
+
+
+def child(order: Order, parent: int, say: Say) -> int:
+    """Measure and release; returns the exit code of the process."""
+    _die_with(parent)
+    try:
+        _measure(order, say)
+    except OSError as error:
+        call, device = getattr(error, "call", ""), getattr(error, "device", "")
+        words = (call, device and f"on {device}:", error.strerror or str(error))
+        text = " ".join(word for word in words if word)
+        say({"event": "error", "error": text, "refusal": _early_refusal(order, error)})
+        return 1
+    return 0
+
+
+def _die_with(parent: int) -> None:
+    import ctypes
+
+    os.setsid()  # Ctrl-C reaches the command alone, which then ends this process
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _measure(order: Order, say: Say) -> None:
+    from preflight.probes.verbs import OpenDevice, probe_library
+
+    log = KernelLog()
+    loaded = probe_library()
+    devices = [OpenDevice(loaded, name) for name in order.devices]
+    largest = min(device.largest_bytes for device in devices)
+    layout = layout_of(order, largest)
+    before = memory_available_bytes()
+    address = map_range(layout)
+    say({"event": "opened", "largest_bytes": largest, "range_bytes": layout.range_bytes})
+    run = _Run(order, devices, layout, address, log, say)
+    region = min(order.region_bytes, layout.range_bytes)
+    found = search(run.register, region, layout.range_bytes, order.up_to_bytes)
+    after = memory_available_bytes()
+    drop = None if before is None or after is None else max(0, before - after)
+    met = run.tightest
+    say(
+        {
+            "event": "found",
+            "held_bytes": found.held_bytes,
+            "held_regions": devices[0].regions,
+            "region_bytes": region,
+            "range_bytes": layout.range_bytes,
+            "largest_bytes": largest,
+            "registrations": run.registrations,
+            "spent_bytes": run.spent(found.held_bytes),
+            "memory_drop_bytes": drop,
+            "stopped": met if isinstance(met, str) else "",
+            "refusal": _plain(met) if isinstance(met, Refusal) else None,
+        }
+    )
+    for device in devices:
+        device.close()
+    say({"event": "released", "left": sum(device.regions for device in devices)})
+
+
+class _Run:
+    """Registers each length on every device or on none, as Mooncake does."""
+
+    def __init__(
+        self,
+        order: Order,
+        devices: list[OpenDevice],
+        layout: Layout,
+        address: int,
+        log: KernelLog,
+        say: Say,
+    ) -> None:
+        self._order, self._devices, self._layout = order, devices, layout
+        self._address, self._log, self._say = address, log, say
+        self._held = 0
+        self._least_refused = -1
+        self.registrations = 0
+        # What keeps one region more from being held: a refusal, or why none was tried.
+        self.tightest: Refusal | str | None = None
+
+    def spent(self, held_bytes: int) -> int:
+        """The most that holding so much on each device may take."""
+        everywhere = held_bytes * len(self._devices)
+        lists = lists_bytes(everywhere, self._layout.page_bytes, self._order.soft)
+        return self._layout.own_bytes + lists
+
+    def register(self, size: int) -> bool:
+        if self.spent(self._held + size) > self._order.spend_bytes:
+            return self._refused(size, SPEND)
+        if _memory_is_short():
+            return self._refused(size, "the host has less than a tenth of its memory left")
+        self.registrations += 1
+        taken: list[OpenDevice] = []
+        try:
+            for device in self._devices:
+                device.register(self._address, size)
+                taken.append(device)
+        except OSError as error:
+            refusal = self._refusal(len(taken), size, error)
+            for device in taken:
+                device.take_back()
+            return self._refused(size, refusal)
+        self._held += size
+        self._say({"event": "held", "held_bytes": self._held, "tries": self.registrations})
+        return True
+
+    def _refused(self, size: int, why: Refusal | str) -> bool:
+        least = self._held + size
+        if self._least_refused < 0 or least <= self._least_refused:
+            self._least_refused, self.tightest = least, why
+        return False
+
+    def _refusal(self, number: int, size: int, error: OSError) -> Refusal:
+        order, device = self._order, self._devices[number]
+        return Refusal(
+            device.name,
+            order.drivers[number],
+            "ibv_reg_mr",
+            error.errno or 0,
+            self._held,
+            size,
+            _pinned_bytes(),
+            order.memlock_bytes,
+            order.lifted,
+            _cgroups(device.name),
+            device.largest_bytes,
+            _keys_in_use(device.name),
+            order.most_keys[number],
+            self._log.new_lines(),
+        )
+
+
+def _early_refusal(order: Order, error: OSError) -> dict[str, Any] | None:
+    """A device that could not be opened at all."""
+    device = getattr(error, "device", "")
+    if device not in order.devices:
+        return None
+    number = order.devices.index(device)
+    call = getattr(error, "call", "")
+    refusal = Refusal(device, order.drivers[number], call, error.errno or 0, 0, 0)
+    return _plain(refusal._replace(cgroups=_cgroups(device)))
+
+
+class KernelLog:
+    """Lines that the kernel writes from now on; None where this user may not read them."""
+
+    def __init__(self, path: str = "/dev/kmsg") -> None:
+        self._descriptor = -1
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def new_lines(self) -> tuple[str, ...] | None:
+        if self._descriptor < 0:
+            return None
+        lines: list[str] = []
+        for _ in range(_MOST_LOG_LINES):
+            try:
+                record = os.read(self._descriptor, _LOG_BYTES)
+            except BlockingIOError:
+                break
+            except OSError:  # EPIPE: the kernel wrote over some; the next read has the rest
+                continue
+            text = record.decode(errors="replace").partition(";")[2]
+            lines.append(text.splitlines()[0] if text else "")
+        return tuple(lines)
+
+
+def _pinned_bytes() -> int | None:
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("VmPin:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
+    from checks.base.root import Root
+    from checks.base.unknown import Unknown
+    from checks.rdma.limits import Budget, read_cgroups
+
+    groups = read_cgroups(Root())
+    if isinstance(groups, Unknown):
+        return None
+    found = []
+    for group in groups:
+        limit = group.limits.get(device, Budget(None, None))
+        used = Budget(0, 0)
+        if not isinstance(group.used, Unknown):
+            used = group.used.get(device, used)
+        found.append(
+            CgroupUse(
+                group.file, limit.objects, used.objects or 0, limit.handles, used.handles or 0
+            )
+        )
+    return tuple(found)
+
+
+def _keys_in_use(device: str) -> int | None:
+    from checks.rdma.calls import kernel
+
+    try:
+        counts = kernel()["devices"].get(device, {}).get("resources", {})
+    except OSError:
+        return None
+    count = counts.get("mr")
+    return count if isinstance(count, int) else None
+
+
+def _memory_is_short() -> bool:
+    available = memory_available_bytes()
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return available is not None and available < total // _LEFT_SHARE
+
+
+def _plain(refusal: Refusal) -> dict[str, Any]:
+    groups = refusal.cgroups
+    return {
+        **refusal._asdict(),
+        "cgroups": None if groups is None else [list(group) for group in groups],
+        "log": None if refusal.log is None else list(refusal.log),
+    }
+
+
+def refusal_of(answer: dict[str, Any]) -> Refusal:
+    """A refusal as the child wrote it."""
+    groups, log = answer["cgroups"], answer["log"]
+    return Refusal(**answer)._replace(
+        cgroups=None if groups is None else tuple(CgroupUse(*group) for group in groups),
+        log=None if log is None else tuple(log),
+    )

@@ -1,0 +1,90 @@
+"""What a launch's own container settings hand to its processes, as checks ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.needs import ContainerLimits
+from checks.base.units import GIB, KIB, MIB
+from checks.base.unknown import Unknown
+from preflight.launches.container import ContainerSettings, Size
+from preflight.launches.source import Command
+
+_PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
+# A memory volume without a size may take what the container, or else the host, has.
+_NO_LIMIT_BYTES = 1 << 62
+
+
+def container_limits(command: Command) -> ContainerLimits | None:
+    """The settings of the container that ``command`` runs in; None where it runs in none.
+
+    What a variable that is not set would decide is left out here: see ``unknown_settings``.
+    """
+    settings = command.container
+    if settings is None:
+        return None
+    shm_bytes, host_ipc = _shm(settings)
+    return ContainerLimits(
+        str(command.origin),
+        settings.engine or "docker",
+        memlock_bytes=_soft(settings, "memlock"),
+        nofile=_soft(settings, "nofile"),
+        shm_bytes=shm_bytes,
+        host_ipc=host_ipc,
+        host_network=settings.network == "host",
+        privileged=settings.privileged,
+        user=settings.user or None,
+        capabilities=tuple(name.upper().removeprefix("CAP_") for name in settings.cap_add),
+        devices=settings.devices,
+        security_options=settings.security_opt,
+        memory_bytes=_known(settings.memory_bytes),
+        hugepages_bytes=_hugepages(settings),
+    )
+
+
+def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
+    """Settings that are written and cannot be read, by name."""
+    settings = command.container
+    if settings is None:
+        return
+    values: list[tuple[str, Size]] = [
+        ("shm size", settings.shm_size_bytes),
+        ("memory limit", settings.memory_bytes),
+        *((f"hugepages-{size}", limit) for size, limit in settings.hugepages_bytes.items()),
+        *((f"ulimit {name}", limits[0]) for name, limits in settings.ulimits.items()),
+    ]
+    for name, value in values:
+        if isinstance(value, Unknown):
+            yield name, value
+
+
+def _known(size: Size) -> int | None:
+    return None if isinstance(size, Unknown) else size
+
+
+def _soft(settings: ContainerSettings, name: str) -> int | None:
+    limits = settings.ulimits.get(name)
+    return None if limits is None else _known(limits[0])
+
+
+def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
+    """The size of /dev/shm, and whether it is the host's."""
+    if settings.ipc == "host":
+        return None, True
+    mounted = settings.mount_at("/dev/shm")
+    if mounted is None:
+        return _known(settings.shm_size_bytes), False
+    if mounted.kind == "bind":
+        return None, True
+    size = _known(mounted.size_bytes)
+    return (_known(settings.memory_bytes) or _NO_LIMIT_BYTES) if size is None else size, False
+
+
+def _hugepages(settings: ContainerSettings) -> dict[int, int]:
+    """``2Mi`` and its like as bytes."""
+    found: dict[int, int] = {}
+    for size, limit in settings.hugepages_bytes.items():
+        number, unit = size[:-2], size[-2:]
+        if unit in _PAGE_UNITS and number.isdecimal() and not isinstance(limit, Unknown):
+            found[int(number) * _PAGE_UNITS[unit]] = limit
+    return found

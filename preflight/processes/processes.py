@@ -1,0 +1,221 @@
+"""Which processes a source starts, each understood as its own program understands it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Command, ReadFile, Word
+from preflight.programs.sglang_argument_tables import argument_table
+from preflight.programs.sglang_argument_values import RefusedError
+from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
+from preflight.programs.store_config import StoreConfig, read_store_config
+from preflight.programs.store_processes import (
+    StoreProcess,
+    read_mooncake_client,
+    read_store_service,
+)
+
+
+class Kind(Enum):
+    SGLANG = "SGLang server"
+    STORE_SERVICE = "Mooncake store service"
+    CLIENT = "mooncake_client"
+    MASTER = "mooncake_master"
+    METADATA = "metadata server"
+    ROUTER = "router"
+    BENCHMARK = "benchmark"
+    OTHER = "other program"
+
+
+# A module (after -m) or a program's name, and what it is.
+_MODULES = {
+    "sglang.launch_server": Kind.SGLANG,
+    "mooncake.mooncake_store_service": Kind.STORE_SERVICE,
+    "mooncake.http_metadata_server": Kind.METADATA,
+    "sglang_router.launch_router": Kind.ROUTER,
+    "sglang_router.launch_server": Kind.ROUTER,
+}
+_PROGRAMS = {
+    "mooncake_store_service": Kind.STORE_SERVICE,
+    "mc_store_rest_server": Kind.STORE_SERVICE,
+    "mooncake_client": Kind.CLIENT,
+    "mooncake_master": Kind.MASTER,
+    "mooncake_http_metadata_server": Kind.METADATA,
+    "bench_multiturn.py": Kind.BENCHMARK,
+    "launch_server.py": Kind.SGLANG,
+}
+
+# -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
+_RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
+
+
+def is_program(word: str) -> bool:
+    """True for a program's own name, with or without its folder: what starts without arguments."""
+    name = word.rpartition("/")[2]
+    return name in _PROGRAMS and not name.endswith(".py")
+
+
+class SglangServer(NamedTuple):
+    """One SGLang server: its arguments and, where HiCache stores in Mooncake, its store."""
+
+    command: Command
+    arguments: ParsedArguments
+    store: StoreConfig | None
+
+    def value(self, name: str) -> Any:
+        return self.arguments.value(name)
+
+    def number(self, name: str) -> int | Unknown:
+        """An argument that is a whole number, 1 where SGLang leaves it open."""
+        value = self.value(name)
+        return value if isinstance(value, int | Unknown) else 1
+
+    @property
+    def hicache(self) -> bool:
+        return self.value("enable_hierarchical_cache") is True
+
+    @property
+    def mode(self) -> str:
+        """null, prefill or decode."""
+        mode = self.value("disaggregation_mode")
+        return mode if isinstance(mode, str) else "null"
+
+    @property
+    def attention_dp(self) -> int | Unknown:
+        """Data-parallel groups inside the tensor-parallel group: 1 without DP attention."""
+        if self.value("enable_dp_attention") is True:
+            return self.number("dp_size")
+        if "attn_dp_size" in self.arguments.settings and self.arguments.given("attn_dp_size"):
+            return self.number("attn_dp_size")
+        return 1
+
+    @property
+    def replicas(self) -> int | Unknown:
+        """Servers side by side behind one port: dp without DP attention."""
+        attention_dp = self.attention_dp
+        if isinstance(attention_dp, Unknown) or attention_dp > 1:
+            return 1 if not isinstance(attention_dp, Unknown) else attention_dp
+        return self.number("dp_size")
+
+    @property
+    def environment(self) -> Mapping[str, Word]:
+        return self.command.environment
+
+
+class LaunchProcess(NamedTuple):
+    """One process: ``server`` of an SGLang server, ``store`` of a store's own process."""
+
+    kind: Kind
+    command: Command
+    arguments: tuple[Word, ...]
+    server: SglangServer | None = None
+    store: StoreProcess | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.value} ({self.command.origin})"
+
+
+def understand(
+    commands: Sequence[Command], read_file: ReadFile, sglang_version: str | None = None
+) -> tuple[LaunchProcess, ...]:
+    """Every command as a process of a known kind; programs nobody here knows stay ``OTHER``.
+
+    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
+    """
+    return tuple(_understand(command, read_file, sglang_version) for command in commands)
+
+
+def _understand(command: Command, read_file: ReadFile, sglang_version: str | None) -> LaunchProcess:
+    kind, arguments = classify(command)
+    environment = command.environment
+    if kind is Kind.SGLANG:
+        server = _server(command, arguments, read_file, sglang_version)
+        return LaunchProcess(kind, command, arguments, server)
+    store = None
+    if kind is Kind.STORE_SERVICE:
+        store = read_store_service(arguments, environment, read_file)
+    elif kind is Kind.CLIENT:
+        store = read_mooncake_client(arguments, environment)
+    return LaunchProcess(kind, command, arguments, None, store)
+
+
+def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:
+    """A command's kind, and the arguments that are its own."""
+    words = command.words
+    if not words:
+        return Kind.OTHER, ()
+    program = words[0].text.rpartition("/")[2]
+    if program == "sglang" and len(words) > 1 and words[1].text == "serve":
+        return Kind.SGLANG, _served(words[2:])
+    if program in _PROGRAMS:
+        return _PROGRAMS[program], words[1:]
+    # Whatever $PYTHON is, what takes -m is one.
+    is_python = words[0].unresolved and len(words) > 1 and words[1].text == "-m"
+    if program.startswith("python") or is_python:
+        return _python(words)
+    return Kind.OTHER, words[1:]
+
+
+def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
+    """A module or a script, behind the interpreter's own options."""
+    index = 1
+    while index < len(words):
+        text = words[index].text
+        if match := _RUNS_MODULE.fullmatch(text):
+            attached = match.group(1)
+            module = attached or (words[index + 1].text if index + 1 < len(words) else "")
+            return _MODULES.get(module, Kind.OTHER), words[index + 1 + (not attached) :]
+        if text.startswith("-c"):
+            break
+        if not text.startswith("-"):
+            return _PROGRAMS.get(text.rpartition("/")[2], Kind.OTHER), words[index + 1 :]
+        # -W ignore and -X faulthandler take the next word.
+        index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
+    return Kind.OTHER, words[1:]
+
+
+def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """``sglang serve MODEL`` names the model without its flag."""
+    if words and not words[0].text.startswith("-"):
+        return (words[0]._replace(text="--model-path", unresolved=()), *words)
+    return words
+
+
+def _arguments(
+    words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
+) -> ParsedArguments:
+    """The arguments, those of the file behind ``--config`` among them."""
+    if all(word.text != "--config" for word in words):
+        return parse_sglang_arguments(words, sglang_version)
+    from preflight.programs.sglang_config_file import merged_words
+
+    try:
+        merged = merged_words(words, argument_table(sglang_version), read_file)
+    except RefusedError as refusal:
+        # Every release that reads such a file refuses it alike.
+        parsed = parse_sglang_arguments(words, sglang_version)
+        return parsed._replace(error=str(refusal), exact=True)
+    if isinstance(merged, Unknown):
+        return parse_sglang_arguments(words, sglang_version)._replace(error=None, unread=merged)
+    return parse_sglang_arguments(merged, sglang_version)
+
+
+def _server(
+    command: Command, words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
+) -> SglangServer:
+    arguments = _arguments(words, read_file, sglang_version)
+    store = None
+    hicache = arguments.value("enable_hierarchical_cache") is True
+    offloads = arguments.value("disaggregation_decode_enable_offload_kvcache") is True
+    backend = arguments.value("hicache_storage_backend")
+    # A decode server's host pool for retracted requests attaches the storage backend too.
+    decodes = arguments.value("disaggregation_mode") == "decode"
+    if backend == "mooncake" and (hicache or offloads or decodes):
+        extra: Setting = arguments.settings["hicache_storage_backend_extra_config"]
+        store = read_store_config(extra, command.environment, read_file, sglang_version)
+    return SglangServer(command, arguments, store)

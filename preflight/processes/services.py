@@ -1,0 +1,239 @@
+"""What the processes of a launch listen on, and what they talk to.
+
+Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp`` (flags),
+``transfer_metadata.cpp`` (metadata strings), SGLang's own arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.base.needs import Port, Service
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import is_on, value_of
+from preflight.programs.sglang_arguments import Setting, unresolved_reason
+
+# What listens where when nothing is said.
+MASTER_PORT = 50051
+MASTER_METRICS_PORT = 9003
+METADATA_PORT = 8080
+CLIENT_PORT = 50052
+CLIENT_HTTP_PORT = 9300
+ROUTER_PORT = 30000
+SERVICE_PORT = 8080
+
+# Metadata strings that are not a server: each process answers for itself.
+PEER_TO_PEER = "P2PHANDSHAKE"
+_METADATA_KINDS = {
+    "http": "metadata-http",
+    "https": "metadata-http",
+    "etcd": "metadata-etcd",
+    "redis": "metadata-redis",
+}
+
+
+class Address(NamedTuple):
+    """``host:port/path`` taken apart; port None where none is written."""
+
+    host: str
+    port: int | None
+    path: str = ""
+
+
+def ports(process: LaunchProcess) -> Iterator[Port]:
+    """The fixed ports that ``process`` binds."""
+    server = process.server
+    if server is not None:
+        yield _argument_port(process, "HTTP port", "port")
+        if server.mode == "prefill":
+            yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
+        return
+    for what, flag, default in _fixed_ports(process):
+        yield _flag_port(process, what, flag, default)
+
+
+def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
+    if process.kind is Kind.MASTER:
+        rpc = "rpc_port" if _has(process, "rpc_port") else "port"
+        yield "RPC port", rpc, MASTER_PORT
+        yield "metrics port", "metrics_port", MASTER_METRICS_PORT
+        if is_on(process.arguments, "mooncake_master", "enable_http_metadata_server"):
+            yield "metadata port", "http_metadata_server_port", METADATA_PORT
+    elif process.kind is Kind.CLIENT:
+        yield "service port", "port", CLIENT_PORT
+        if is_on(process.arguments, "mooncake_client", "enable_http_server"):
+            yield "HTTP port", "http_port", CLIENT_HTTP_PORT
+    elif process.kind in (Kind.STORE_SERVICE, Kind.METADATA):
+        yield "HTTP port", "port", SERVICE_PORT
+    elif process.kind is Kind.ROUTER:
+        yield "HTTP port", "port", ROUTER_PORT
+
+
+def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
+    """Everything that ``processes`` talk to, each address once."""
+    bound = {
+        port.port for process in processes for port in ports(process) if isinstance(port.port, int)
+    }
+    found: dict[tuple[object, ...], Service] = {}
+    for process in processes:
+        for service in _services(process, bound):
+            key = (service.kind, str(service.host), service.port, service.path)
+            found.setdefault(key, service)
+    return tuple(found.values())
+
+
+def _services(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
+    server = process.server
+    store = server.store if server is not None else None
+    if store is not None and not store.error:
+        master = store.settings["master_server_address"]
+        yield from _master(process, master, bound)
+        if store.value("check_server") is True:
+            yield from _health(process, master, store.settings["master_metrics_port"], bound)
+        yield from _metadata(process, store.settings["metadata_server"], bound)
+        if store.value("standalone_storage") is True:
+            client = store.settings["client_server_address"]
+            yield from _plain(process, "client", client, CLIENT_PORT, bound)
+        yield from _advertised(process, store.settings["local_hostname"])
+    if server is not None:
+        first = server.arguments.settings["dist_init_addr"]
+        # The node of rank 0 listens there itself.
+        here = server.value("node_rank") == 0
+        for service in _plain(process, "dist-init", first, None, bound):
+            yield service._replace(own=here)
+    if process.kind is Kind.ROUTER:
+        yield from _workers(process, bound)
+    if process.store is not None and process.store.master != "":
+        yield from _master(process, Setting(process.store.master, process.name), bound)
+        metadata = value_of(process.arguments, "metadata_server")
+        if process.kind is Kind.CLIENT and metadata is not None:
+            yield from _metadata(process, _word_setting(metadata), bound)
+
+
+def _master(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iterator[Service]:
+    value = setting.value
+    if value in (None, "") or isinstance(value, Unknown):
+        if isinstance(value, Unknown):
+            yield Service("master", value, None, "", process.name, setting.origin, False)
+        return
+    scheme, separator, rest = str(value).partition("://")
+    if not separator:
+        yield _service(process, "master", str(value), MASTER_PORT, setting, bound)
+        return
+    # High availability: the address is that of the store in which the leader is written.
+    for part in rest.split(";"):
+        yield _service(process, f"metadata-{scheme}", part, None, setting, bound)
+
+
+def _health(
+    process: LaunchProcess, master: Setting, port: Setting, bound: set[int]
+) -> Iterator[Service]:
+    if not isinstance(master.value, str) or "://" in master.value or not master.value:
+        return
+    host = split_address(master.value).host
+    number = port.value if isinstance(port.value, int) else None
+    origin = port.origin
+    yield Service("master-admin", host, number, "/health", process.name, origin, number in bound)
+
+
+def _metadata(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iterator[Service]:
+    value = setting.value
+    if value in (None, "", PEER_TO_PEER):
+        return
+    if isinstance(value, Unknown):
+        yield Service("metadata-http", value, None, "", process.name, setting.origin, False)
+        return
+    scheme, separator, rest = str(value).partition("://")
+    # Without a scheme it is an etcd (transfer_metadata_plugin.cpp).
+    kind = _METADATA_KINDS.get(scheme, f"metadata-{scheme}") if separator else "metadata-etcd"
+    default = {"http": 80, "https": 443}.get(scheme if separator else "")
+    for part in (rest if separator else str(value)).split(";"):
+        yield _service(process, kind, part, default, setting, bound)
+
+
+def _workers(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
+    """The servers that a router names by URL (``--prefill``, ``--decode``, ``--worker-urls``)."""
+    for word in process.arguments:
+        scheme, separator, rest = word.text.partition("://")
+        if separator and scheme in ("http", "https", "grpc") and not word.unresolved:
+            yield _service(process, "worker", rest, 80, Setting(rest, str(word.origin)), bound)
+
+
+def _advertised(process: LaunchProcess, setting: Setting) -> Iterator[Service]:
+    """The name under which a store registers; its default localhost has a rule of its own."""
+    value = setting.value
+    if value in (None, "", "localhost"):
+        return
+    host = value if isinstance(value, Unknown) else split_address(str(value)).host
+    yield Service("advertised", host, None, "", process.name, setting.origin, True)
+
+
+def _plain(
+    process: LaunchProcess, kind: str, setting: Setting, default: int | None, bound: set[int]
+) -> Iterator[Service]:
+    if isinstance(setting.value, Unknown):
+        yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
+    elif setting.value:
+        yield _service(process, kind, str(setting.value), default, setting, bound)
+
+
+def _service(
+    process: LaunchProcess,
+    kind: str,
+    text: str,
+    default: int | None,
+    setting: Setting,
+    bound: set[int],
+) -> Service:
+    address = split_address(text)
+    port = default if address.port is None else address.port
+    own = port in bound
+    return Service(kind, address.host, port, address.path, process.name, setting.origin, own)
+
+
+def split_address(text: str) -> Address:
+    """``[::1]:80/x``, ``host:80/x`` and ``host`` taken apart; what is no port stays in the host."""
+    rest, slash, path = text.strip().partition("/")
+    path = slash + path
+    if rest.startswith("["):
+        host, _, tail = rest[1:].partition("]")
+        port = tail.removeprefix(":")
+    else:
+        host, colon, port = rest.rpartition(":")
+        if not colon or ":" in host:
+            host, port = rest, ""
+    if port.isdecimal() and len(port) <= 5:
+        return Address(host, int(port), path)
+    return Address(host if not port else rest, None, path)
+
+
+def _argument_port(process: LaunchProcess, what: str, name: str) -> Port:
+    assert process.server is not None
+    setting = process.server.arguments.settings[name]
+    value = setting.value
+    number = value if isinstance(value, int | Unknown) else Unknown(f"{name} {value!r}: no number")
+    return Port(what, number, process.name, setting.origin)
+
+
+def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Port:
+    word = value_of(process.arguments, flag)
+    if word is None:
+        return Port(what, default, process.name, f"default of --{flag}")
+    if word.unresolved:
+        return Port(what, Unknown(unresolved_reason(word)), process.name, str(word.origin))
+    text = word.text.strip()
+    known = text.isdecimal() and len(text) <= 5
+    number = int(text) if known else Unknown(f"--{flag} {text!r} is not a port")
+    return Port(what, number, process.name, f"--{flag} at {word.origin}")
+
+
+def _has(process: LaunchProcess, name: str) -> bool:
+    return value_of(process.arguments, name) is not None
+
+
+def _word_setting(word: Word) -> Setting:
+    value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    return Setting(value, str(word.origin))

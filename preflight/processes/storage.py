@@ -1,0 +1,113 @@
+"""The files and folders of a launch: where SSD offload writes, the models, the configurations.
+
+Source: Mooncake ``mooncake-store/src/file_storage.cpp`` (``FileStorageConfig``), SGLang 0.5.23
+``mooncake_store.py`` (one folder per rank since 0.5.21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.needs import Storage
+from checks.base.units import TIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.processes import LaunchProcess
+from preflight.programs.memory_records import StoreClient
+from preflight.programs.sglang_arguments import Setting, unresolved_reason
+
+# storage_backend.h: what offload may fill without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
+DEFAULT_LIMIT_BYTES = 2 * TIB
+# storage_backend.h: where it writes without MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
+DEFAULT_FOLDER = "/data/file_storage"
+LIMIT = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
+_FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
+_CONFIG_VARIABLES = ("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CONFIG_PATH")
+
+
+class Offload(NamedTuple):
+    """One process's SSD offload: its folder, its limit, and whether it uses io_uring."""
+
+    folder: Setting
+    limit_bytes: int
+    limit_origin: str
+    uring: bool
+
+
+def offload_of(process: LaunchProcess) -> Offload | None:
+    """How ``process`` (each of its ranks) offloads; None where it does not."""
+    environment = process.command.environment
+    store = process.server.store if process.server else None
+    folder: Setting | None = None
+    if store is not None:
+        if store.value("enable_ssd_offload") is not True:
+            return None
+        named = store.settings["ssd_offload_path"]
+        folder = named if named.value not in (None, "") else None
+    else:
+        client = process.store.client if process.store else None
+        if not isinstance(client, StoreClient) or client.offload_buffer_bytes is None:
+            return None
+    limit, origin = _limit(environment)
+    return Offload(folder or _folder(environment), limit, origin, uses_uring(environment))
+
+
+def uses_uring(environment: Mapping[str, Word]) -> bool:
+    """``true`` and ``1`` switch it on, nothing else does (TryParseBool with kTrueFalse)."""
+    for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
+        word = environment.get(name)
+        if word is not None and word.text != "":
+            return word.text.lower() in ("true", "1")
+    return False
+
+
+def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
+    """The paths of ``process``; ``own_folders``: its ranks offload below a folder each.
+
+    SGLang does so since 0.5.21, and makes the folders.
+    """
+    offload = offload_of(process)
+    if offload is not None:
+        yield Storage(
+            "offload",
+            _path(offload.folder),
+            process.name,
+            offload.folder.origin,
+            offload.limit_bytes * ranks,
+            direct_io=offload.uring,
+            users=ranks,
+            shared=ranks > 1 and not own_folders,
+            created=process.server is not None and own_folders,
+        )
+    server = process.server
+    if server is not None:
+        for kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):
+            setting = server.arguments.settings.get(name)
+            if setting is not None and setting.value is not None:
+                yield Storage(kind, _path(setting), process.name, setting.origin)
+    for variable in _CONFIG_VARIABLES:
+        word = process.command.environment.get(variable)
+        if word is not None:
+            path = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+            yield Storage("config", path, process.name, f"{variable} at {word.origin}")
+
+
+def _limit(environment: Mapping[str, Word]) -> tuple[int, str]:
+    word = environment.get(LIMIT)
+    text = word.text.strip() if word is not None and not word.unresolved else ""
+    if word is not None and text.isdecimal() and len(text) < 20:
+        return int(text), f"{LIMIT} at {word.origin}"
+    return DEFAULT_LIMIT_BYTES, "default of Mooncake"
+
+
+def _folder(environment: Mapping[str, Word]) -> Setting:
+    word = environment.get(_FOLDER)
+    if word is None:
+        return Setting(DEFAULT_FOLDER, "default of Mooncake")
+    value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    return Setting(value, f"{_FOLDER} at {word.origin}")
+
+
+def _path(setting: Setting) -> str | Unknown:
+    return setting.value if isinstance(setting.value, str | Unknown) else str(setting.value)

@@ -1,0 +1,115 @@
+"""What will run on one host, as plain records: processes, and the memory that each asks for.
+
+Nothing here reads a machine or a command line; sizes are bytes as asked for, before any rounding.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from checks.base.units import MIB
+from preflight.releases.mooncake import Release
+
+# SGLang's DEFAULT_LOCAL_BUFFER_SIZE (mem_cache/storage/mooncake_store/mooncake_store.py), fixed
+# since 0.5.6; MOONCAKE_LOCAL_BUFFER_SIZE does not change it.
+SGLANG_LOCAL_BUFFER_BYTES = 16 * MIB
+
+
+class Protocol(Enum):
+    RDMA = "rdma"
+    TCP = "tcp"
+
+
+class HotCache(NamedTuple):
+    """Mooncake's local hot cache: whole blocks of ``bytes``; shared memory, or plain malloc."""
+
+    bytes: int
+    block_bytes: int
+    shared_memory: bool
+
+
+class StoreSettings(NamedTuple):
+    """What one process's environment asks of Mooncake, after Mooncake's own parsing.
+
+    Whether a release honours it is the replay's business (``preflight.mooncake.replay``).
+    """
+
+    hugepages: bool
+    hugepage_bytes: int
+    arena_bytes: int | None = None  # None: no arena is asked for
+    arena_disabled: bool = False  # MC_DISABLE_MMAP_ARENA
+    hot_cache: HotCache | None = None
+
+
+class StoreClient(NamedTuple):
+    """One Mooncake store client: ``MooncakeDistributedStore.setup`` or ``mooncake_client``.
+
+    ``dummy``: a client whose segment lives in a ``mooncake_client`` process; it maps its local
+    buffer alone, as shared memory. ``nic_nodes``: the NUMA nodes of this client's own NICs; None
+    where they are the launch's. ``offload_buffer_bytes``: as Mooncake reads it, so 0 or less too.
+    ``offload_folder``: where it offloads to; empty where no other client can be told to go too.
+    """
+
+    segment_bytes: int
+    local_buffer_bytes: int
+    protocol: Protocol
+    offload_buffer_bytes: int | None = None
+    dummy: bool = False
+    nic_nodes: tuple[int, ...] | None = None
+    offload_folder: str = ""
+
+
+class OwnAllocator(NamedTuple):
+    """SGLang's own allocator of host pools: an anonymous mapping for each tensor.
+
+    ``hugepage_bytes``: of SGLANG_HUGEPAGE_SIZE; None for regular pages. A tensor whose huge pages
+    are not there takes regular ones, with a line in the log
+    (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13).
+    """
+
+    hugepage_bytes: int | None = None
+
+
+class Process(NamedTuple):
+    """One process, with what it maps in the order in which it asks.
+
+    ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
+    ``numactl --membind`` with its GPU's node), or None where nothing binds it.
+    ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
+    ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
+    ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
+    are not named are handed over whole.
+    """
+
+    name: str
+    settings: StoreSettings
+    host_pools_bytes: tuple[int, ...] = ()
+    clients: tuple[StoreClient, ...] = ()
+    node: int | None = None
+    own_allocator: OwnAllocator | None = None
+    metadata_bytes: int = 0
+    metadata_registered: bool = False
+    split_pools: tuple[bool, ...] = ()
+
+
+class Launch(NamedTuple):
+    """All processes of one host, and what of the host decides how they map memory.
+
+    nic_nodes: the NUMA nodes that the NICs in use sit on; empty where they have none. A client
+    that uses other NICs says so itself.
+    default_page_bytes: the kernel's default huge page size.
+    """
+
+    processes: tuple[Process, ...]
+    release: Release
+    nic_nodes: tuple[int, ...] = ()
+    default_page_bytes: int = 2 * MIB
+
+    def without_arenas(self) -> Launch:
+        """The same launch with no arena asked for, or none to be had."""
+        processes = tuple(
+            process._replace(settings=process.settings._replace(arena_bytes=None))
+            for process in self.processes
+        )
+        return self._replace(processes=processes)

@@ -1,0 +1,264 @@
+"""SGLang's command line, read with the argument parser that the release itself builds.
+
+The arguments are data, see ``sglang_argument_tables``; the parser is argparse, as there, so that
+abbreviations are resolved and values refused in the same words.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.programs.sglang_argument_tables import ArgumentTable, argument_names, argument_table
+from preflight.programs.sglang_argument_values import CONVERTERS, RefusedError
+
+
+class Setting(NamedTuple):
+    """A value as its consumer has it, or Unknown where a variable stands in it; and its origin."""
+
+    value: Any
+    origin: str
+
+
+class ParsedArguments(NamedTuple):
+    """Every argument's setting by its name in SGLang, what was refused, and what was not known.
+
+    A name that only other releases have is there with the value None, and was not given.
+    """
+
+    settings: Mapping[str, Setting]
+    error: str | None  # SGLang's own words, without "sglang serve: error: "
+    unrecognized: tuple[Word, ...]
+    version: str  # of SGLang, whose arguments these are
+    # Whether ``version`` is the release asked for: what it refuses, that server refuses.
+    exact: bool
+    # Why there may be arguments that are not here; None where all are.
+    unread: Unknown | None = None
+    words: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
+
+    def value(self, name: str) -> Any:
+        return self.settings[name].value
+
+    def given(self, name: str) -> bool:
+        return not self.settings[name].origin.startswith(("default", "absent"))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RefusedError(message)
+
+
+def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) -> ParsedArguments:
+    """Read the words after ``sglang.launch_server``; what is refused is in ``error``.
+
+    version: the SGLang that will read them, None where that is not known: then the newest known
+    one is taken. A release without a table has that of the newest known one before it. Raises
+    ValueError as ``parse_version`` does.
+    """
+    return _parsed(tuple(words), version)
+
+
+@lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
+def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
+    table = argument_table(version)
+    texts = [_text(word.text, word) for word in words]
+    parser = _build(_eligible(table.rows, texts))
+    error = None
+    unrecognized: list[str] = []
+    namespace = argparse.Namespace()
+    try:
+        namespace, unrecognized = parser.parse_known_args(texts, namespace)
+    except RefusedError as refusal:
+        error = str(refusal)
+        namespace, unrecognized = _without_what_is_refused(parser, texts)
+    if error is None and not hasattr(namespace, "model_path"):
+        error = "the following arguments are required: --model-path/--model"
+    left = tuple(_word(text) for text in unrecognized)
+    settings = _settings(table, namespace)
+    return ParsedArguments(settings, error, left, table.version, table.exact, None, words)
+
+
+class _Text(str):
+    """A word's text that still knows its word; argparse hands it through to the converters."""
+
+    __slots__ = ("word",)
+    word: Word
+
+    # How argparse takes --flag=value apart, in older and newer Pythons.
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
+        return [_text(part, self.word) for part in super().split(sep, maxsplit)]
+
+    def partition(self, sep: str) -> tuple[str, str, str]:
+        flag, found, value = super().partition(sep)
+        return _text(flag, self.word), found, _text(value, self.word)
+
+
+def _text(part: str, word: Word) -> _Text:
+    text = _Text(part)
+    text.word = word
+    return text
+
+
+def _word(text: str) -> Word:
+    if isinstance(text, _Text):
+        return text.word
+    return Word(text, Origin("command line"))
+
+
+def unresolved_reason(word: Word) -> str:
+    names = ", ".join(word.unresolved)
+    return f"{names} is not set where {word.text!r} stands ({word.origin})"
+
+
+class _Given(NamedTuple):
+    value: Any
+    word: Word | None
+
+    def __repr__(self) -> str:
+        return repr(self.value)  # argparse quotes it when it is not among the choices
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class _Stored(NamedTuple):
+    """What an argument stores, and the flag by which its origin is called."""
+
+    value: Any
+    flag: str
+
+
+class _Choices(list[Any]):
+    """Choices that hold for what a converter yields; an unknown value may be any of them."""
+
+    def __contains__(self, given: object) -> bool:
+        value = given.value if isinstance(given, _Given) else given
+        return isinstance(value, Unknown) or super().__contains__(value)
+
+
+class _Store(argparse.Action):
+    """Any argument of SGLang's: the row says what it stores."""
+
+    def __init__(self, row: Mapping[str, Any], **options: Any) -> None:
+        super().__init__(default=argparse.SUPPRESS, **options)
+        self.row = row
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        kind = self.row["kind"]
+        if kind == "help":
+            raise RefusedError("prints its help and ends")
+        if kind == "refused":
+            raise RefusedError(self.row["message"])
+        if kind == "ignored":
+            return
+        if kind == "switch":
+            values = not str(option_string).startswith("--no-")
+        elif kind in _CONSTANT:
+            values = self.row["value"]
+        setattr(namespace, self.dest, _Stored(values, self.row["flags"][0]))
+
+
+# Kinds of argument that take no value, and those that store a constant.
+_BARE = frozenset({"help", "refused", "ignored", "switch", "constant"})
+_CONSTANT = frozenset({"constant", "constant_of"})
+
+
+def _eligible(
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """The rows that a word may mean, by a flag or its beginning: no other can change the result."""
+    starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
+    for row in rows:
+        if row["kind"] == "help" or any(
+            flag.startswith(start) for flag in row["flags"] for start in starts
+        ):
+            yield row
+
+
+def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
+    parser = _Parser(prog="sglang serve", add_help=False, formatter_class=_formatter)
+    for row in rows:
+        options: dict[str, Any] = {"dest": row["name"], "action": _Store, "row": row}
+        if row["kind"] in _BARE:
+            parser.add_argument(*row["flags"], nargs=0, **options)
+            continue
+        options |= {"type": _converter(row["kind"]), "nargs": row.get("nargs")}
+        if row["choices"]:
+            options["choices"] = _Choices(row["choices"])
+        parser.add_argument(*row["flags"], const=row.get("const"), **options)
+    return parser
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """With a width: else argparse asks the terminal, and imports shutil, for every argument."""
+    return argparse.HelpFormatter(prog, width=80)
+
+
+def _without_what_is_refused(
+    parser: _Parser, texts: list[_Text]
+) -> tuple[argparse.Namespace, list[str]]:
+    """What the rest says, flag by flag, so that one bad value does not hide every other finding."""
+    namespace, unrecognized = argparse.Namespace(), []
+    start = 0
+    while start < len(texts):
+        end = start + 1
+        while end < len(texts) and not texts[end].startswith("--"):
+            end += 1
+        try:
+            namespace, left = parser.parse_known_args(texts[start:end], namespace)
+            unrecognized += left
+        except RefusedError:
+            pass  # reported already
+        start = end
+    return namespace, unrecognized
+
+
+def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, Setting]:
+    absent = Setting(None, f"absent from SGLang {table.version}")
+    settings = dict.fromkeys(argument_names(), absent)
+    origin = f"default of SGLang {table.version}"
+    for row in table.rows:
+        name = row["name"]
+        if name not in vars(namespace):
+            if settings[name] is absent and not row.get("silent"):
+                default = row.get("default", False if row.get("value") is True else None)
+                settings[name] = Setting(default, origin)
+            continue
+        settings[name] = _setting(getattr(namespace, name))
+    return settings
+
+
+def _setting(stored: _Stored) -> Setting:
+    given, flag = stored
+    if isinstance(given, list):
+        unknown = next((item.value for item in given if isinstance(item.value, Unknown)), None)
+        return Setting([item.value for item in given] if unknown is None else unknown, flag)
+    if not isinstance(given, _Given):
+        return Setting(given, flag)
+    where = f" at {given.word.origin}" if given.word else ""
+    return Setting(given.value, f"{flag}{where}")
+
+
+def _converter(kind: str) -> Any:
+    """The type of an argument, which lets a word with an unresolved variable through as Unknown."""
+    convert, name = CONVERTERS.get(kind, (str, kind))
+
+    def converted(text: str) -> Any:
+        word = getattr(text, "word", None)
+        if word is not None and word.unresolved:
+            return _Given(Unknown(unresolved_reason(word)), word)
+        return _Given(convert(str(text)), word)
+
+    # argparse names the type in its refusal: "invalid int value: '4x'".
+    converted.__name__ = name
+    return converted

@@ -1,0 +1,268 @@
+"""SGLang's configuration of the Mooncake store: one of three sources, never a mixture.
+
+The extra-config JSON where it names a master or a client; else the file that
+SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names; else the environment. In the first two, a missing key
+takes a constant, not its environment variable (``protocol`` and ``local_hostname`` apart).
+Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStoreConfig``); what
+other releases do differently is in ``store_config_releases``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import ReadFile, Word
+from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int
+from preflight.programs.sglang_arguments import Setting, unresolved_reason
+from preflight.programs.store_extra_config import HICACHE_KEYS, misused, read_extra_config
+from preflight.releases.store_config import StoreReader, store_reader
+
+
+class Source(Enum):
+    EXTRA_CONFIG = "the extra config"
+    FILE = "the config file"
+    ENVIRONMENT = "the environment"
+
+
+class Key(NamedTuple):
+    """A setting's name in JSON and in the environment, its default, and how the latter is read."""
+
+    variable: str
+    default: Any
+    read: Callable[[str], Any] = str
+
+
+KEYS: Mapping[str, Key] = {
+    "local_hostname": Key("MOONCAKE_LOCAL_HOSTNAME", "localhost"),
+    "metadata_server": Key("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
+    "global_segment_size": Key("MOONCAKE_GLOBAL_SEGMENT_SIZE", "4gb"),
+    "protocol": Key("MOONCAKE_PROTOCOL", "rdma"),
+    "device_name": Key("MOONCAKE_DEVICE", ""),
+    "master_server_address": Key("MOONCAKE_MASTER", None),
+    "master_metrics_port": Key("MOONCAKE_MASTER_METRICS_PORT", 9003, sglang_env_int),
+    "check_server": Key("MOONCAKE_CHECK_SERVER", False, sglang_env_bool),
+    "standalone_storage": Key("MOONCAKE_STANDALONE_STORAGE", False, sglang_env_bool),
+    "client_server_address": Key("MOONCAKE_CLIENT", None),
+    "enable_ssd_offload": Key("MOONCAKE_ENABLE_SSD_OFFLOAD", False, sglang_env_bool),
+    "ssd_offload_path": Key("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", None),
+    "tenant_id": Key("MOONCAKE_TENANT_ID", "default"),
+}
+
+
+class StoreConfig(NamedTuple):
+    """What the store is set up with, and what was written and is not used."""
+
+    source: Source | Unknown
+    settings: Mapping[str, Setting]
+    extra: Mapping[str, Any]  # the parsed extra config, all of it
+    unused: tuple[tuple[str, str], ...]  # (name, where) of Mooncake settings that no source reads
+    unknown_keys: tuple[str, ...]
+    error: str | None  # SGLang's words, when it refuses to start
+    local_buffer_bytes: int | None = None  # of releases that read one; None for SGLang's own
+    gigabytes: bool = True  # whether ``4gb`` is a segment size to it, or bytes alone
+
+    def value(self, key: str) -> Any:
+        return self.settings[key].value
+
+
+def read_store_config(
+    extra_config: Setting,
+    environment: Mapping[str, Word],
+    read_file: ReadFile,
+    sglang_version: str | None = None,
+) -> StoreConfig:
+    """The configuration that SGLang would use; ``read_file`` gives a file's text, or why not.
+
+    sglang_version: None for the newest that is known. Raises ValueError for what is none.
+    """
+    reader = store_reader(sglang_version)
+    extra, error = read_extra_config(extra_config, read_file)
+    if error or isinstance(extra, Unknown):
+        source: Source | Unknown = extra if isinstance(extra, Unknown) else Source.EXTRA_CONFIG
+        return StoreConfig(source, _unread(source), {}, (), (), error)
+    error = misused(extra, reader.typed)
+    path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
+    if any(extra.get(key) is not None for key in reader.addresses):
+        where = extra_config.origin
+        found = _from_json(Source.EXTRA_CONFIG, extra, where, extra, environment, reader)
+    elif path is not None and reader.config_file and (path.text or reader.set_counts):
+        found = _from_file(path, extra, environment, read_file, reader)
+    else:
+        found = _from_environment(extra, extra_config.origin, environment, reader)
+    error = error or found.error or _no_segment(found, reader)
+    return found._replace(error=error, gigabytes=reader.gigabytes)
+
+
+def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
+    """The size that a release cannot read because it takes bytes alone."""
+    size = config.value("global_segment_size")
+    if reader.gigabytes or not isinstance(size, str):
+        return None
+    if config.source is not Source.ENVIRONMENT:
+        return f"global_segment_size is the text {size!r}: this SGLang takes a number of bytes"
+    try:
+        int(size)
+    except ValueError as error:
+        return f"MOONCAKE_GLOBAL_SEGMENT_SIZE: {error}"
+    return None
+
+
+def _from_json(
+    source: Source,
+    config: Mapping[str, Any],
+    where: str,
+    extra: Mapping[str, Any],
+    environment: Mapping[str, Word],
+    reader: StoreReader,
+) -> StoreConfig:
+    settings = {}
+    for key in KEYS:
+        if key in reader.absent:
+            settings[key] = _absent(key)
+        elif key in config:
+            settings[key] = Setting(config[key], f"{key} in {where}")
+        else:
+            settings[key] = Setting(
+                _default(key, reader), f"default of SGLang: not in {source.value}"
+            )
+    read = set()
+    if reader.protocol_from_environment:
+        read.add("MOONCAKE_PROTOCOL")
+        if "protocol" not in config and "MOONCAKE_PROTOCOL" in environment:
+            settings["protocol"] = _from_variable("protocol", environment, reader)
+    host = _hostname(environment, reader) if reader.hostname_first else None
+    if reader.hostname_first:
+        read.add("MOONCAKE_LOCAL_HOSTNAME")
+    if host is not None:
+        settings["local_hostname"] = host
+    elif reader.hostname_first and not settings["local_hostname"].value:
+        settings["local_hostname"] = Setting("localhost", "default of SGLang: empty in JSON")
+    unused = [
+        (entry.variable, str(environment[entry.variable].origin))
+        for key, entry in KEYS.items()
+        if entry.variable in environment
+        and entry.variable not in read
+        and str(config.get(key)) != environment[entry.variable].text
+    ]
+    known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
+    local = config.get("local_buffer_size") if reader.local_buffer else None
+    if reader.local_buffer and source is Source.EXTRA_CONFIG:
+        known.add("local_buffer_size")
+    unknown = [key for key in config if key not in known]
+    error = None
+    if reader.set_counts and not any(key in config for key in reader.addresses):
+        named = " or ".join(reader.addresses)
+        error = f"{'Either ' if ' or ' in named else ''}{named} is required in config file"
+    missing = [key for key in ("local_hostname", "metadata_server") if key not in config]
+    if source is Source.FILE and not reader.set_counts and missing:
+        error = f"the config file has no {missing[0]}, and setup() takes no None (TypeError)"
+    buffer = local if isinstance(local, int) and source is Source.EXTRA_CONFIG else None
+    return StoreConfig(source, settings, extra, tuple(unused), tuple(unknown), error, buffer)
+
+
+def _default(key: str, reader: StoreReader) -> Any:
+    if key == "global_segment_size" and not reader.gigabytes:
+        return 4 * GIB
+    return {"protocol": reader.protocol, "device_name": reader.device}.get(key, KEYS[key].default)
+
+
+def _absent(key: str) -> Setting:
+    return Setting(KEYS[key].default, f"{key} is no setting of this SGLang")
+
+
+def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> Setting | None:
+    """The variable that names this host, the first that counts: LOCAL_HOSTNAME must say something,
+    where the JSON or the default can stand in for it."""
+    for variable in reader.hostnames:
+        word = environment.get(variable)
+        if word is not None and (
+            word.text or variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
+        ):
+            return _word_setting(variable, word)
+    return None
+
+
+def _from_file(
+    path: Word,
+    extra: Mapping[str, Any],
+    environment: Mapping[str, Word],
+    read_file: ReadFile,
+    reader: StoreReader,
+) -> StoreConfig:
+    if not path.text:
+        return StoreConfig(
+            Source.FILE, _unread(Source.FILE), extra, (), (), "Failed to load config from : no path"
+        )
+    text = Unknown(unresolved_reason(path)) if path.unresolved else read_file(path.text)
+    if isinstance(text, Unknown):
+        return StoreConfig(text, _unread(text), extra, (), (), None)
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        message = f"Failed to load config from {path.text}: {error}"
+        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
+    if not isinstance(config, dict):
+        message = f"Failed to load config from {path.text}: not a JSON object"
+        return StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), message)
+    found = _from_json(Source.FILE, config, path.text, extra, environment, reader)
+    ignored = tuple((key, "the extra config") for key in extra if key in KEYS)
+    return found._replace(unused=(*ignored, *found.unused))
+
+
+def _from_environment(
+    extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
+) -> StoreConfig:
+    settings = {
+        key: _absent(key) if key in reader.absent else _from_variable(key, environment, reader)
+        for key in KEYS
+    }
+    settings["local_hostname"] = _hostname(environment, reader) or Setting(
+        "localhost", f"default of SGLang: {reader.hostnames[0]} is not set"
+    )
+    error = None
+    variables = [KEYS[key].variable for key in reader.addresses]
+    named = [environment[name] for name in variables if name in environment]
+    if not any(word.text or reader.set_counts for word in named):
+        names = " or ".join(f"'{name}'" for name in variables)
+        which = "Either the" if len(variables) > 1 else "The"
+        error = f"{which} environment variable {names} is not set."
+    port = environment.get("MOONCAKE_MASTER_METRICS_PORT")
+    if port is not None and not reader.set_counts and "master_metrics_port" not in reader.absent:
+        try:
+            int("0" if port.unresolved else port.text)
+        except ValueError as wrong:
+            error = f"MOONCAKE_MASTER_METRICS_PORT: {wrong}"
+    ignored = tuple((key, where) for key in extra if key in KEYS)
+    known = set(KEYS) - reader.absent | set(HICACHE_KEYS) | reader.typed
+    unknown = tuple(key for key in extra if key not in known)
+    return StoreConfig(Source.ENVIRONMENT, settings, extra, ignored, unknown, error)
+
+
+def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> Setting:
+    entry = KEYS[key]
+    word = environment.get(entry.variable)
+    if word is None:
+        default = _default(key, reader)
+        return Setting(default, f"default of SGLang: {entry.variable} is not set")
+    setting = _word_setting(entry.variable, word)
+    if isinstance(setting.value, Unknown):
+        return setting
+    try:
+        return Setting(entry.read(word.text), setting.origin)
+    except ValueError:
+        return Setting(entry.default, f"default of SGLang, in place of {setting.origin}")
+
+
+def _word_setting(variable: str, word: Word) -> Setting:
+    value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    return Setting(value, f"{variable} at {word.origin}")
+
+
+def _unread(source: Source | Unknown) -> dict[str, Setting]:
+    reason = source if isinstance(source, Unknown) else Unknown(f"{source.value} cannot be read")
+    return {key: Setting(reason, reason.reason) for key in KEYS}

@@ -1,0 +1,118 @@
+"""What a Mooncake store client makes of its environment: settings, and what it misreads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.units import GIB, MIB
+from preflight.programs import mooncake_grammar
+from preflight.programs.memory_records import HotCache, StoreSettings
+from preflight.releases.mooncake import Release
+
+# Mooncake's --mmap_arena_pool_size default, used for an unreadable MC_MMAP_ARENA_POOL_SIZE.
+DEFAULT_ARENA_BYTES = 8 * GIB
+# Mooncake's defaults (utils.h SZ_2MB; client_service.cpp InitLocalHotCache).
+DEFAULT_HUGEPAGE_BYTES = 2 * MIB
+DEFAULT_HOT_BLOCK_BYTES = 16 * MIB
+
+
+class Note(NamedTuple):
+    """Something the user should hear that changes no number: a stable id, and a sentence."""
+
+    id: str
+    text: str
+
+
+def read_store_settings(
+    environment: Mapping[str, str], release: Release
+) -> tuple[StoreSettings, tuple[Note, ...]]:
+    """What Mooncake of ``release`` makes of ``environment``; never raises, as it never does."""
+    notes: list[Note] = []
+    settings = StoreSettings(
+        hugepages=_hugepages(environment, notes),
+        hugepage_bytes=_hugepage_bytes(environment, release, notes),
+        arena_bytes=_arena_bytes(environment, release, notes),
+        arena_disabled=_arena_disabled(environment, release, notes),
+        hot_cache=_hot_cache(environment, release, notes),
+    )
+    return settings, tuple(notes)
+
+
+def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
+    value = environment.get("MC_STORE_USE_HUGEPAGE")
+    if value is None:
+        return False
+    if mooncake_grammar.boolean(value) is not True:
+        text = (
+            f"MC_STORE_USE_HUGEPAGE={value}: turns huge pages on, as any value does, even an empty "
+            "one; unset it to turn them off"
+        )
+        notes.append(Note("hugepage-switch-is-presence", text))
+    return True
+
+
+def _hugepage_bytes(environment: Mapping[str, str], release: Release, notes: list[Note]) -> int:
+    text = environment.get("MC_STORE_HUGEPAGE_SIZE")
+    if text is None or not release.hugepages:
+        return DEFAULT_HUGEPAGE_BYTES
+    size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
+    if size is not None and size in release.page_sizes_bytes:
+        return size
+    known = ", ".join(f"{size // MIB}MB" for size in release.page_sizes_bytes)
+    note = (
+        f"MC_STORE_HUGEPAGE_SIZE={text}: not a page size that this Mooncake maps ({known}): it "
+        "warns and maps 2 MiB pages"
+    )
+    notes.append(Note("hugepage-size-ignored", note))
+    return DEFAULT_HUGEPAGE_BYTES
+
+
+def _arena_bytes(environment: Mapping[str, str], release: Release, notes: list[Note]) -> int | None:
+    text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
+    if not text:
+        return None
+    size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
+    if size:
+        return size
+    note = (
+        f"MC_MMAP_ARENA_POOL_SIZE={text}: not a size to Mooncake, which then tries an arena of "
+        "8 GiB in every process; write a size such as 56gb, or unset it for no arena"
+    )
+    notes.append(Note("arena-size-unreadable", note))
+    return DEFAULT_ARENA_BYTES
+
+
+def _arena_disabled(environment: Mapping[str, str], release: Release, notes: list[Note]) -> bool:
+    text = environment.get("MC_DISABLE_MMAP_ARENA", "")
+    disabled = mooncake_grammar.boolean(text, release.common_reader)
+    if text and disabled is None:
+        note = (
+            f"MC_DISABLE_MMAP_ARENA={text}: not a truth value to Mooncake, which ignores it, so "
+            "the arena stays on; write 1"
+        )
+        notes.append(Note("arena-disable-ignored", note))
+    return bool(disabled)
+
+
+def _hot_cache(
+    environment: Mapping[str, str], release: Release, notes: list[Note]
+) -> HotCache | None:
+    text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
+    if text is None or not release.hot_cache:
+        return None
+    # Mooncake keeps no hot cache while it keeps checksums.
+    checksums = environment.get("MOONCAKE_STORE_CHECKSUM", "")
+    if release.common_reader and mooncake_grammar.boolean(checksums):
+        return None
+    size = mooncake_grammar.leading_digits(text)
+    if str(size) != text.strip():
+        becomes = "as no size, and keeps no cache" if size is None else f"as {size} bytes"
+        note = f"MC_STORE_LOCAL_HOT_CACHE_SIZE={text}: Mooncake reads this {becomes}; write bytes"
+        notes.append(Note("hot-cache-size-misread", note))
+    if size is None:
+        return None
+    block_text = environment.get("MC_STORE_LOCAL_HOT_BLOCK_SIZE", "")
+    block = mooncake_grammar.leading_digits(block_text) or DEFAULT_HOT_BLOCK_BYTES
+    shared_memory = environment.get("MC_STORE_LOCAL_HOT_CACHE_USE_SHM") == "1"
+    return HotCache(size, block, shared_memory)

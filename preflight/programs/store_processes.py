@@ -1,0 +1,190 @@
+"""Store clients that are processes of their own: the store service and ``mooncake_client``.
+
+Each comes to a ``StoreClient``, or to findings in its consumer's own words. Sources: Mooncake
+``mooncake-wheel/mooncake/mooncake_store_service.py`` (see ``store_service_config``) and
+``mooncake-store/src/real_client_main.cpp``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import ReadFile, Word
+from preflight.programs import mooncake_grammar
+from preflight.programs.memory_records import Protocol, StoreClient
+from preflight.programs.mooncake_reading import read_number
+from preflight.programs.mooncake_variables import Reader
+from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.store_service_config import PROTOCOLS, read_service_config
+from preflight.releases.mooncake import Release
+
+# real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
+CLIENT_SEGMENT_BYTES = 4 * GIB
+# storage_backend.h FileStorageConfig: without MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES and
+# MOONCAKE_OFFLOAD_FILE_STORAGE_PATH.
+OFFLOAD_BUFFER_BYTES = 1280 * MIB
+OFFLOAD_PATH = "/data/file_storage"
+# real_client_main.cpp DEFINE_bool, and the words that gflags knows for it.
+_CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server")
+_ON, _OFF = ("true", "1", "t", "yes", "y", ""), ("false", "0", "f", "no", "n")
+
+
+class StoreProcess(NamedTuple):
+    """What one process sets up; ``client`` Unknown where a variable decides it.
+
+    offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
+    where it names none itself. port: the store service's HTTP port.
+    """
+
+    client: StoreClient | Unknown
+    refused: tuple[str, ...]  # the program's own errors: it will not start
+    misread: tuple[str, ...]  # accepted, and not what was written
+    devices: str | Unknown
+    master: str | Unknown
+    offload: bool | Unknown = False
+    offload_path: str | Unknown = ""
+    unknown_keys: tuple[str, ...] = ()
+    port: int | Unknown | None = None
+    metadata: str | Unknown = ""
+
+
+def read_store_service(
+    arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
+) -> StoreProcess:
+    """``python -m mooncake.mooncake_store_service --config=…``, or from the environment."""
+    config = read_service_config(arguments, environment, read_file)
+    if isinstance(config, Unknown):
+        return StoreProcess(config, (), (), config, config, config, config, metadata=config)
+    values = config.values
+    offload = values["enable_ssd_offload"]
+    client = _client(
+        values["global_segment_size"],
+        values["local_buffer_size"],
+        values["protocol"],
+        offload,
+        environment,
+    )
+    return StoreProcess(
+        client,
+        config.refused,
+        config.misread,
+        values["device_name"],
+        values["master_server_address"],
+        offload,
+        values["ssd_offload_path"],
+        config.unknown_keys,
+        config.port,
+        values["metadata_server"],
+    )
+
+
+def read_mooncake_client(
+    arguments: tuple[Word, ...], environment: Mapping[str, Word]
+) -> StoreProcess:
+    """``mooncake_client --global_segment_size=80GB …``."""
+    flags = _flags(arguments, _CLIENT_SWITCHES)
+    misread: list[str] = []
+    refused: list[str] = []
+
+    def size(name: str, default: int) -> int | Unknown:
+        word = flags.get(name)
+        if word is None:
+            return default
+        if word.unresolved:
+            return Unknown(unresolved_reason(word))
+        parsed = mooncake_grammar.byte_size(word.text)
+        if parsed is None:
+            misread.append(f"--{name}={word.text}: not a size to mooncake_client, which takes 0")
+        return parsed or 0
+
+    segment = size("global_segment_size", CLIENT_SEGMENT_BYTES)
+    local = size("local_buffer_size", 0)
+    protocol = _text(flags, "protocol", "tcp")
+    offload = _text(flags, "enable_offload", "false")
+    on = isinstance(offload, str) and offload.lower() in _ON
+    for name in _CLIENT_SWITCHES:
+        switch = _text(flags, name, "")
+        if isinstance(switch, str) and switch.lower() not in _ON + _OFF:
+            refused.append(f"ERROR: illegal value {switch!r} specified for bool flag {name!r}")
+    if isinstance(protocol, str) and protocol not in PROTOCOLS:
+        refused.append(f"--protocol={protocol}: unsupported_protocol: write tcp or rdma")
+    client = _client(segment, local, protocol, on, environment)
+    devices, master = (
+        _text(flags, "device_names", ""),
+        _text(flags, "master_server_address", "127.0.0.1:50051"),
+    )
+    metadata = _text(flags, "metadata_server", "http://127.0.0.1:8080/metadata")
+    offloads = offload if isinstance(offload, Unknown) else on
+    return StoreProcess(
+        client, tuple(refused), tuple(misread), devices, master, offloads, metadata=metadata
+    )
+
+
+def offload_buffer_bytes(environment: Mapping[str, Word], mooncake: Release | None = None) -> int:
+    """MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES: a number, else the default; 0 or less ends setup.
+
+    mooncake: None for the newest. Before 0.3.13 leading digits were enough: 20GB was 20 bytes.
+    """
+    word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
+    if word is None or word.unresolved:
+        return OFFLOAD_BUFFER_BYTES
+    whole = mooncake is None or mooncake.common_reader
+    value = read_number(Reader.WHOLE if whole else Reader.STOLL, word.text).value
+    fits = value is not None and -(2**63) <= value < 2**63
+    return value if value is not None and fits else OFFLOAD_BUFFER_BYTES
+
+
+def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown:
+    """The folder that Mooncake offloads to: what ``setup`` is given, else the environment's."""
+    word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
+    if given or word is None:
+        return given or OFFLOAD_PATH
+    return Unknown(unresolved_reason(word)) if word.unresolved else word.text
+
+
+def _client(
+    segment: int | Unknown,
+    local: int | Unknown,
+    protocol: str | Unknown,
+    offload: bool | Unknown,
+    environment: Mapping[str, Word],
+) -> StoreClient | Unknown:
+    if isinstance(segment, Unknown):
+        return segment
+    if isinstance(local, Unknown):
+        return local
+    # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
+    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+    buffer = offload_buffer_bytes(environment) if offload is True else None
+    return StoreClient(segment, local, kind, buffer)
+
+
+def _flags(words: tuple[Word, ...], switches: tuple[str, ...]) -> dict[str, Word]:
+    """As gflags: ``--name=value``, ``-name=value``, ``--name value``; a switch alone is on."""
+    flags: dict[str, Word] = {}
+    name = None
+    for word in words:
+        if word.text.startswith("-") and len(word.text) > 1:
+            name, equals, value = word.text.lstrip("-").partition("=")
+            name = name.replace("-", "_")
+            if not equals and name.removeprefix("no") in switches:
+                switch, value = name.removeprefix("no"), "true" if name in switches else "false"
+                flags[switch] = word._replace(text=value)
+                name = None
+                continue
+            flags[name] = word._replace(text=value)
+            name = None if equals else name
+        elif name is not None:
+            flags[name] = word
+            name = None
+    return flags
+
+
+def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
+    word = flags.get(name)
+    if word is None:
+        return default
+    return Unknown(unresolved_reason(word)) if word.unresolved else word.text

@@ -1,0 +1,282 @@
+"""How Mooncake's store service comes to its settings: arguments, file or environment, overrides.
+
+A ``-Dkey=value`` replaces the parsed value by its raw text, after every check of the file's, and
+goes to the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
+``mooncake_store_service.py`` and ``mooncake_config.py``; ``mooncake-store/src/real_client.cpp``
+``setup_internal``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from checks.base.units import GIB, TIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import ReadFile, Word
+from preflight.programs import mooncake_grammar
+from preflight.programs.consumer_grammar import store_bool, store_segment_bytes
+from preflight.programs.sglang_arguments import unresolved_reason
+
+# mooncake_config.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
+SERVICE_SEGMENT_BYTES = 3355443200
+SERVICE_LOCAL_BUFFER_BYTES = GIB
+SERVICE_PORT = 8080
+# mooncake-store/include/types.h: MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE.
+LEAST_SIZE_BYTES, MOST_BUFFER_BYTES = 1024, TIB
+# client_service.cpp InitTransferEngine, without auto discovery. mooncake_config.py knows more
+# (_KNOWN_PROTOCOLS: nvlink, hip, barex, ...), which it passes on and the store's client refuses.
+PROTOCOLS = frozenset(
+    "tcp rdma efa cxl cxi ascend ub ubshmem sunrise_link nvlink_intra rpc_only".split()
+)
+_AGAIN = "setup fails, and is tried again until --max-wait-time"
+_SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-wait-time"
+
+
+class ServiceArguments(NamedTuple):
+    """The command line, as argparse reads it."""
+
+    config: Word | None
+    overrides: tuple[Word, ...]
+    port: int | Unknown
+    error: str | None  # argparse's own words: exit code 2
+
+
+class ServiceConfig(NamedTuple):
+    """What the service sets its client up with; a value is Unknown where nothing decides it."""
+
+    values: Mapping[str, Any]
+    refused: tuple[str, ...]
+    misread: tuple[str, ...]
+    unknown_keys: tuple[str, ...]
+    port: int | Unknown
+
+
+class _Key(NamedTuple):
+    default: Any
+    read: Callable[[Any], Any]
+    variable: str
+
+
+def _text(value: Any) -> str:
+    return str(value) if value is not None else ""
+
+
+def _protocol(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"Invalid protocol: {value!r}. Protocol must be a non-empty string")
+    return value.strip().lower()
+
+
+def _required(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"must be a non-empty string, got {value!r}")
+    return value
+
+
+def _whole(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+
+
+KEYS: Mapping[str, _Key] = {
+    "local_hostname": _Key("localhost", _required, "MOONCAKE_LOCAL_HOSTNAME"),
+    "metadata_server": _Key("P2PHANDSHAKE", _required, "MOONCAKE_TE_META_DATA_SERVER"),
+    "global_segment_size": _Key(
+        SERVICE_SEGMENT_BYTES, store_segment_bytes, "MOONCAKE_GLOBAL_SEGMENT_SIZE"
+    ),
+    "local_buffer_size": _Key(
+        SERVICE_LOCAL_BUFFER_BYTES, store_segment_bytes, "MOONCAKE_LOCAL_BUFFER_SIZE"
+    ),
+    "protocol": _Key("tcp", _protocol, "MOONCAKE_PROTOCOL"),
+    "device_name": _Key("", _text, "MOONCAKE_DEVICE"),
+    "master_server_address": _Key("", _required, "MOONCAKE_MASTER"),
+    "enable_ssd_offload": _Key(False, store_bool, "MOONCAKE_OFFLOAD_ENABLED"),
+    "ssd_offload_path": _Key("", _text, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"),
+    "tenant_id": _Key("default", _text, "MOONCAKE_TENANT_ID"),
+    "enable_client_http_server": _Key(False, store_bool, "MOONCAKE_ENABLE_CLIENT_HTTP_SERVER"),
+    "client_http_port": _Key(9300, _whole, "MOONCAKE_CLIENT_HTTP_PORT"),
+}
+_SIZES = ("global_segment_size", "local_buffer_size")
+_REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
+
+
+def read_service_config(
+    arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
+) -> ServiceConfig | Unknown:
+    """The settings of one service; Unknown where its file cannot be read here."""
+    given = service_arguments(arguments)
+    if given.error:
+        return ServiceConfig(_unknown(given.error), (given.error,), (), (), given.port)
+    path = given.config if given.config and given.config.text else None
+    path = path or environment.get("MOONCAKE_CONFIG_PATH")
+    config = _environment(environment) if path is None else _file(path, read_file)
+    if isinstance(config, Unknown):
+        return config
+    if isinstance(config, str):
+        return ServiceConfig(_unknown(config), (config,), (), (), given.port)
+    refused: list[str] = []
+    values = {
+        key: _read(config.get(key, entry.default), entry.read, key, refused)
+        for key, entry in KEYS.items()
+    }
+    unknown = [f"{key!r}" for key in config if key not in KEYS]
+    misread: list[str] = []
+    for word in given.overrides:
+        _override(word, values, refused, misread, unknown)
+    refused += _setup_refuses(values)
+    return ServiceConfig(values, tuple(refused), tuple(misread), tuple(unknown), given.port)
+
+
+def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
+    """--config, -D or --define, --port and --max-wait-time, or an unmistakable start of them."""
+    config, port = None, Word(str(SERVICE_PORT), words[0].origin) if words else None
+    overrides: list[Word] = []
+    error = None
+    left = list(words)
+    while left and error is None:
+        word = left.pop(0)
+        name, equals, value = word.text.partition("=")
+        if word.text.startswith("-D") and word.text != "-D":
+            overrides.append(word._replace(text=word.text[2:].removeprefix("=")))
+            continue
+        option = _option(name)
+        if option is None:
+            unresolved = Unknown(unresolved_reason(word)) if word.unresolved else None
+            if unresolved is None and word.text not in ("-h", "--help"):
+                error = f"error: unrecognized arguments: {word.text}"
+            continue
+        if not equals and (not left or left[0].text.startswith("-")):
+            error = f"error: argument {option}: expected one argument"
+            continue
+        argument = word._replace(text=value) if equals else left.pop(0)
+        if option == "--config":
+            config = argument
+        elif option == "-D/--define":
+            overrides.append(argument)
+        elif option == "--port":
+            port = argument
+    number, wrong = _port(port)
+    return ServiceArguments(config, tuple(overrides), number, error or wrong)
+
+
+def _option(name: str) -> str | None:
+    if name == "-D":
+        return "-D/--define"
+    options = {
+        "--config": "--config",
+        "--define": "-D/--define",
+        "--port": "--port",
+        "--max-wait-time": "--max-wait-time",
+    }
+    near = [option for option in options if len(name) > 2 and option.startswith(name)]
+    return options[near[0]] if len(near) == 1 else None
+
+
+def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
+    if word is None:
+        return SERVICE_PORT, None
+    if word.unresolved:
+        return Unknown(unresolved_reason(word)), None
+    try:
+        return int(word.text), None
+    except ValueError:
+        error = f"error: argument --port: invalid int value: {word.text!r}"
+        return Unknown(error), error
+
+
+def _unknown(reason: str) -> dict[str, Any]:
+    return dict.fromkeys(KEYS, Unknown(reason))
+
+
+def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
+    """The file's object, or the error with which the service ends."""
+    text = Unknown(unresolved_reason(path)) if path.unresolved else read_file(path.text)
+    if isinstance(text, Unknown):
+        return text
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"Configuration load failed: {path.text}: {error}"
+    if not isinstance(config, dict):
+        return f"Configuration load failed: {path.text}: not a JSON object"
+    missing = [key for key in _REQUIRED if key not in config]
+    return f"Missing required config field: {missing[0]}" if missing else config
+
+
+def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
+    config: dict[str, Any] = {}
+    for key, entry in KEYS.items():
+        word = environment.get(entry.variable)
+        if word is not None:
+            config[key] = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    if config.get("master_server_address", "") == "":
+        return (
+            "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
+        )
+    return config
+
+
+def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
+    if isinstance(value, Unknown):
+        return value
+    try:
+        parsed = read(value)
+    except ValueError as error:
+        refused.append(f"{key} {value!r}: ValueError: {error}")
+        return Unknown(f"{key} {value!r} is refused")
+    if key in _SIZES and parsed < 0:
+        refused.append(f"Invalid {key}: {parsed}. Size must be non-negative.")
+        return Unknown(f"{key} {value!r} is refused")
+    return parsed
+
+
+def _override(
+    word: Word, values: dict[str, Any], refused: list[str], misread: list[str], unknown: list[str]
+) -> None:
+    """``setattr`` of the raw text, then what the C++ library makes of it."""
+    key, equals, text = word.text.partition("=")
+    if not equals:
+        if not word.unresolved:
+            misread.append(f"-D{word.text}: Ignoring invalid CLI config: it has no =")
+    elif key not in KEYS:
+        if "$" not in key:
+            unknown.append(f"{key!r} (-D)")
+    elif word.unresolved:
+        values[key] = Unknown(unresolved_reason(word))
+    elif key in _SIZES:
+        size = mooncake_grammar.byte_size(text)
+        values[key] = Unknown(f"-D{key}={text} is refused") if size is None else size
+        if size is None:
+            refused.append(f"-D{key}={text}: not a size to Mooncake: {_SETUP}")
+    elif isinstance(KEYS[key].default, bool):
+        switch = mooncake_grammar.boolean(text)
+        values[key] = bool(switch)
+        if switch is None:
+            misread.append(f"-D{key}={text}: not a truth value to Mooncake: off")
+    elif key == "client_http_port":
+        values[key] = int(text) if text.strip().isdecimal() and len(text) < 20 else -1
+    else:
+        values[key] = text
+
+
+def _setup_refuses(values: Mapping[str, Any]) -> list[str]:
+    """What ``setup`` of a parsed configuration answers with -600."""
+    refused = []
+    for key in _SIZES:
+        size = values[key]
+        if isinstance(size, int) and 0 < size < LEAST_SIZE_BYTES:
+            refused.append(f"{key} is {size} bytes, less than {LEAST_SIZE_BYTES}: {_SETUP}")
+    buffer = values["local_buffer_size"]
+    if isinstance(buffer, int) and buffer > MOST_BUFFER_BYTES:
+        refused.append(f"local_buffer_size is {buffer} bytes, more than 1.00 TiB: {_SETUP}")
+    protocol = values["protocol"]
+    if isinstance(protocol, str) and protocol not in PROTOCOLS:
+        refused.append(f"protocol {protocol!r} is none that Mooncake has: {_AGAIN}")
+    port, serves = values["client_http_port"], values["enable_client_http_server"] is True
+    if serves and isinstance(port, int) and not 0 < port < 65536:
+        refused.append(f"client_http_port {port} is no port: {_SETUP}")
+    return refused

@@ -1,0 +1,212 @@
+"""What a rehearsal says: what was measured, held against what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.units import format_page_size
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot
+from preflight.mooncake.allocations import Allocation, Outcome
+from preflight.rehearsal.process import is_error
+from preflight.rehearsal.records import Done, Pages, Plan, Run, Step
+from preflight.sizing.needs import pages_by_spot
+
+EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
+_DIED = "(exit code "
+
+
+class Answer(NamedTuple):
+    """status: as in EXIT_CODES. as_predicted: None where there is nothing to compare.
+
+    differences: each a sentence. warnings: what else there is to say, the least sure last.
+    """
+
+    status: str
+    reason: str
+    as_predicted: bool | None = None
+    plan: Plan | None = None
+    run: Run | None = None
+    differences: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        if self.status == "differs" and self.run is not None and not failed_step(self.run):
+            return 1  # it starts, and is not as it should be
+        return EXIT_CODES[self.status]
+
+
+def judge(
+    plan: Plan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
+) -> Answer:
+    """The answer of a rehearsal that has run.
+
+    checked: what the checks find that keeps memory from being registered, which no replay tells.
+    """
+    warned = [*warnings, *_warnings(plan, run)]
+    failed = failed_step(run)
+    findings = tuple(checked) if failed and failed.step.kind != "pool" else ()
+    if failed is not None and failed.step.kind == "register" and plan.refused:
+        findings += (plan.refused,)
+    differences = tuple(_differences(plan, run, failed, bool(findings)))
+    base = Answer("", "", None, plan, run, differences, tuple(warned))
+    if run.stopped:
+        return base._replace(status="stopped", reason=run.stopped)
+    if plan.replayed is None:
+        return _unpredicted(base, failed, plan)
+    if differences:
+        return base._replace(status="differs", reason=differences[0], as_predicted=False)
+    base = base._replace(as_predicted=True)
+    if failed is not None:
+        foretold = _predicted_failure(plan)
+        reasons = [failed.step.refused] if failed.step == foretold else []
+        reasons += findings[:1] if foretold is None or foretold.refused else []
+        why = "; ".join(filter(None, reasons))
+        reason = f"{told(plan, failed)}, as predicted" + (f": {why}" if why else "")
+        return base._replace(status="fails", reason=reason)
+    if plan.refused:
+        reason = f"its memory is there, and the launch does not start: {plan.refused}"
+        return base._replace(status="fails", reason=reason)
+    if warned:
+        return base._replace(status="warns", reason=warned[0])
+    return base._replace(
+        status="starts", reason="every allocation was made and registered as predicted"
+    )
+
+
+def _unpredicted(base: Answer, failed: Done | None, plan: Plan) -> Answer:
+    unread = "nothing is predicted here, since a pool of huge pages cannot be read"
+    if failed is not None:
+        return base._replace(status="fails", reason=f"{told(plan, failed)} ({unread})")
+    return base._replace(status="warns", reason=f"every allocation was made; {unread}")
+
+
+def failed_step(run: Run) -> Done | None:
+    last = run.done[-1:]
+    return last[0] if last and last[0].error else None
+
+
+def told(plan: Plan, done: Done) -> str:
+    """Where it failed, and with which words."""
+    name = plan.members[done.step.member].name
+    lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
+    return f"{name}, {done.step.what}: {done.error}{lines}"
+
+
+def _warnings(plan: Plan, run: Run) -> Iterator[str]:
+    if run.left:
+        listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
+        yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
+    for step in plan.steps:
+        for one in step.taken or ():
+            if one.outcome is Outcome.FELL_BACK:
+                yield f"{plan.members[step.member].name}, {one.what}: {one.error}"
+    if not failed_step(run) and plan.may_fail and not _predicted_failure(plan):
+        yield f"it started this time, in this order of its processes: {plan.may_fail}"
+    if run.transfer.error:
+        yield f"{run.transfer.put} to {run.transfer.got}: {run.transfer.error}"
+
+
+def _predicted_failure(plan: Plan) -> Step | None:
+    return next((step for step in plan.steps if step.failure), None)
+
+
+def _differences(plan: Plan, run: Run, failed: Done | None, by_checks: bool) -> Iterator[str]:
+    if plan.replayed is None:
+        return
+    foretold = _predicted_failure(plan)
+    # What the checks find may come before what was foretold.
+    expected = by_checks or (foretold is None and bool(plan.may_fail))
+    if failed is not None and not expected:
+        if foretold is None:
+            yield f"{told(plan, failed)}: it was predicted to go well"
+        elif failed.step != foretold:
+            yield (
+                f"{told(plan, failed)}: predicted was {_named(plan, foretold)}: {_error(foretold)}"
+            )
+        elif not same_error(_error(foretold), failed.error, failed.step.kind):
+            yield f"{told(plan, failed)}: predicted was {_error(foretold)}"
+    if failed is None and foretold is not None and not run.stopped:
+        yield f"it starts: predicted was {_named(plan, foretold)}: {_error(foretold)}"
+    for done in run.done:
+        # What a step gives back when it fails in a way of which no replay tells, none tells.
+        told_of = done is not failed or not expected
+        if done.step.taken is not None and not died(done) and told_of:
+            yield from _pages_differ(plan, done)
+    if failed is None and not run.stopped:
+        yield from _pins_differ(plan, run)
+
+
+def died(done: Done) -> bool:
+    """Whether the process is gone, and its pages with it."""
+    return _DIED in done.error or done.error.startswith("exit code")
+
+
+def _named(plan: Plan, step: Step) -> str:
+    what = step.failure.what if step.failure else step.what
+    return f"{plan.members[step.member].name}, {what}"
+
+
+def _error(step: Step) -> str:
+    return step.failure.error if step.failure else ""
+
+
+def same_error(predicted: str, measured: str, kind: str) -> bool:
+    """Whether the model's words are those that were said.
+
+    A program of its own says what its call returned in its own way, and ends.
+    """
+    if measured.startswith("SIGBUS"):
+        return predicted.startswith("SIGBUS") or "bus error" in predicted
+    if kind == "program":
+        return not predicted.startswith("SIGBUS")
+    return predicted.startswith(measured) or measured.startswith(predicted)
+
+
+def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
+    """By size over all nodes, and of each node those that are bound to it."""
+    pages: dict[Spot, int] = {}
+    for spot, count in pages_by_spot(allocations).items():
+        if not count:
+            continue
+        for at in {spot, Spot(spot.page_size_bytes, None)}:
+            pages[at] = pages.get(at, 0) + count
+    return pages
+
+
+def _pages_differ(plan: Plan, done: Done) -> Iterator[str]:
+    expected = predicted_pages(done.step.taken or ())
+    where = f"{plan.members[done.step.member].name}, {done.step.what}"
+    for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):
+        have, need = done.pages.get(spot, 0), expected.get(spot, 0)
+        # Pages that are bound to no node may lie on any.
+        if have < need or (spot.node is None and have != need):
+            at = "" if spot.node is None else f" on node {spot.node}"
+            size = format_page_size(spot.page_size_bytes)
+            yield f"{where}: {have} pages of {size} were taken{at}, {need} were predicted"
+
+
+def _pins_differ(plan: Plan, run: Run) -> Iterator[str]:
+    """Each process's own. A rank without a segment has its memory pinned by the one that has it."""
+    dummies = any(client.dummy for member in plan.members for client in member.process.clients)
+    rows = [
+        (member.name, member.pinned_bytes, member.more_bytes, held.pinned_bytes)
+        for member, held in zip(plan.members, run.held, strict=True)
+    ]
+    known = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
+    if dummies:
+        if len(known) < len(rows):
+            return
+        more = sum(more for _, _, more, _ in rows)
+        rows = [("all processes", sum(known), more, sum(have or 0 for *_, have in rows))]
+    for name, need, more, have in rows:
+        if isinstance(need, Unknown) or have is None or need <= have <= need + more:
+            continue
+        yield f"{name}: {have} bytes are pinned, {need} were predicted"
+
+
+def total(pages: Mapping[Spot, int]) -> Pages:
+    """Of all nodes together."""
+    return {spot: count for spot, count in pages.items() if spot.node is None}

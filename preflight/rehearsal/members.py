@@ -1,0 +1,134 @@
+"""The processes that a rehearsal runs: their environment and devices, and what is pinned for them.
+
+All of it comes from the launch's needs, as the checks have them.
+"""
+
+from __future__ import annotations
+
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from checks.base.version_text import release_of
+from checks.memlock.demand import RING_EDGES_BYTES, demand
+from checks.rdma.facts import Nic
+from checks.rdma.fork import Forking, advises
+from checks.rdma.registration import largest_region_bytes
+from checks.rdma.use import devices_in_use
+from checks.run.facts import Facts
+from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
+from preflight.processes.processes import Kind
+from preflight.programs.memory_records import Launch, Process
+from preflight.rehearsal.records import Member
+from preflight.rehearsal.refusals import is_dropped
+from preflight.sizing.source_sizing import SourceSizing
+
+_RUN = ("sglang", "store_service", "mooncake_client")
+# What the replay calls it; no part of the store.
+PD_METADATA = "PD metadata"
+
+
+def members_of(
+    launch: Launch, small: SourceSizing, needs: LaunchNeeds, facts: Facts | None
+) -> list[Member]:
+    """The launch's processes with what the source says of each."""
+    arguments = [
+        tuple(word.text for word in process.arguments)
+        for process in small.inputs.processes
+        if process.kind is Kind.CLIENT
+    ]
+    found: list[Member] = []
+    waiting = list(launch.processes)
+    for need in needs.processes:
+        if need.program not in _RUN or not waiting or waiting[0].name != need.name:
+            continue
+        process = waiting.pop(0)
+        own = arguments.pop(0) if need.program == "mooncake_client" else ()
+        found.append(member_of(need, process, own, facts, needs))
+    assert not waiting, [process.name for process in waiting]
+    if not any(member.program == "mooncake_client" for member in found):
+        elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
+        found = [
+            one._replace(pinned_bytes=elsewhere) if has_no_segment(one.process) else one
+            for one in found
+        ]
+    return found
+
+
+def has_no_segment(process: Process) -> bool:
+    """Whether its segment, and its registrations, are another process's: a dummy client."""
+    return any(client.dummy for client in process.clients)
+
+
+def member_of(
+    need: ProcessNeeds,
+    process: Process,
+    arguments: tuple[str, ...],
+    facts: Facts | None,
+    needs: LaunchNeeds,
+) -> Member:
+    """``process`` with what its needs and the host's devices say of it."""
+    named = () if need.rdma is None else need.rdma.devices
+    nics = _nics(need, facts, needs)
+    forking = None if has_no_segment(process) else _forking(need, nics, facts, needs)
+    return Member(
+        need.name,
+        need.program,
+        process,
+        need.environment,
+        "" if isinstance(named, Unknown) else ",".join(named),
+        arguments,
+        nics,
+        _pinned(need, nics, facts, needs, forking),
+        RING_EDGES_BYTES if need.ring_bytes else 0,
+        forking,
+    )
+
+
+def _nics(need: ProcessNeeds, facts: Facts | None, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
+    """The devices that its memory is registered with."""
+    if need.rdma is None or facts is None:
+        return ()
+    return devices_in_use(facts.rdma, need, release_of(needs.mooncake_version)).names
+
+
+def _opened(names: tuple[str, ...], facts: Facts | None) -> list[Nic]:
+    return [] if facts is None else [nic for nic in facts.rdma.present if nic.name in names]
+
+
+def _forking(
+    need: ProcessNeeds,
+    names: tuple[str, ...] | Unknown,
+    facts: Facts | None,
+    needs: LaunchNeeds,
+) -> Forking | None:
+    if facts is None or isinstance(names, Unknown) or not names:
+        return None
+    if advises(facts.rdma, need.environment) is not True:
+        return None
+    largest = largest_region_bytes(_opened(names, facts), need.environment)
+    return Forking(facts.rdma.cpus, largest, release_of(needs.mooncake_version))
+
+
+def _pinned(
+    need: ProcessNeeds,
+    names: tuple[str, ...] | Unknown,
+    facts: Facts | None,
+    needs: LaunchNeeds,
+    forking: Forking | None,
+) -> int | Unknown:
+    """What is pinned for ``need``: by its NICs, and by io_uring once more where that is used."""
+    if isinstance(names, Unknown):
+        return names
+    if isinstance(need.regions, Unknown):
+        return need.regions
+    nics = _opened(names, facts)
+    # What the GPU holds, and what else prefill and decode register, is not rehearsed.
+    regions = tuple(
+        region
+        for region in need.regions
+        if region.what != PD_METADATA and not is_dropped(region, forking)
+    )
+    alone = need._replace(gpu_registered_bytes=0, regions=regions)
+    largest = largest_region_bytes(nics, need.environment)
+    release = release_of(needs.mooncake_version)
+    found = demand(alone, len(nics), REGULAR_PAGE_BYTES, largest, release)
+    return found if isinstance(found, Unknown) else found.bytes

@@ -1,0 +1,284 @@
+"""From a launch that was sized to what its rehearsal does, step by step, and what is predicted.
+
+Pure: nothing is run here. The steps come in the order of the replay, which the prediction is of:
+every process maps its host pools, then each in turn sets up its store and registers its pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot, Stock
+from checks.run.facts import Facts
+from preflight.mooncake.allocations import Allocation, Outcome
+from preflight.mooncake.process_run import HOST_POOL
+from preflight.mooncake.replay import ProcessReplay
+from preflight.programs.memory_records import Launch, Process, StoreClient
+from preflight.rehearsal.library import Library
+from preflight.rehearsal.members import has_no_segment, members_of
+from preflight.rehearsal.records import Member, Plan, Step
+from preflight.rehearsal.refusals import refused_registration, until_refused
+from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
+from preflight.sizing.needs import asked_for, taken_from
+from preflight.sizing.source_gate import Admission
+from preflight.sizing.source_inputs import worst
+from preflight.sizing.source_sizing import SourceSizing
+
+# Where the rehearsal's own services are, filled in when they are up.
+MASTER, CLIENT, HOST, OFFLOAD = "<master>", "<client>", "<host>", "<offload folder>"
+
+
+def make_plan(
+    written: SourceSizing,
+    small: SourceSizing,
+    needs: LaunchNeeds,
+    facts: Facts | None,
+    library: Library,
+    scale: int,
+) -> Plan:
+    """``written``: the launch at full size; ``small``: as it is run, with its ``needs``.
+
+    facts: the host's RDMA devices; None where no process uses any.
+    """
+    sizing = small.shown
+    assert sizing is not None
+    launch = sizing.inputs.launch
+    least, most = written.inputs.least, written.inputs.most
+    known = not isinstance(least, Unknown) and not isinstance(most, Unknown)
+    notes = list(_notes(needs, not known or least != most))
+    full = written.shown
+    if full is not None and scale > 1:
+        changed = changed_by_scale(full.inputs.launch, launch)
+        notes += [f"--scale {scale} changes the launch: {text}" for text in changed]
+    plan = plan_members(
+        members_of(launch, small, needs, facts), launch, sizing.stock, library, scale
+    )
+    return plan._replace(
+        may_fail=(sizing.reason or "pages are short") if sizing.status == "fails" else "",
+        full_size=(written.status, written.reason),
+        refused=_refused(written, scale),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def plan_members(
+    members: Sequence[Member],
+    launch: Launch,
+    stock: Mapping[Spot, Stock | Unknown],
+    library: Library,
+    scale: int = 1,
+) -> Plan:
+    """The steps of ``launch``, whose processes are those of ``members``, on pools of ``stock``."""
+    order = _order(members)
+    ordered = tuple(members[index] for index in order)
+    launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
+    replayed = taken_from(launch, stock)
+    steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
+    return Plan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
+
+
+def _refused(written: SourceSizing, scale: int) -> str:
+    """Why the launch does not start, whatever Mooncake can map: its arguments, SGLang's own check.
+
+    That check is of sizes, and a scaled launch has others.
+    """
+    found = worst(written.inputs.findings)
+    if found is not None:
+        return found.text
+    for admission in written.admissions if scale == 1 else ():
+        if isinstance(admission, Admission) and admission.refused:
+            return f"{admission.origin}: ValueError: {admission.refused}"
+    return ""
+
+
+def _order(members: Sequence[Member]) -> list[int]:
+    """A rank without a segment of its own needs the process that has it to be up first."""
+    indexes = list(range(len(members)))
+    if any(has_no_segment(member.process) for member in members):
+        indexes.sort(key=lambda index: members[index].program != "mooncake_client")
+    return indexes
+
+
+def _until_failure(steps: Iterable[Step]) -> Iterator[Step]:
+    """After the first that is predicted to fail, none is predicted to be come to."""
+    failed = False
+    for step in steps:
+        yield step._replace(taken=None) if failed else step
+        failed = failed or step.failure is not None
+
+
+def _steps(
+    members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
+) -> Iterator[Step]:
+    every = [_grouped(one, launch) for one in asked_for(launch)]
+    here = [_Groups([], [])] * len(every)
+    if taken is not None:
+        here = [_grouped(one, launch, asked.ends) for one, asked in zip(taken, every, strict=True)]
+    for index, member in enumerate(members):
+        count = len(member.process.host_pools_bytes)
+        for number, size in enumerate(member.process.host_pools_bytes):
+            which = f" {number + 1} of {count}" if count > 1 else ""
+            yield Step(
+                index,
+                "pool",
+                f"{HOST_POOL}{which}",
+                _pool_order(member, size),
+                tuple(every[index].pools[number]),
+                _nth(here[index].pools, number),
+            )
+    for index, member in enumerate(members):
+        clients = member.process.clients
+        for number, client in enumerate(clients):
+            maps = tuple(every[index].clients[number])
+            found = _nth(here[index].clients, number)
+            mapped, why = until_refused(found or (), member.forking)
+            kind = "dummy" if client.dummy else "setup"
+            if member.program == "mooncake_client":
+                kind = "program"
+            what = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
+            which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
+            yield Step(
+                index,
+                kind,
+                f"store client{which} ({what})",
+                _client_order(member, client, kind),
+                maps,
+                mapped or (None if maps else ()),
+                why,
+            )
+        if clients:
+            whole_pools = launch.release.registers_whole_pool
+            yield from _registrations(index, member, every[index].pools, whole_pools)
+
+
+class _Groups(NamedTuple):
+    """The allocations of each host pool, and those of each store client.
+
+    ends: how many allocations the clients have made by the end of each.
+    """
+
+    pools: list[list[Allocation]]
+    clients: list[list[Allocation]]
+    ends: tuple[int, ...] = ()
+
+
+def _nth(groups: list[list[Allocation]], number: int) -> tuple[Allocation, ...] | None:
+    return tuple(groups[number]) if number < len(groups) else None
+
+
+def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
+    """``ends``: of the same process where pages never run short, which makes as many.
+
+    A host pool that SGLang's own allocator did not find huge pages for is one more allocation.
+    """
+    pools: list[list[Allocation]] = []
+    rest: list[Allocation] = []
+    for allocation in mapped.allocations:
+        if allocation.what != HOST_POOL:
+            rest.append(allocation)
+        elif pools and pools[-1][-1].outcome is Outcome.FELL_BACK:
+            pools[-1].append(allocation)
+        else:
+            pools.append([allocation])
+    ends = ends or _ends(mapped.process, launch, len(rest))
+    begins = (0, *ends)
+    return _Groups(pools, [rest[begin:end] for begin, end in zip(begins, ends, strict=False)], ends)
+
+
+def _ends(process: Process, launch: Launch, last: int) -> tuple[int, ...]:
+    ends = []
+    for count in range(1, len(process.clients)):
+        first = process._replace(host_pools_bytes=(), clients=process.clients[:count])
+        (alone,) = asked_for(launch._replace(processes=(first,)))
+        ends.append(len(alone.allocations))
+    return (*ends, last)
+
+
+def _pool_order(member: Member, size: int) -> dict[str, Any]:
+    own = member.process.own_allocator
+    if own is None:
+        return {"do": "pool", "bytes": size}
+    return {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
+
+
+def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
+    if kind == "program":
+        return {"do": "program"}
+    if kind == "dummy":
+        pools = sum(member.process.host_pools_bytes)
+        size = client.local_buffer_bytes
+        return {"do": "dummy", "pool_bytes": pools, "local_buffer_bytes": size, "client": CLIENT}
+    more: dict[str, Any] = {}
+    if client.offload_buffer_bytes is not None:
+        more = {"enable_ssd_offload": True, "ssd_offload_path": OFFLOAD}
+    return {
+        "do": "setup",
+        "host": HOST,
+        "metadata": "P2PHANDSHAKE",
+        "segment_bytes": client.segment_bytes,
+        "local_buffer_bytes": client.local_buffer_bytes,
+        "protocol": client.protocol.value,
+        "devices": member.devices,
+        "master": MASTER,
+        "more": more,
+    }
+
+
+def _registrations(
+    index: int, member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
+) -> Iterator[Step]:
+    """As SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
+    for number, size in enumerate(member.process.host_pools_bytes):
+        half = size // 2
+        halves = member.process.split_pools
+        split = number < len(halves) and halves[number]
+        parts = ((0, half), (half, size - half)) if split else ((0, size),)
+        for part, (offset, length) in enumerate(parts):
+            order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
+            pool = pools[number][-1]
+            taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
+            yield Step(index, "register", f"registering {HOST_POOL}", order, (), taken, why)
+
+
+def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
+    """What ``member`` runs with: the launch's own variables, with the sizes of a scaled one.
+
+    base: what is added where the launch does not say it, as where programs are found.
+    """
+    more = {} if scale == 1 else scaled_environment(member.process)
+    return {**base, **member.environment, **more}
+
+
+def _stand_in(members: Sequence[Member]) -> list[str]:
+    ranks = any(has_no_segment(member.process) for member in members)
+    if not ranks or any(member.program == "mooncake_client" for member in members):
+        return []
+    return [
+        "a mooncake_client without a segment stands in for the one that the ranks ask: rehearse "
+        "that one with a launch of its own"
+    ]
+
+
+def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
+    if two_bounds:
+        yield "the L2 pool is known between two bounds: the upper one is rehearsed"
+    if any(process.gpu_registered_bytes != 0 for process in needs.processes):
+        yield (
+            "prefill and decode register the GPU's KV cache and their own buffers: that is not "
+            "rehearsed, nor is any GPU memory"
+        )
+    elsewhere = [
+        service
+        for service in needs.services
+        if service.kind in ("master", "metadata-http", "metadata-etcd", "metadata-redis")
+        and not service.own
+    ]
+    for service in elsewhere:
+        host = service.host.reason if isinstance(service.host, Unknown) else service.host
+        what = "master" if service.kind == "master" else "metadata server"
+        yield f"a {what} of its own on 127.0.0.1 stands in for that at {host}"
+    if any(service.kind.startswith("metadata-") and service.own for service in needs.services):
+        yield "P2PHANDSHAKE stands in for the launch's metadata server: memory is the same"

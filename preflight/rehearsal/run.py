@@ -1,0 +1,228 @@
+"""Runs a plan: every process for real, step by step, and everything given back at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from checks.base.root import Root
+from checks.base.units import format_bytes
+from checks.hugetlb.fit import Spot
+from preflight.mooncake.allocations import Backing
+from preflight.rehearsal.memory import (
+    MemoryWatch,
+    pages_in_use,
+    status_bytes,
+    taken_since,
+)
+from preflight.rehearsal.process import StoppedError
+from preflight.rehearsal.programs import Programs
+from preflight.rehearsal.records import Done, Held, Plan, Run, Step, Transfer
+from preflight.rehearsal.times import Rises
+
+Told = Callable[[str], None]
+# The kernel gives a dead process's pages back within this time, or somebody else has them.
+_BACK_SECONDS = 10
+_VALUE_BYTES = 1 << 20
+_PUT_SECONDS = 10
+
+
+def run(plan: Plan, root: Root, limit_seconds: float, tell: Told) -> Run:
+    """Raises RehearsalError, OSError and KeyboardInterrupt, each with everything given back."""
+    folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
+    before = pages_in_use(root)
+    programs = Programs(plan, folder, limit_seconds)
+    stage = _Stage(plan, root, programs, limit_seconds, tell, before)
+    try:
+        with programs.ended():
+            stage.play()
+    finally:
+        left = _left(root, before)
+        shutil.rmtree(folder, ignore_errors=True)
+    return stage.result(left)
+
+
+def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
+    """Pages by size that are not back."""
+    until = time.monotonic() + _BACK_SECONDS
+    while True:
+        more = {
+            spot.page_size_bytes: pages
+            for spot, pages in taken_since(root, before).items()
+            if spot.node is None and pages > 0
+        }
+        if not more or time.monotonic() > until:
+            return more
+        time.sleep(0.05)
+
+
+def _regular_bytes(steps: Sequence[Step]) -> dict[int | None, int]:
+    """Memory that is no huge page, by the node that it is bound to; None: all of it."""
+    need: dict[int | None, int] = {None: 0}
+    for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
+        size = one.pages * one.page_size_bytes
+        for node in {None, one.node}:
+            need[node] = need.get(node, 0) + size
+    return need
+
+
+class _Stage:
+    """The plan as it is played, and what came of each step so far."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        root: Root,
+        programs: Programs,
+        limit_seconds: float,
+        tell: Told,
+        before: Mapping[Spot, int],
+    ) -> None:
+        self._plan, self._root, self._programs = plan, root, programs
+        self._limit_seconds, self._tell, self._before = limit_seconds, tell, before
+        nodes = {m.process.node for m in plan.members if m.process.node is not None}
+        nodes |= {s.node for step in plan.steps for s in step.asked if s.node is not None}
+        self._watch = MemoryWatch(root, nodes)
+        self._done: list[Done] = []
+        self._held: list[Held] = []
+        self._pages: Mapping[Spot, int] = {}
+        self._transfer = Transfer("", "", 0, skipped="it ended before")
+        self._stopped = ""
+
+    def result(self, left: Mapping[int, int]) -> Run:
+        return Run(
+            tuple(self._done),
+            tuple(self._held),
+            self._pages,
+            self._transfer,
+            self._stopped,
+            left,
+            lowest_room_bytes=self._watch.lowest_bytes,
+        )
+
+    def play(self) -> None:
+        failed = False
+        try:
+            self._refuse_too_large(self._plan.steps, "the launch")
+            self._tell("starting")
+            self._programs.begin()
+            for step in self._plan.steps:
+                done = self._step(step)
+                self._done.append(done)
+                if done.error:
+                    failed = True
+                    break
+            self._look_back()
+            if not failed:
+                self._transfer = self._put_and_get()
+        except StoppedError as stopped:
+            self._stopped = str(stopped)
+            self._look_back()
+
+    def _look_back(self) -> None:
+        """What is held now, by whom."""
+        self._pages = taken_since(self._root, self._before)
+        for index, member in enumerate(self._plan.members):
+            player = self._programs.players.get(index)
+            sizes = {} if player is None else status_bytes(player.pid)
+            kept = [sizes.get(name) for name in ("VmPin", "VmLck", "VmRSS")]
+            self._held.append(Held(member.name, *kept))
+
+    def _step(self, step: Step) -> Done:
+        member = self._plan.members[step.member]
+        self._tell(f"{member.name}: {step.what}")
+        self._refuse_too_large((step,), f"{member.name}, {step.what}")
+        player = None if step.kind == "program" else self._programs.player(step.member)
+        if step.kind in ("setup", "dummy", "program"):
+            self._programs.await_master()
+        if step.kind == "dummy":
+            self._programs.need_client(member)
+        before = pages_in_use(self._root)
+        began = time.monotonic()
+        rises = Rises(self._root, before, began)
+        rises.look(player)
+        resident = 0 if player is None else status_bytes(player.pid).get("VmRSS", 0)
+
+        def look() -> None:
+            rises.look(self._programs.players.get(step.member))
+            self._look_at_memory()
+
+        try:
+            if player is None:
+                answer = self._programs.start_client(step, member, look)
+            else:
+                answer = player.ask(
+                    self._programs.placed(step.order, member), self._limit_seconds, look
+                )
+        except StoppedError as stopped:
+            raise StoppedError(f"{member.name}, {step.what}: {stopped}") from None
+        rises.look(self._programs.players.get(step.member))
+        lines: tuple[str, ...] = ()
+        if answer.error:
+            lines = self._programs.players[step.member].last_lines()
+        taken = taken_since(self._root, before)
+        now = status_bytes(self._programs.players[step.member].pid).get("VmRSS")
+        grown = None if now is None else max(0, now - resident)
+        pins = [status_bytes(one.pid).get("VmPin", 0) for one in self._programs.players.values()]
+        times = rises.times
+        return Done(step, answer.error, answer.seconds, taken, *times, lines, grown, sum(pins))
+
+    def _refuse_too_large(self, steps: Sequence[Step], what: str) -> None:
+        """Before they begin: what the memory is not there for is not tried."""
+        found = self._watch.too_small(_regular_bytes(steps))
+        if found is None:
+            return
+        need, room = found
+        text = (
+            f"{what}: takes {format_bytes(need)} of regular memory, and "
+            f"{format_bytes(max(0, room.bytes))} may be taken ({room.source}): it was not tried"
+        )
+        if room.bytes > 0:
+            text += f"; --scale {-(-need * self._plan.scale // room.bytes)} is small enough"
+        raise StoppedError(text)
+
+    def _look_at_memory(self) -> None:
+        room = self._watch.room()
+        if room.bytes < 0:
+            raise StoppedError(f"broken off, since the host came to its limit ({room.source})")
+
+    def _put_and_get(self) -> Transfer:
+        """A value from the first process to the last that can hold one."""
+        able = [
+            (index, client)
+            for index, member in enumerate(self._plan.members)
+            if member.program != "mooncake_client"
+            for client in member.process.clients
+            if client.local_buffer_bytes
+        ]
+        segments = [c.segment_bytes for m in self._plan.members for c in m.process.clients]
+        largest = max(segments, default=0)
+        if not able or not largest:
+            return Transfer("", "", 0, skipped=_why_no_transfer(bool(able)))
+        (first, local), (last, _) = able[0], able[-1]
+        size = min(_VALUE_BYTES, largest // 4, local.local_buffer_bytes // 4)
+        put, got = (self._plan.members[index].name for index in (first, last))
+        order = {"key": f"mooncake-preflight-{os.getpid()}", "bytes": size}
+        self._tell(f"a put of {format_bytes(size)}")
+        seconds = 0.0
+        for index, what in ((first, "put"), (last, "get")):
+            try:
+                limit = min(_PUT_SECONDS, self._limit_seconds)
+                answer = self._programs.players[index].ask({"do": what, **order}, limit)
+            except StoppedError as stopped:
+                return Transfer(put, got, size, f"{what}: {stopped}")
+            seconds += answer.seconds
+            if answer.error:
+                lines = "; ".join(self._programs.players[index].last_lines()[-1:])
+                return Transfer(put, got, size, f"{answer.error}: {lines}")
+        return Transfer(put, got, size, seconds=seconds)
+
+
+def _why_no_transfer(able: bool) -> str:
+    if able:
+        return "no process of the launch has a segment"
+    return "no process of the launch can be asked to put a value: none has a local buffer"

@@ -1,0 +1,167 @@
+"""The frame of every HTML page: one document, nothing fetched, readable on a phone and on paper.
+
+What is shown comes from hosts and launches, so a plain ``str`` is always text here; markup is
+``Html``, which these functions alone make. Besides, the page's own policy forbids every script but
+this module's and the caller's, by their hashes, and every address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from preflight.base.data_file import data_file
+
+# In the order in which a table sorts them, the worst first; other words are sorted after these.
+STATUSES = ("fail", "unknown", "warn", "ignored", "pass", "skip")
+# What no document may hold, moves the cursor, or turns the direction of the text around it.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+    "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
+
+
+class Html(str):
+    """Markup, to be taken as it stands."""
+
+    __slots__ = ()
+
+
+class Keyed(NamedTuple):
+    """A cell that a table sorts by ``key`` (a number), not by what is shown."""
+
+    shown: str
+    key: float
+
+
+Cell = str | Keyed
+
+
+def page(title: str, body: str, script: str = "", style: str = "") -> str:
+    """A whole document. ``title`` is text; ``body``, ``script`` and ``style`` are taken as they
+    stand, after the page's own.
+
+    Raises ValueError for a script that would end its own element.
+    """
+    scripts = [_data("page.js"), *([script] if script else [])]
+    for text in scripts:
+        if "</script" in text.lower() or "<!--" in text:
+            raise ValueError("a script may not hold '</script' or '<!--'")
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
+        f"form-action 'none'; script-src {' '.join(_hash(text) for text in scripts)}"
+    )
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            '<meta name="referrer" content="no-referrer">',
+            f"<title>{escape(title)}</title>",
+            f"<style>\n{_data('page.css')}{style}</style>",
+            "</head>",
+            "<body>",
+            f"<main>\n{body}\n</main>",
+            *(f"<script>{text}</script>" for text in scripts),
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def escape(text: str) -> Html:
+    """Text as markup, for an element or a quoted attribute; what cannot be seen is written out."""
+    if isinstance(text, Html):
+        return text
+    shown = _UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+    for sign, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#39")):
+        shown = shown.replace(sign, f"&{name};")
+    return Html(shown)
+
+
+def element(name: str, *inner: str, **attributes: str) -> Html:
+    """``<name ...>inner</name>``; ``class_`` is class, ``aria_label`` is aria-label."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+    )
+    return Html(f"<{name}{written}>{join(inner)}</{name}>")
+
+
+def join(parts: Iterable[str], between: str = "") -> Html:
+    """Several texts or markups as one markup."""
+    return Html(escape(between).join(escape(part) for part in parts))
+
+
+def status_badge(status: str) -> Html:
+    """A status as a word in its colour; a column of them sorts the worst first."""
+    known = status in STATUSES
+    key = STATUSES.index(status) if known else len(STATUSES)
+    kind = f"badge {status}" if known else "badge"
+    return element("span", status, class_=kind, data_sort=str(key))
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    caption: str = "",
+    sortable: bool = False,
+    numeric_columns: Collection[int] = (),
+) -> Html:
+    """A table in a box of its own, which scrolls where the window is narrower.
+
+    The first cell of a row is its heading. numeric_columns: by index, shown to the right and sorted
+    as numbers with their units (``1.5 GiB`` after ``900 MiB``).
+    """
+    kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
+    heads = [
+        _cell("th", element("button", head, type="button") if sortable else head, kind, "col")
+        for head, kind in zip(headings, kinds, strict=True)
+    ]
+    lines = [
+        element("tr", *(_row_cell(at, cell, kind) for at, (cell, kind) in enumerate(cells)))
+        for cells in (zip(row, kinds, strict=True) for row in rows)
+    ]
+    parts = [
+        element("caption", caption) if caption else "",
+        element("thead", element("tr", *heads)),
+        Html("\n"),
+        element("tbody", join(lines, "\n")),
+    ]
+    whole = element("table", *parts, class_="sortable") if sortable else element("table", *parts)
+    # A box that scrolls is to be reached by keyboard, and then has to have a name.
+    label = caption or ", ".join(headings)
+    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def _row_cell(at: int, cell: Cell, kind: str) -> Html:
+    if isinstance(cell, Keyed):
+        cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
+    return _cell("th", cell, kind, "row") if at == 0 else _cell("td", cell, kind)
+
+
+def _cell(name: str, shown: str, kind: str, scope: str = "") -> Html:
+    more = {"class_": kind} if kind else {}
+    if scope:
+        more["scope"] = scope
+    return element(name, shown, **more)
+
+
+def _data(name: str) -> str:
+    with open(data_file(name), encoding="utf-8") as file:
+        return file.read()
+
+
+def _hash(script: str) -> str:
+    import base64
+    import hashlib
+
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

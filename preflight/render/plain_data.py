@@ -1,0 +1,41 @@
+"""Facts as plain data, for JSON and for a person, whatever records they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from checks.base.unknown import Unknown
+
+
+def plain(value: Any) -> Any:
+    """Records as objects, mappings with keys as texts, what is not known as {"unknown": reason}."""
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, Enum) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Unknown):
+        return {"unknown": value.reason}
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: plain(getattr(value, name)) for name in value._fields}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return [plain(item) for item in sorted(value, key=repr)]
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    """A tuple's parts are joined: JSON has no key but a text."""
+    if isinstance(key, tuple):
+        return " ".join(_key(part) for part in key)
+    key = plain(key)
+    return "" if key is None else str(key)

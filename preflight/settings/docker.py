@@ -1,0 +1,97 @@
+"""A plan for one container, as options of docker run and as a compose file to merge."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from checks.base.finding import Kind
+from preflight.settings.environment import variables
+from preflight.settings.formats import Names, Rendering, header, service_name
+from preflight.settings.limits import ulimits
+from preflight.settings.records import Plan, Request
+
+
+def docker(plan: Plan, names: Names) -> Rendering:
+    """One option a line; the image and its command follow them."""
+    options: list[tuple[str, str]] = []
+    if plan.of(Request.NETWORK):
+        options.append(("--network", "host"))
+    options += _shared_memory(plan)
+    gpus = plan.value(Request.GPUS, "gpus")
+    if gpus is not None:
+        options.append(("--gpus", "all"))
+    for name, value in ulimits(plan).items():
+        number = "-1" if value == "unlimited" else value
+        options.append(("--ulimit", f"{name}={number}:{number}"))
+    options += [("--cap-add", setting.name) for setting in plan.of(Kind.CAPABILITY)]
+    options += [("--security-opt", _security(s.name, s.wanted)) for s in plan.of(Kind.SECURITY)]
+    options += [("--device", setting.name) for setting in plan.of(Kind.DEVICE)]
+    kept, removed, notes = variables(plan)
+    options += [("--env", f"{name}={value}") for name, value in kept.items()]
+    notes += [f"{name} is not to be set: take its --env out" for name in removed]
+    if gpus is not None:
+        notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
+    lines = [f"{option} {shlex.quote(value)}" for option, value in options]
+    return Rendering(" \\\n".join(lines), (*notes, *_on_the_host(plan)))
+
+
+def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
+    """Never both: with the host's IPC a size has no effect."""
+    if plan.of(Request.IPC):
+        return [("--ipc", "host")]
+    return [("--shm-size", setting.wanted) for setting in plan.of(Kind.SHM_SIZE)]
+
+
+def _security(name: str, wanted: str) -> str:
+    return f"{name}={wanted}" if wanted else name
+
+
+def _on_the_host(plan: Plan) -> list[str]:
+    """What no option of a container sets."""
+    if not plan.pools:
+        return []
+    return ["huge pages are the host's: see --format sysctl, sysfs or cmdline"]
+
+
+def compose(plan: Plan, names: Names) -> Rendering:
+    """A file to merge: ``docker compose -f compose.yaml -f FILE config``."""
+    import yaml
+
+    service: dict[str, Any] = {}
+    if plan.of(Request.NETWORK):
+        service["network_mode"] = "host"
+    for option, value in _shared_memory(plan):
+        service["ipc" if option == "--ipc" else "shm_size"] = value
+    limits = {
+        name: -1 if value == "unlimited" else int(value) for name, value in ulimits(plan).items()
+    }
+    if limits:
+        service["ulimits"] = {name: {"soft": n, "hard": n} for name, n in limits.items()}
+    lists = {
+        "cap_add": [setting.name for setting in plan.of(Kind.CAPABILITY)],
+        "security_opt": [_colon(s.name, s.wanted) for s in plan.of(Kind.SECURITY)],
+        "devices": [f"{s.name}:{s.name}" for s in plan.of(Kind.DEVICE)],
+    }
+    service |= {key: found for key, found in lists.items() if found}
+    kept, removed, notes = variables(plan)
+    if kept:
+        # Compose fills in ${...} of every value, and takes $$ for a dollar sign.
+        service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}
+    notes += [f"{name} is not to be set: take it out of environment" for name in removed]
+    gpus = plan.value(Request.GPUS, "gpus")
+    if gpus is not None:
+        device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+        notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
+    if plan.of(Request.NETWORK):
+        notes.append("network_mode: host excludes networks: and ports: of the same service")
+    services = {service_name(plan, names): service}
+    text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
+    own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
+    first = header(plan, f"docker compose -f {own} -f FILE up")
+    return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
+
+
+def _colon(name: str, wanted: str) -> str:
+    return f"{name}:{wanted}" if wanted else name

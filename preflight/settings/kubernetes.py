@@ -1,0 +1,129 @@
+"""A plan for a Pod, as a strategic-merge patch; what Kubernetes has no field for is a note."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checks.base.finding import Kind
+from checks.base.units import GIB, MIB, round_up
+from preflight.settings.environment import variables
+from preflight.settings.formats import Names, Rendering, header, service_name
+from preflight.settings.limits import ulimits
+from preflight.settings.records import Plan, Request
+
+_SHM_VOLUME = "mooncake-shm"
+# Where the kinds of Kubernetes itself have their pod; kubectl knows how to merge into no others.
+_POD_PATHS: dict[str, tuple[str, ...]] = {
+    "Pod": ("spec",),
+    "CronJob": ("spec", "jobTemplate", "spec", "template", "spec"),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
+        ("spec", "template", "spec"),
+    ),
+}
+
+
+def kubernetes(plan: Plan, names: Names) -> Rendering:
+    """``kubectl patch --type strategic --patch-file FILE``, or a patch of kustomize."""
+    import yaml
+
+    kept, removed, notes = variables(plan)
+    container: dict[str, Any] = {"name": service_name(plan, names)}
+    environment: list[dict[str, str]] = []
+    for name, value in kept.items():
+        if name == "CUDA_VISIBLE_DEVICES":
+            notes.append("CUDA_VISIBLE_DEVICES is taken out: a pod's own GPUs count from 0")
+            removed.append(name)
+        else:
+            # The kubelet fills in $(NAME), and takes $$ for a dollar sign.
+            environment.append({"name": name, "value": value.replace("$", "$$")})
+    environment += [{"name": name, "$patch": "delete"} for name in removed]
+    if environment:
+        container["env"] = environment
+    resources = _resources(plan, names)
+    if resources:
+        container["resources"] = {"requests": dict(resources), "limits": dict(resources)}
+    security = _security_context(plan)
+    if security:
+        container["securityContext"] = security
+    pod: dict[str, Any] = {}
+    if plan.of(Request.NETWORK):
+        pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if plan.of(Request.IPC):
+        pod["hostIPC"] = True
+    shm = next((int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE)), 0)
+    if shm:
+        container["volumeMounts"] = [{"name": _SHM_VOLUME, "mountPath": "/dev/shm"}]
+        empty = {"medium": "Memory", "sizeLimit": _quantity(shm)}
+        pod["volumes"] = [{"name": _SHM_VOLUME, "emptyDir": empty}]
+    pod["containers"] = [container]
+    path = _POD_PATHS.get(plan.workload.kind, ("spec",))
+    whole: dict[str, Any] = pod
+    for key in reversed(path):
+        whole = {key: whole}
+    text: str = yaml.safe_dump(whole, sort_keys=False, width=1000)
+    first = header(plan, f"kubectl patch{_local(plan)} --type strategic --patch-file FILE")
+    return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_notes(plan, names)))
+
+
+def _local(plan: Plan) -> str:
+    """A running pod takes no other resources or volumes, so the manifest is what is patched."""
+    return f" --local -o yaml -f {plan.source}" if plan.workload.kind in _POD_PATHS else ""
+
+
+def _resources(plan: Plan, names: Names) -> dict[str, str]:
+    """Requests and limits alike: Kubernetes takes huge pages in no other way."""
+    found: dict[str, str] = {}
+    shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
+    for setting in plan.of(Request.MEMORY):
+        # What is written to an emptyDir in memory counts as the container's; a limit that the pod
+        # has and that is enough has it counted in.
+        own = setting.now == setting.wanted
+        found["memory"] = _quantity(int(setting.wanted) + (0 if own else shm))
+    for setting in plan.of(Request.HUGEPAGES):
+        found[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
+    gpus = plan.value(Request.GPUS, "gpus")
+    if gpus is not None:
+        found["nvidia.com/gpu"] = gpus
+    if plan.of(Kind.DEVICE):
+        found[names.rdma_resource] = "1"
+    return found
+
+
+def _quantity(size_bytes: int) -> str:
+    """In GiB or MiB where that is exact, else MiB rounded up."""
+    if size_bytes % GIB == 0:
+        return f"{size_bytes // GIB}Gi"
+    return f"{round_up(size_bytes, MIB) // MIB}Mi"
+
+
+def _security_context(plan: Plan) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
+    if added:
+        found["capabilities"] = {"add": added}
+    if any(s.name == "seccomp" and s.wanted == "unconfined" for s in plan.of(Kind.SECURITY)):
+        found["seccompProfile"] = {"type": "Unconfined"}
+    return found
+
+
+def _notes(plan: Plan, names: Names) -> list[str]:
+    notes = []
+    kind = plan.workload.kind
+    if kind and kind not in _POD_PATHS:
+        notes.append(f"kubectl merges nothing into a {kind}: write it where its pod's spec stands")
+    if "memlock" in ulimits(plan):
+        notes.append(
+            "memlock has no field in Kubernetes: a pod has the runtime's (plan --format "
+            "containerd, on each node), or runs as user 0 with IPC_LOCK"
+        )
+    if plan.of(Kind.DEVICE):
+        notes.append(
+            f"{names.rdma_resource} is what the RDMA device plugin calls its resource: "
+            "--rdma-resource names another"
+        )
+    for setting in plan.of(Request.MEMORY):
+        notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have seen")
+    if plan.pools:
+        notes.append("the node must have the huge pages: see --format sysctl, sysfs or cmdline")
+    return notes

@@ -1,0 +1,269 @@
+"""What a launch asks of its host in full, whether or not it is already so: a rendering is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from checks.base.finding import Kind
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
+from checks.base.unknown import Unknown
+from checks.base.version_text import release_of
+from checks.gpu.hardware_use import splits_segment
+from checks.hugetlb.facts import HugetlbFacts
+from checks.hugetlb.fit import Spot
+from checks.hugetlb.targets import all_targets, reserve_settings
+from checks.hugetlb.wanted import Wanted, page_terms
+from checks.memory.facts import SHM
+from checks.memory.judge import RESERVE_BYTES, regular_bytes
+from checks.memory.mapping_checks import USUAL_MAP_COUNT, shm_wanted_bytes
+from checks.numa.nodes import NODES
+from checks.rdma.facts import RdmaFacts
+from checks.rdma.problems import Cause
+from checks.rdma.use import devices_in_use
+from checks.rdma.verbs import NODES as DEVICE_NODES
+from checks.rdma.verbs import DeviceNode
+from checks.run.facts import Facts
+from preflight.launches.secret_names import is_secret
+from preflight.settings.records import Gap, PoolTarget, Reason, Request, Wish
+
+# Variables that the launch's programs read; the rest of the caller's environment is not a plan's.
+_READ = re.compile(
+    r"(?!MOONCAKE_PREFLIGHT_)(MC|MOONCAKE|SGLANG|SGL|RDMAV|IBV|MLX\d?|NCCL|CUDA|UCX|GLOO)_"
+    r"|(WITH_NVIDIA_PEERMEM|LD_LIBRARY_PATH)$"
+)
+
+
+def pools(
+    needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
+) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
+    """Every pool that the launch takes pages from, what to set it to, and what is not known."""
+    if needs is None:
+        return (), [], []
+    if isinstance(needs.usages, Unknown):
+        return (), [], [Gap("pages", needs.usages.reason)]
+    wanted = Wanted(needs)
+    if not any(wanted.everything.values()):
+        return (), [], []
+    if isinstance(hugetlb, Unknown):
+        return (), [], [Gap("pages", hugetlb.reason)]
+    targets = all_targets(hugetlb.hugetlb, wanted.everything)
+    gaps = []
+    for size in sorted({spot.page_size_bytes for spot in targets}):
+        pool = hugetlb.hugetlb.pool(size)
+        if isinstance(pool, Unknown):
+            gaps.append(Gap("pages", f"{format_page_size(size)} pages: {pool.reason}"))
+        else:
+            gaps += [
+                Gap(
+                    "pages",
+                    f"{format_page_size(size)} pages: no pool of node {spot.node} below {NODES}: "
+                    "this host has no such node, or hides it",
+                )
+                for spot, target in targets.items()
+                if spot.page_size_bytes == size and target.now_pages is None
+            ]
+    wishes = []
+    settings = reserve_settings(targets, hugetlb.hugetlb.default_page_size_bytes)
+    for (spot, target), setting in zip(targets.items(), settings, strict=True):
+        change = target.now_pages is None or target.pages > target.now_pages
+        pages = f"{wanted.everything[spot]} pages of {format_page_size(spot.page_size_bytes)}"
+        terms = page_terms(needs, spot)
+        text = f"the launch takes {pages}" + (f" ({terms})" if terms != pages else "")
+        if target.held_pages:
+            text += f", others hold {target.held_pages}"
+        reason = Reason("", text)
+        wishes.append(Wish(*setting[:3], setting.now, change, reason))
+    found = tuple(
+        PoolTarget(spot.page_size_bytes, spot.node, target.pages, target.now_pages)
+        for spot, target in targets.items()
+    )
+    return found, wishes, gaps
+
+
+def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
+    """What the launch wants of its host and container beyond pools and environment."""
+    memory = facts.topic("memory")
+    count = memory if isinstance(memory, Unknown) else memory.max_map_count
+    if isinstance(count, int):
+        reason = Reason("memory.max-map-count", "processes with many buffers need many mappings")
+        low = count < USUAL_MAP_COUNT
+        wanted, now = str(USUAL_MAP_COUNT), str(count)
+        yield Wish(Kind.SYSCTL, "vm.max_map_count", wanted, now, low, reason)
+    if needs is None:
+        return
+    container = main_container(needs)
+    if needs.rdma_processes or any(process.uses_uring for process in needs.processes):
+        yield from _locking(facts, container)
+    yield from _binding(needs, container)
+    if needs.rdma_processes:
+        yield from _devices(needs, facts, container)
+        reason = Reason("", "RoCE addresses belong to the host's network interfaces")
+        now = "host" if container is not None and container.host_network else ""
+        yield Wish(Request.NETWORK, "network", "host", now, False, reason)
+    yield from _shared_memory(needs, facts, container)
+    yield from _gpus(needs)
+    yield from _amounts(needs, container)
+
+
+def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
+    """The container that a plan is for: a rank's where there is one, not a master's beside it."""
+    inside = [process for process in needs.processes if process.container is not None]
+    inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
+    return inside[0].container if inside else None
+
+
+def _locking(facts: Facts, container: ContainerLimits | None) -> Iterator[Wish]:
+    limits = facts.topic("limits")
+    now = ""
+    if container is not None:
+        said = container.memlock_bytes
+        now = "" if said is None else "unlimited" if said == -1 else str(said)
+    elif not isinstance(limits, Unknown) and not isinstance(limits.memlock, Unknown):
+        soft = limits.memlock.soft
+        now = "unlimited" if soft is None else str(soft)
+    reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
+    yield Wish(Kind.ULIMIT, "memlock", "unlimited", now, False, reason)
+    reason = Reason("memlock.limit", "stands in for memlock where nothing sets it (Kubernetes)")
+    yield Wish(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK"), False, reason)
+
+
+def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
+    for process in needs.processes:
+        binds = process.program == "sglang" and process.node is not None
+        splits = splits_segment(process)
+        if binds or isinstance(splits, Unknown) or splits:
+            text = "memory is bound to NUMA nodes, which seccomp refuses without it"
+            reason = Reason("numa.policy-refused", text)
+            now = _added(container, "SYS_NICE")
+            yield Wish(Kind.CAPABILITY, "SYS_NICE", "added", now, False, reason)
+            return
+
+
+def _added(container: ContainerLimits | None, name: str) -> str:
+    if container is None:
+        return ""
+    names = {text.upper().removeprefix("CAP_") for text in container.capabilities}
+    return "added" if container.privileged or names & {name, "ALL"} else ""
+
+
+def _devices(
+    needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
+) -> Iterator[Wish | Gap]:
+    rdma: RdmaFacts | Unknown = facts.topic("rdma")
+    if isinstance(rdma, Unknown):
+        yield Gap("devices", rdma.reason)
+        return
+    release = release_of(needs.mooncake_version)
+    names: list[str] = []
+    for process in needs.rdma_processes:
+        found = devices_in_use(rdma, process, release)
+        if isinstance(found.names, Unknown):
+            yield Gap("devices", f"the NICs of {process.name}: {found.names.reason}")
+            return
+        # A device that is not passed on to this container is wanted all the same.
+        outside = (lost.name for lost in found.lost if lost.cause is Cause.UVERBS)
+        names += [*found.names, *outside]
+    given = () if container is None else container.devices
+    nics = [nic for nic in rdma.present if nic.name in names]
+    for nic in nics:
+        if nic.uverbs is not None:
+            path = f"{DEVICE_NODES}/{nic.uverbs}"
+            reason = Reason("rdma.uverbs-permission", f"the launch uses {nic.name}")
+            yield Wish(Kind.DEVICE, path, path, path if path in given else "", False, reason)
+    if nics and isinstance(rdma.connection_manager, DeviceNode):
+        path = f"{DEVICE_NODES}/rdma_cm"
+        reason = Reason("", "libraries that connect by address open it")
+        yield Wish(Kind.DEVICE, path, path, path if path in given else "", False, reason)
+
+
+def _shared_memory(
+    needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
+) -> Iterator[Wish]:
+    need_bytes = sum(process.shm_bytes for process in needs.processes)
+    if not need_bytes and not any(process.gpu is not None for process in needs.processes):
+        return
+    reason = Reason("shm.space", "NCCL and torch share memory there")
+    if container is not None and container.host_ipc:
+        yield Wish(Request.IPC, "ipc", "host", "host", False, reason)
+        return
+    memory = facts.topic("memory")
+    size = memory if isinstance(memory, Unknown) else memory.shm_size_bytes
+    now = "" if isinstance(size, Unknown) else str(size)
+    wanted = shm_wanted_bytes(need_bytes)
+    if container is not None:
+        now = "" if container.shm_bytes is None else str(container.shm_bytes)
+        if container.runtime == "kubernetes" and (container.shm_bytes or 0) >= wanted:
+            return  # the pod's own volume stays, whatever its size
+        wanted = max(wanted, container.shm_bytes or 0)  # what was given more is not lowered
+    yield Wish(Kind.SHM_SIZE, SHM, str(wanted), now, False, reason)
+
+
+def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
+    """As many as have the numbers up to the highest: a container's GPUs are counted from 0."""
+    indices = [process.gpu for process in needs.processes if process.gpu is not None]
+    if indices:
+        reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
+        yield Wish(Request.GPUS, "gpus", str(max(indices) + 1), "", False, reason)
+
+
+def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
+    """Memory and huge pages of the launch alone, as Kubernetes wants them: requests = limits."""
+    if not isinstance(needs.usages, Unknown):
+        everything = Wanted(needs).everything
+        asked = {} if container is None else container.hugepages_bytes
+        for spot, pages in everything.items():
+            size = spot.page_size_bytes
+            if spot.node is None and pages:
+                now = asked.get(size)
+                short = container is not None and container.runtime == "kubernetes"
+                short = short and (now or 0) < pages * size
+                reason = Reason("hugetlb.cgroup-limit", page_terms(needs, Spot(size, None)))
+                said = "" if now is None else str(now)
+                name = f"{size // GIB}Gi" if size >= GIB else f"{size // MIB}Mi"
+                yield Wish(Request.HUGEPAGES, name, str(pages * size), said, short, reason)
+    known = regular_bytes(needs)
+    if isinstance(known, Unknown):
+        yield Gap("memory", known.reason)
+        return
+    ranks = sum(1 for process in needs.processes if process.program == "sglang")
+    # What a rank's interpreter, torch, NCCL and the loading of weights take is not known before a
+    # start: what SGLang itself keeps clear for the system, per rank, is the allowance.
+    now = container.memory_bytes if container is not None else None
+    wanted = max(round_up(known + max(1, ranks) * RESERVE_BYTES, GIB), now or 0)
+    text = (
+        f"{format_bytes(known)} that the launch maps on regular pages, and "
+        f"an allowance of {format_bytes(RESERVE_BYTES)} for each of {max(1, ranks)} processes"
+    )
+    reason = Reason("memory.cgroup", text)
+    short = now is not None and now < known
+    yield Wish(Request.MEMORY, "memory", str(wanted), str(now or ""), short, reason)
+
+
+def is_read(name: str) -> bool:
+    """Whether a variable is one that the launch's programs read, and no secret."""
+    return _READ.match(name) is not None and not is_secret(name)
+
+
+def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
+    """The variables of the launch as they are: wishes, conflicts, and those left out as secrets."""
+    values: dict[str, dict[str, ProcessNeeds]] = {}
+    for process in needs.processes if needs is not None else ():
+        for name, value in process.environment.items():
+            if _READ.match(name):
+                values.setdefault(name, {}).setdefault(value, process)
+    found, conflicts, secrets = [], [], []
+    for name, owners in sorted(values.items()):
+        if is_secret(name):
+            secrets.append(name)
+            continue
+        value, process = next(iter(owners.items()))
+        for other, owner in list(owners.items())[1:]:
+            conflicts.append(
+                f"{name}: {process.name} has {value!r} and {owner.name} has {other!r}: the first "
+                "is taken, so start them with an environment of their own"
+            )
+        reason = Reason("", f"the launch sets it for {process.name}")
+        found.append(Wish(Kind.ENVIRONMENT, name, value, value, False, reason))
+    return found, conflicts, secrets

@@ -1,0 +1,93 @@
+"""The limits of a plan: for logins (limits.d), for a unit of systemd, and for containerd's."""
+
+from __future__ import annotations
+
+from checks.base.finding import Kind
+from preflight.settings.formats import DEFAULT_SERVICE, Names, Rendering, header
+from preflight.settings.records import Plan
+
+LIMITS_FILE = "/etc/security/limits.d/90-mooncake.conf"
+CONTAINERD_FILE = "/etc/systemd/system/containerd.service.d/90-mooncake.conf"
+# limits.conf(5): memlock is in KiB, the others as the kernel counts them.
+_KIB_LIMITS = ("memlock",)
+_NOTHING = "the plan has no limit to set"
+
+
+def ulimits(plan: Plan) -> dict[str, str]:
+    """The limits of the launch's own processes by name, in bytes or a count, or ``unlimited``."""
+    return {
+        setting.name: setting.wanted
+        for setting in plan.of(Kind.ULIMIT)
+        if " of " not in setting.name
+    }
+
+
+def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
+    """What units are to hand on: ``{"docker.service": {"memlock": "unlimited"}}``."""
+    found: dict[str, dict[str, str]] = {}
+    for setting in plan.of(Kind.ULIMIT):
+        name, of, unit = setting.name.partition(" of ")
+        if of:
+            found.setdefault(unit, {})[name] = setting.wanted
+    return found
+
+
+def limits(plan: Plan, names: Names) -> Rendering:
+    """Rows for every user; ``*`` does not mean root (limits.conf(5))."""
+    rows = [
+        f"{domain:<4} - {name:<7} {_pam(name, value)}"
+        for name, value in ulimits(plan).items()
+        for domain in ("*", "root")
+    ]
+    if not rows:
+        return Rendering("", (_NOTHING,))
+    note = f"write it to {LIMITS_FILE}; it holds from the next login on, and not in services"
+    return Rendering("\n".join([header(plan, LIMITS_FILE), *rows]), (note,))
+
+
+def _pam(name: str, value: str) -> str:
+    if name not in _KIB_LIMITS or not value.isdecimal():
+        return value
+    return str(-(-int(value) // 1024))
+
+
+def systemd(plan: Plan, names: Names) -> Rendering:
+    """A drop-in for the unit that starts the server, whatever that is called."""
+    found = ulimits(plan)
+    for unit in unit_limits(plan).values():
+        found = {**unit, **found}
+    units = ", ".join(unit_limits(plan))
+    path = drop_in(f"{names.service or DEFAULT_SERVICE}.service")
+    which = f" (and for {units})" if units else ""
+    note = f"write it to {path}{which}, then: systemctl daemon-reload, and restart the unit"
+    return _unit(plan, path, found, note)
+
+
+def containerd(plan: Plan, names: Names) -> Rendering:
+    """A drop-in for the daemon that starts pods: they have the limits that it has."""
+    found = {**unit_limits(plan).get("containerd.service", {}), **ulimits(plan)}
+    note = (
+        f"write it to {CONTAINERD_FILE}, then: systemctl daemon-reload; systemctl restart "
+        "containerd; pods that run keep what they have"
+    )
+    return _unit(plan, CONTAINERD_FILE, found, note)
+
+
+def drop_in(unit: str) -> str:
+    return f"/etc/systemd/system/{unit}.d/90-mooncake.conf"
+
+
+def of_unit(plan: Plan, unit: str) -> Rendering:
+    """The drop-in of one unit that hands limits on."""
+    path = drop_in(unit)
+    return _unit(plan, path, unit_limits(plan)[unit], f"restart {unit} to put it in force")
+
+
+def _unit(plan: Plan, path: str, limits: dict[str, str], note: str) -> Rendering:
+    if not limits:
+        return Rendering("", (_NOTHING,))
+    rows = [
+        f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"
+        for name, value in sorted(limits.items())
+    ]
+    return Rendering("\n".join([header(plan, path), "[Service]", *rows]), (note,))

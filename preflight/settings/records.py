@@ -1,0 +1,131 @@
+"""A plan as data: what is to be set where, what it is now, why, and whether a reboot keeps it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from checks.base.finding import Kind
+from checks.base.unknown import Unknown
+from checks.hugetlb.boot import PoolWriter
+from preflight.settings.remedies import Context
+
+
+class Scope(Enum):
+    """Who sets it, in the order in which a plan is shown."""
+
+    FLAG = "launch flag"
+    ENVIRONMENT = "environment"
+    CONTAINER = "container"
+    RUNTIME = "runtime"
+    NODE = "node"
+    BOOT = "boot"
+
+
+class Request(Enum):
+    """What a container asks its host for beyond the settings that checks have."""
+
+    GPUS = "gpus"  # how many
+    NETWORK = "network"  # host
+    IPC = "ipc"  # host, in place of a size of /dev/shm
+    MEMORY = "memory"  # bytes on regular pages
+    HUGEPAGES = "hugepages"  # bytes of one page size, which is the name (2Mi, 1Gi)
+
+
+class Reason(NamedTuple):
+    """Why: the id of the check that asks for it ("" for the launch itself), and a sentence."""
+
+    check: str
+    text: str
+
+
+class Wish(NamedTuple):
+    """One value that somebody asks for. change: it is known not to be so now."""
+
+    kind: Kind | Request
+    name: str
+    wanted: str
+    now: str
+    change: bool
+    reason: Reason
+
+
+class Planned(NamedTuple):
+    """One setting of the plan.
+
+    now: as read, "" where it is not set or not known. change: it is known not to be as wanted.
+    lasts, how: whether a reboot keeps it, and who sees to that, or what would.
+    """
+
+    scope: Scope
+    kind: Kind | Request
+    name: str
+    wanted: str
+    now: str
+    change: bool
+    reasons: tuple[Reason, ...]
+    lasts: bool
+    how: str
+
+
+class PoolTarget(NamedTuple):
+    """A HugeTLB pool, or one node of it. pages: to set, those that others hold included."""
+
+    page_bytes: int
+    node: int | None
+    pages: int
+    now_pages: int | None
+
+
+TOPICS = ("pages", "memory", "devices", "environment")
+
+
+class Gap(NamedTuple):
+    """What the plan cannot say. topic: one of ``TOPICS``."""
+
+    topic: str
+    reason: str
+
+
+class Workload(NamedTuple):
+    """Where the launch's own container is written; "" where it is written nowhere.
+
+    kind: Deployment and others of Kubernetes, or "". container: its name there, or the compose
+    service's.
+    """
+
+    kind: str = ""
+    container: str = ""
+
+
+class Plan(NamedTuple):
+    """Everything to set; ``settings`` include what is already so, so that a rendering is whole.
+
+    source: the launch's name, "" without one. default_page_bytes: the kernel's. pool_nodes: NUMA
+    nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
+    different values, which was taken. left_out: variables of the launch that are not shown.
+    impossible: why the missing pages cannot be had now, whatever is tried. undecided: what could
+    not be read, and decides whether pages may be taken. workload: what a patch is merged into.
+    """
+
+    source: str
+    settings: tuple[Planned, ...]
+    pools: tuple[PoolTarget, ...]
+    default_page_bytes: int | Unknown
+    pool_nodes: tuple[int, ...]
+    writers: tuple[PoolWriter, ...]
+    kernel: tuple[int, int] | Unknown
+    gaps: tuple[Gap, ...]
+    conflicts: tuple[str, ...]
+    left_out: tuple[str, ...]
+    impossible: tuple[str, ...]
+    undecided: tuple[str, ...]
+    context: Context
+    workload: Workload = Workload()
+
+    def of(self, *kinds: Kind | Request) -> tuple[Planned, ...]:
+        return tuple(setting for setting in self.settings if setting.kind in kinds)
+
+    def value(self, kind: Kind | Request, name: str) -> str | None:
+        """What ``name`` is to be; None where the plan does not say."""
+        return next((s.wanted for s in self.of(kind) if s.name == name), None)

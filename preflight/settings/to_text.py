@@ -1,0 +1,95 @@
+"""A plan for a person: what is to change, scope by scope, then what is already so."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from checks.base.finding import Kind
+from checks.base.units import format_bytes
+from preflight.base.output import columns
+from preflight.settings.formats import FORMATS, Names, Rendering
+from preflight.settings.records import Plan, Planned, Request, Scope
+
+# What to render the settings of a scope with.
+DIALECTS = {
+    Scope.FLAG: "in the launch itself",
+    Scope.ENVIRONMENT: "--format env or shell",
+    Scope.CONTAINER: "--format docker, compose or k8s",
+    Scope.RUNTIME: "--format limits, systemd or containerd",
+    Scope.NODE: "--format sysctl or sysfs, or mooncake-preflight apply",
+    Scope.BOOT: "on the kernel command line",
+}
+
+
+def text(plan: Plan, names: Names) -> Rendering:
+    """The whole plan, without a final newline."""
+    changes = [setting for setting in plan.settings if setting.change]
+    rest = [setting for setting in plan.settings if not setting.change]
+    what = plan.source or "this host"
+    lines = [f"{what}: {_count(len(changes))} to change, {len(rest)} as wanted or not judged here"]
+    for scope in Scope:
+        lines += _scope(scope, [setting for setting in changes if setting.scope is scope])
+    if rest:
+        lines += ["", "as wanted, or not judged here"]
+        lines += [f"  {_name(setting)}: {_wanted(setting)}" for setting in rest]
+    lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
+    lines += _listed("cannot be had now", plan.impossible)
+    lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
+    lines += _listed("decided between", plan.conflicts)
+    lines += _listed("left out, as their names say that they are secrets", plan.left_out)
+    formats = ", ".join(name for name in FORMATS if name != "text")
+    lines += ["", _wrapped(f"formats: {formats}", "", "  ")]
+    return Rendering("\n".join(lines))
+
+
+def _count(number: int) -> str:
+    return f"{number} setting" if number == 1 else f"{number} settings"
+
+
+def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
+    if not settings:
+        return
+    yield from ("", f"{scope.value} ({DIALECTS[scope]})")
+    for setting in settings:
+        now = _amount(setting, setting.now) if setting.now else "not set"
+        yield f"  {_name(setting)}: {now} -> {_wanted(setting)}"
+        for reason in setting.reasons:
+            about = f"{reason.check}: " if reason.check else ""
+            yield _indented(f"{about}{reason.text}")
+        yield _indented(f"lasts: {'yes' if setting.lasts else 'no'}, {setting.how}")
+
+
+def _name(setting: Planned) -> str:
+    return f"{setting.name} pages" if setting.kind is Request.HUGEPAGES else setting.name
+
+
+def _wanted(setting: Planned) -> str:
+    return _amount(setting, setting.wanted) if setting.wanted else "removed"
+
+
+def _amount(setting: Planned, value: str) -> str:
+    """A value as others read it; one in bytes with what that comes to."""
+    in_bytes = setting.kind in (Request.MEMORY, Request.HUGEPAGES, Kind.SHM_SIZE)
+    if not in_bytes or not value.isdecimal():
+        return value
+    return f"{value} bytes ({format_bytes(int(value))})"
+
+
+def _indented(line: str) -> str:
+    return _wrapped(line, "      ", "      ")
+
+
+def _listed(title: str, lines: list[str] | tuple[str, ...]) -> list[str]:
+    return ["", title, *(_wrapped(line, "  ", "    ") for line in lines)] if lines else []
+
+
+def _wrapped(line: str, first: str, further: str) -> str:
+    return textwrap.fill(
+        line,
+        columns(),
+        initial_indent=first,
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

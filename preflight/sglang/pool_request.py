@@ -1,0 +1,171 @@
+"""What a server asks of a host pool: its request, the GPU pool it follows, its default ratio."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
+from preflight.sglang.admission_gate import HostMemory
+from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
+from preflight.sglang.drafts import Drafts
+from preflight.sglang.host_pools import PoolRequest
+from preflight.sglang.model_geometry import ModelGeometry
+from preflight.sglang.ranks import Ranks
+
+# --kv-cache-dtype: what one element takes; auto follows the model.
+_ITEM_BYTES = {"fp8_e5m2": 1, "fp8_e4m3": 1, "bf16": 2, "bfloat16": 2, "auto": None}
+# get_req_to_token_extra_context_len (mem_cache/allocation_sizing.py), without drafts.
+_ROW_HEADROOM_TOKENS = 4
+
+
+class Hardware(NamedTuple):
+    """What a server's pools depend on beside its command line.
+
+    gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
+    pool whose size is left to it. context_tokens: of the model's config, None where it says none.
+    """
+
+    geometry: ModelGeometry | Unknown
+    gpu_bytes: int | Unknown
+    weights_bytes: int | Unknown | None
+    drafts: Drafts = Drafts()
+    context_tokens: int | None = None
+    host: HostMemory | Unknown = Unknown("the host's memory is not read")
+
+
+class Purpose(Enum):
+    """What a pool is for, which decides its ratio and what else is kept in it."""
+
+    PREFIX_CACHE = "hierarchical cache"
+    OFFLOAD = "decode offload"
+    RETRACTION = "retracted requests (decode, without a flag)"
+
+
+class Given(NamedTuple):
+    """A server with everything that its pools depend on."""
+
+    server: SglangServer
+    ranks: Ranks
+    hardware: Hardware
+    release: SglangRelease
+
+    def value(self, name: str) -> Any:
+        return self.server.value(name)
+
+
+def pool_request(given: Given, purpose: Purpose) -> PoolRequest | Unknown:
+    server, ranks, hardware = given.server, given.ranks, given.hardware
+    size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
+    page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
+    draft_type = server.value("speculative_draft_kv_cache_dtype")
+    layout, dcp = _layout(given), server.number("dcp_size")
+    for value in (size, ratio, page, kv_type, layout, draft_type, dcp):
+        if isinstance(value, Unknown):
+            return value
+    if kv_type not in _ITEM_BYTES:
+        return Unknown(f"--kv-cache-dtype {kv_type} is not sized here")
+    assert isinstance(dcp, int)
+    drafts = Drafts() if purpose is Purpose.OFFLOAD else hardware.drafts
+    own = None if isinstance(drafts.own, Unknown) else drafts.own
+    draft_bytes = None
+    if own is not None and draft_type is not None:
+        draft_bytes = _ITEM_BYTES.get(draft_type) or own.dtype_bytes
+    return PoolRequest(
+        geometry=hardware.geometry,
+        release=given.release,
+        page_tokens=max(1, page or 1) * max(1, dcp),
+        layout=layout,
+        size_gb=max(0, size or 0),
+        ratio=ratio,
+        tp=ranks.tp,
+        pp=ranks.pp,
+        dp=ranks.attention_dp,
+        attention_dp=ranks.attention_dp > 1,
+        dcp=max(1, dcp),
+        kv_item_bytes=_ITEM_BYTES[kv_type],
+        packed_drafts=drafts.packed,
+        draft=own,
+        draft_item_bytes=draft_bytes,
+    )
+
+
+def _layout(given: Given) -> Any:
+    """The layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
+    layout, backend = given.value("hicache_mem_layout"), given.value("hicache_io_backend")
+    if not given.server.arguments.given("hicache_mem_layout"):
+        layout = given.release.default_layout
+    if layout == "page_first" and backend == "direct":
+        return "page_first_direct"
+    dcp = given.value("dcp_size")
+    stored = given.value("hicache_storage_backend") in ("mooncake", "npu_memcache")
+    if layout != "layer_first" or not stored or (isinstance(dcp, int) and dcp > 1):
+        return layout
+    return {"direct": "page_first_direct", "kernel": "page_first"}.get(backend, layout)
+
+
+def ratio_tokens(given: Given, request: PoolRequest) -> Interval | Unknown:
+    device = _device_request(given, request)
+    return device if isinstance(device, Unknown) else device_tokens(device)
+
+
+def _device_request(given: Given, request: PoolRequest) -> DeviceRequest | Unknown:
+    names = (
+        "mem_fraction_static",
+        "max_total_tokens",
+        "chunked_prefill_size",
+        "max_running_requests",
+    )
+    values = {name: given.value(name) for name in names}
+    for value in values.values():
+        if isinstance(value, Unknown):
+            return value
+    hardware, drafts = given.hardware, given.hardware.drafts
+    weights = hardware.weights_bytes
+    if drafts.own is not None:
+        # The draft's weights take their share of the same GPU.
+        drafted = None if drafts.model is None else drafts.model.weights_bytes
+        if isinstance(weights, int) and isinstance(drafted, int):
+            weights += drafted
+        else:
+            weights = None
+    return DeviceRequest(
+        request,
+        hardware.gpu_bytes,
+        values["mem_fraction_static"],
+        weights,
+        values["max_total_tokens"],
+        values["chunked_prefill_size"],
+        values["max_running_requests"],
+        "" if given.server.mode == "null" else given.server.mode,
+        bool(drafts.algorithm),
+    )
+
+
+def default_ratio(
+    given: Given, purpose: Purpose, request: PoolRequest, tokens: int
+) -> tuple[float, float]:
+    """The ratio that SGLang takes where none is given, between two bounds."""
+    if purpose is Purpose.RETRACTION:
+        return _retraction_ratio(given, request, tokens)
+    buffers = given.value("hicache_host_memory_mode") == "buffer_only"
+    if buffers and given.release.first >= (0, 5, 19, 0) and purpose is Purpose.PREFIX_CACHE:
+        return BUFFER_ONLY_RATIO, BUFFER_ONLY_RATIO
+    return DEFAULT_RATIO, DEFAULT_RATIO
+
+
+def _retraction_ratio(given: Given, request: PoolRequest, tokens: int) -> tuple[float, float]:
+    """At least one request of the model's context, which is never longer than the GPU's pool."""
+    floor = given.release.decode_ratio or 0.0
+    most = max(floor, 1.0) if given.release.decode_fits_request else floor
+    context = given.value("context_length")
+    context = given.hardware.context_tokens if context is None else context
+    if tokens <= 0 or not isinstance(context, int):
+        return floor, most
+    held = context + _ROW_HEADROOM_TOKENS
+    ratio = decode_pool_ratio(given.release, tokens, request.page_tokens, held)
+    least = ratio if isinstance(ratio, float) else floor
+    # Drafts lengthen a request by what their settings come to.
+    return least, most if given.hardware.drafts.algorithm else least

@@ -1,0 +1,131 @@
+"""The host pools of one rank of a server: the prefix cache's, and those of a decode server.
+
+Where a model's geometry is unknown a pool is a bound and says so.
+"""
+
+from __future__ import annotations
+
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.releases.sglang import SglangRelease
+from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
+from preflight.sglang.model_layers import LayerKind
+from preflight.sglang.pool_bounds import ServerMemory, bounds, refused
+from preflight.sglang.pool_ratio import by_default, by_host, by_ratio
+from preflight.sglang.pool_request import (
+    Given,
+    Hardware,
+    Purpose,
+    pool_request,
+    ratio_tokens,
+)
+from preflight.sglang.ranks import Ranks
+
+__all__ = ["Hardware", "ServerMemory", "server_memory"]
+
+
+def server_memory(
+    server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
+) -> ServerMemory:
+    """All host pools of one rank of ``server``."""
+    given = Given(server, ranks, hardware, release)
+    found = [_pool(given, purpose) for purpose in _purposes(given)]
+    if not found:
+        return ServerMemory((), (), "no hierarchical cache")
+    if len(found) == 1:
+        return found[0]
+    most: tuple[int, ...] | Unknown = ()
+    for part in found:
+        if isinstance(most, Unknown) or isinstance(part.most_pools_bytes, Unknown):
+            most = most if isinstance(most, Unknown) else part.most_pools_bytes
+        else:
+            most = (*most, *part.most_pools_bytes)
+    named = all(part.pools for part in found)
+    return ServerMemory(
+        tuple(size for part in found for size in part.least_pools_bytes),
+        most,
+        "; ".join(part.why for part in found),
+        tuple(pool for part in found for pool in part.pools) if named else (),
+        next((part.refused for part in found if part.refused), None),
+    )
+
+
+def _purposes(given: Given) -> list[Purpose]:
+    server = given.server
+    purposes = [Purpose.PREFIX_CACHE] if server.hicache else []
+    if server.mode != "decode":
+        return purposes
+    if given.value("disaggregation_decode_enable_offload_kvcache") is True:
+        return [*purposes, Purpose.OFFLOAD]
+    if not purposes and _backs_retraction_up(given):
+        purposes.append(Purpose.RETRACTION)
+    return purposes
+
+
+def _backs_retraction_up(given: Given) -> bool:
+    """Whether a decode server keeps retracted requests in a host pool (kv_cache_builder.py)."""
+    backup = given.value("disaggregation_decode_retraction_backup")
+    if given.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
+        return False
+    if backup == "host_pool":
+        return True
+    preempts = (
+        given.value("enable_priority_scheduling") is True
+        and given.value("disable_priority_preemption") is not True
+    )
+    dcp = given.value("dcp_size")
+    if preempts or (isinstance(dcp, int) and dcp > 1):
+        return False
+    if given.value("disaggregation_decode_enable_radix_cache") is True:
+        return False
+    geometry = given.hardware.geometry
+    if isinstance(geometry, Unknown):
+        return True  # its model may be one that has the pool: a bound
+    if given.value("enable_unified_memory") is True and geometry.sliding is not None:
+        return False
+    mha = geometry.kind is AttentionKind.MHA and LayerKind.LINEAR not in geometry.layers
+    return mha and LayerKind.FULL in geometry.layers
+
+
+def _pool(given: Given, purpose: Purpose) -> ServerMemory:
+    geometry = given.hardware.geometry
+    words = None if isinstance(geometry, Unknown) else _unfit(given, purpose, geometry)
+    memory = _sized(given, purpose) if words is None else refused(words)
+    if purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
+        # A model of another kind has no such pool.
+        memory = memory._replace(least_pools_bytes=(), pools=())
+    if purpose is Purpose.PREFIX_CACHE:
+        return memory
+    return memory._replace(why=f"{purpose.value}: {memory.why}")
+
+
+def _unfit(given: Given, purpose: Purpose, geometry: ModelGeometry) -> str | None:
+    """The words with which SGLang refuses a decode server's pool for this kind of model."""
+    hybrid = LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers
+    if purpose is Purpose.OFFLOAD and hybrid:
+        unified = given.value("enable_unified_memory") is True and geometry.sliding is not None
+        return None if unified else "ValueError: Unsupported KV cache type for decode offload"
+    plain = geometry.kind is AttentionKind.MHA and LayerKind.LINEAR not in geometry.layers
+    if purpose is Purpose.RETRACTION and not plain:
+        return (
+            "ValueError: --disaggregation-decode-retraction-backup=host_pool requires an MHA or "
+            "hybrid-SWA HiCache host stack."
+        )
+    return None
+
+
+def _sized(given: Given, purpose: Purpose) -> ServerMemory:
+    request = pool_request(given, purpose)
+    if isinstance(request, Unknown):
+        return ServerMemory((), request, request.reason)
+    if request.size_gb > 0:
+        return bounds(given, purpose, request, f"--hicache-size {request.size_gb}")
+    if request.dcp > 1:
+        unknown = Unknown("decode context parallelism with a pool that follows the GPU's")
+        return ServerMemory((), unknown, unknown.reason)
+    tokens = ratio_tokens(given, request)
+    if request.ratio is not None:
+        return by_ratio(given, purpose, request, tokens)
+    if given.release.auto_size and purpose is not Purpose.OFFLOAD:
+        return by_host(given, purpose, request, tokens)
+    return by_default(given, purpose, request, tokens)

@@ -1,0 +1,139 @@
+"""Makes the drawing's records of facts and, with a launch, of who uses what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.needs import LaunchNeeds
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from checks.gpu.facts import GpuFacts, NvmlGpu
+from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
+from checks.numa.facts import NumaNode
+from checks.pci.facts import ACCELERATOR_VENDORS, Function
+from checks.pci.paths import PathClass
+from checks.rdma.facts import Nic
+from checks.rdma.ports import Port
+from checks.run.facts import Facts
+from preflight.topology.names import natural
+from preflight.topology.records import Device, Node, Topology
+
+
+def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
+    """Never raises for what is unknown; a list that could not be read is empty here.
+
+    GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
+    left out, where that is known.
+    """
+    addresses = gpu_addresses(facts.gpus)
+    users = _gpu_users(facts, needs)
+    gpus = tuple(
+        _gpu(facts, index, address, users.get(address, ()))
+        for index, address in enumerate(addresses)
+    )
+    on_nic = _nic_users(facts, needs)
+    present = sorted(facts.rdma.present, key=lambda nic: natural(nic.name))
+    nics = tuple(_nic(facts, nic, on_nic.get(nic.name, ())) for nic in present)
+    paths = {
+        (gpu.name, nic.name): _path(facts, gpu.address, nic.name) for gpu in gpus for nic in nics
+    }
+    return Topology(tuple(_node(node) for node in facts.numa.nodes), gpus, nics, paths)
+
+
+def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
+    """Of the GPUs that this process may use; of all where that is not known."""
+    usable = physical_gpus(gpus)
+    return tuple(gpu.address for gpu in gpus.on_pci) if isinstance(usable, Unknown) else usable
+
+
+def _node(node: NumaNode) -> Node:
+    cpus = "not known" if isinstance(node.cpus, Unknown) else cpu_list(node.cpus)
+    return Node(node.node, cpus, node.total_bytes)
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """``0-3,8``; empty for none."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Device:
+    function = next((one for one in facts.gpus.on_pci if one.address == address), None)
+    nvml = _nvml(facts.gpus, address)
+    node = None if function is None or isinstance(function.node, Unknown) else function.node
+    known = address if ":" in address else ""
+    return Device("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
+
+
+def _nvml(gpus: GpuFacts, address: str) -> NvmlGpu | None:
+    seen = () if isinstance(gpus.nvml, Unknown) else gpus.nvml.gpus
+    return next((gpu for gpu in seen if gpu.address == address), None)
+
+
+def _model(function: Function | None, nvml: NvmlGpu | None) -> str:
+    if nvml is not None and nvml.name:
+        size = f" {format_bytes(nvml.memory_bytes)}" if nvml.memory_bytes else ""
+        return nvml.name + size
+    if function is None or isinstance(function.vendor, Unknown):
+        return "not known"
+    device = "" if isinstance(function.device, Unknown) else f" {function.device}"
+    return ACCELERATOR_VENDORS.get(function.vendor, function.vendor) + device
+
+
+def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> Device:
+    function = facts.pci.nics.get(nic.name)
+    node = None if isinstance(nic.node, Unknown) else nic.node
+    address = "" if function is None else function.address
+    return Device("nic", nic.name, address, node, _kind(nic), users)
+
+
+def _kind(nic: Nic) -> str:
+    """``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
+    words = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
+    if isinstance(nic.ports, Unknown):
+        return " ".join((*words[:1], "ports not known"))
+    ports = [_port(port) for port in nic.ports]
+    if len(set(ports)) == 1 and len(ports) > 1:
+        ports = [f"{len(ports)} ports {ports[0]}"]
+    return " ".join((*words[:1], ", ".join(ports) or "no port"))
+
+
+def _port(port: Port) -> str:
+    rate = "" if isinstance(port.rate, Unknown) else port.rate.partition(" (")[0]
+    state = "state not known" if isinstance(port.state, Unknown) else port.state
+    return " ".join(filter(None, (rate.replace("Gb/sec", "Gb/s"), state)))
+
+
+def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
+    users: dict[str, tuple[str, ...]] = {}
+    for process in () if needs is None else needs.processes:
+        if process.gpu is None:
+            continue
+        function = gpu_function(facts, process)
+        if function is not None and not isinstance(function, Unknown):
+            users[function.address] = (*users.get(function.address, ()), process.name)
+    return users
+
+
+def _nic_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
+    users: dict[str, tuple[str, ...]] = {}
+    for process in () if needs is None else needs.rdma_processes:
+        names = nics_of(facts, needs, process) if needs is not None else ()
+        for name in () if isinstance(names, Unknown) else names:
+            users[name] = (*users.get(name, ()), process.name)
+    return users
+
+
+def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
+    path = facts.pci.paths.get((address, nic))
+    if isinstance(path, PathClass):
+        return path.name
+    if path is None:
+        name = address if nic in facts.pci.nics else nic
+        return Unknown(f"{name}: is no PCI device here", absent=True)
+    return path

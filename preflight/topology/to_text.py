@@ -1,0 +1,176 @@
+"""The whole answer for a terminal: the drawing, the matrix, Mooncake's choice, what is wrong."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from checks.base.finding import Finding, Status
+from checks.base.fold import fold
+from checks.base.unknown import Unknown
+from checks.placement.mooncake_topology import Location, View
+from preflight.check.verdict import clean
+from preflight.topology.drawing import ASCII, LINES, boxes
+from preflight.topology.matrix import Paint, matrix
+from preflight.topology.names import folded, natural, without_source
+from preflight.topology.records import Device, Topology
+from preflight.topology.views import Engine, MooncakeView
+
+COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
+# Wide enough for the matrix of eight NICs, and what most terminals have.
+MOST_COLUMNS = 80
+
+
+class Answer(NamedTuple):
+    """All that is shown. source: the launch, "" without one. asked: the library itself too.
+
+    findings: of the checks about placement and devices, passes and skips included.
+    """
+
+    root: str
+    source: str
+    topology: Topology
+    engine: Engine | Unknown
+    views: tuple[MooncakeView, ...]
+    asked: bool
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    status: Status
+
+
+def answer_text(answer: Answer, paint: Paint, width: int, ascii_only: bool) -> str:
+    """Without a final newline."""
+    width = min(width, MOST_COLUMNS)
+    strokes = ASCII if ascii_only else LINES
+    processes = without_source(name for seen in answer.views for name in seen.processes)
+    parts = [
+        boxes(_renamed(answer.topology, processes), width, strokes),
+        matrix(answer.topology, starred(answer), paint, width),
+        _mooncake(answer, processes, paint, width),
+        _findings(answer, processes, paint, width),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _renamed(topology: Topology, processes: Mapping[str, str]) -> Topology:
+    def renamed(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        return tuple(
+            device._replace(used_by=tuple(processes.get(name, name) for name in device.used_by))
+            for device in devices
+        )
+
+    return topology._replace(gpus=renamed(topology.gpus), nics=renamed(topology.nics))
+
+
+def starred(answer: Answer) -> dict[str, tuple[str, ...]]:
+    """GPU -> NICs preferred for it; of the first process whose GPU it is."""
+    names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
+    chosen: dict[str, tuple[str, ...]] = {}
+    for seen in answer.views:
+        if isinstance(seen.view, Unknown) or isinstance(seen.view.gpus, Unknown):
+            continue
+        for index, address in enumerate(seen.view.gpus):
+            place = seen.view.at(f"cuda:{index}")
+            if place is not None and not isinstance(place.preferred, Unknown):
+                chosen.setdefault(names.get(address, ""), place.preferred)
+    return chosen
+
+
+def _mooncake(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+    if not answer.views:
+        return _wrapped("Mooncake: no process of the launch uses RDMA", width)
+    lines: list[str] = []
+    for seen in answer.views:
+        rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
+        who = clean(folded(processes[name] for name in seen.processes))
+        title = f"{who}: the NICs that {rule} prefers, and those for another try"
+        lines += _wrapped(title, width)
+        if isinstance(seen.view, Unknown):
+            lines += _wrapped(f"  not known: {clean(seen.view.reason)}", width)
+        else:
+            lines += _places(seen.view, width)
+        lines += _measured(answer, seen, paint, width)
+    return lines
+
+
+def _places(view: View, width: int) -> list[str]:
+    """Locations whose NICs are the same are one line."""
+    groups: dict[Location, list[str]] = {}
+    for place in view.locations:
+        groups.setdefault(place._replace(name=""), []).append(place.name)
+    rows = [(folded(names), place) for place, names in groups.items()]
+    first = max((len(name) for name, _ in rows), default=0)
+    lines = [line for name, place in rows for line in _place(name.ljust(first), place, width)]
+    if isinstance(view.gpus, Unknown):
+        lines += _wrapped(f"  memory of GPUs: not known: {clean(view.gpus.reason)}", width)
+    return lines or ["  none: it has no location for any memory"]
+
+
+def _place(name: str, place: Location, width: int) -> list[str]:
+    if isinstance(place.preferred, Unknown):
+        return _wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
+    if not place.preferred and not place.others:
+        return [f"  {name}  no NIC"]
+    if not place.preferred:
+        return _wrapped(f"  {name}  none; any of {_nics(place.others)}", width)
+    others = f"; then {_nics(place.others)}" if place.others else ""
+    return _wrapped(f"  {name}  {_nics(place.preferred)}{others}", width)
+
+
+def _nics(names: Iterable[str]) -> str:
+    return clean(folded(sorted(names, key=natural)))
+
+
+def _measured(answer: Answer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
+    if not answer.asked:
+        return []
+    if isinstance(seen.found, Unknown):
+        return _wrapped(f"  {paint('not measured', 'magenta')}: {clean(seen.found.reason)}", width)
+    who = "the installed Mooncake"
+    if isinstance(answer.engine, Engine) and answer.engine.wheel:
+        who = f"{answer.engine.wheel} {answer.engine.version}"
+    if not seen.differs:
+        told = "" if isinstance(seen.view, View) else ", which nothing was foretold of"
+        return _wrapped(f"  measured: {who} says the same{told}", width)
+    lines = _wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
+    for name, foretold, found in seen.differs:
+        lines += _wrapped(f"  {clean(name)}: {clean(found)} (foretold: {clean(foretold)})", width)
+    return lines
+
+
+def _findings(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+    lines: list[str] = []
+    sources = {name.removesuffix(short) for name, short in processes.items()} - {""}
+    for status, colour in COLOURS.items():
+        shown = [finding for finding in answer.findings if finding.status is status]
+        # What was seen is in --json; alike but for that, they are one here.
+        for finding in fold(finding._replace(evidence=(), settings=()) for finding in shown):
+            amounts = (("have", finding.have), ("need", finding.need))
+            said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
+            seen = f": {said}" if said else ""
+            subject = finding.subject
+            for source in sources:
+                subject = subject.replace(source, "")
+            head = f"{finding.check}, {clean(subject)}{seen}"
+            lines += _wrapped(f"{paint(status.value, colour)}: {head}", width)
+            if finding.text:
+                lines += _wrapped(f"    {clean(finding.text)}", width)
+            if finding.advice:
+                lines += _wrapped(f"    to do: {clean(finding.advice)}", width)
+    for note in answer.notes:
+        lines += _wrapped(f"note: {clean(note)}", width)
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Broken at spaces, further lines set in by four more columns."""
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    return textwrap.wrap(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
