@@ -1,0 +1,1 @@
+"""Parts of ``tools/compare_answers.py``."""
