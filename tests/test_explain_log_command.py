@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.logs.log_explain import LogReading, explanations_object, explanations_text
-from preflight.logs.log_text import Bounded, read_blocks
+from preflight.logs.explain import LogReading, explanations_object, explanations_text
+from preflight.logs.text import Bounded, read_blocks
 
 LOGS = Path(__file__).with_name("logs")
 COMMAND = [sys.executable, "-m", "preflight.cli.main", "explain"]

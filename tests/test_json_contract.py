@@ -17,7 +17,7 @@ from preflight.cli.main import NAME, run
 from preflight.cli.main import command as program
 from preflight.cli.sizing import command as sizing
 from preflight.cli.sizing import run as run_sizing
-from preflight.logs.log_patterns import PATTERNS
+from preflight.logs.patterns import read_patterns
 from tests.check_fakes import installed
 from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
 from tests.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
@@ -256,7 +256,7 @@ def test_an_explained_log_is_as_its_schema_says(
 def test_an_id_of_each_explanation_is_as_the_schema_has_it() -> None:
     """Of those that no recorded log has, too."""
     part = SCHEMAS[f"{NAME}/explain-log/v1"]["$defs"]["explanation"]["properties"]["id"]
-    for pattern in PATTERNS:
+    for pattern in read_patterns():
         jsonschema.validate(pattern.id, part)
 
 

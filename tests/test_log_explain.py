@@ -12,18 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.check.catalogue import catalogue
-from preflight.logs.log_explain import (
-    Explanation,
+from preflight.logs.conclusions import COMPUTE, Explanation
+from preflight.logs.explain import (
     explain_log,
     explanations_object,
     explanations_text,
     read_log,
 )
-from preflight.logs.log_pattern import Pattern, Stage
-from preflight.logs.log_patterns import PATTERNS
-from preflight.logs.log_text import read_blocks
-from tests.log_lines import LINES
+from preflight.logs.patterns import Case, Pattern, Stage, TableError, read_patterns, read_table
+from preflight.logs.text import read_blocks
+from tests.log_lines import LINES as FURTHER
 
+PATTERNS = read_patterns()
+KNOWN = {pattern.id for pattern in PATTERNS}
+EXAMPLES = tuple((pattern.example, pattern.id) for pattern in PATTERNS if pattern.cause)
+LINES = (*EXAMPLES, *FURTHER)
+# What the functions of conclusions add to the groups of a line.
+COMPUTED = set(
+    "size page_count page_size asked left least admitted free_gb reserve_gb kept_gb wanted_gb "
+    "missing_gb victim held shared pinned missing over program since until oldest newest".split()
+)
 LOGS = Path(__file__).parent / "logs"
 
 
@@ -58,8 +66,8 @@ def test_a_known_line_is_explained_by_its_pattern_alone(line: str, expected: str
 
 def test_every_pattern_has_a_line() -> None:
     """No pattern is there whose wording was never tried."""
-    tried = {id_ for _, expected in LINES for id_ in expected.split()}
-    assert {pattern.id for pattern in PATTERNS if pattern.cause} == tried
+    assert all(line for line, _ in EXAMPLES)
+    assert {id_ for _, expected in FURTHER for id_ in expected.split()} <= KNOWN
 
 
 def test_every_id_is_there_once() -> None:
@@ -72,22 +80,59 @@ def test_every_id_is_there_once() -> None:
 def test_a_pattern_names_what_there_is(pattern: Pattern) -> None:
     """Checks exist, silencing ids exist, braces are groups of its expression."""
     groups = {name.rstrip("0123456789") for name in re.compile(pattern.regex).groupindex}
+    others = {id_ for case in pattern.cases for id_ in (*case.seen, *case.unseen)}
+    assert {*pattern.unless, *others} <= KNOWN
+    assert not pattern.compute or pattern.compute in COMPUTE
+    checks = {*pattern.checks, *(id_ for case in pattern.cases for id_ in case.checks)}
+    assert checks <= set(catalogue().ids)
     for template in (pattern.cause, pattern.remedy, pattern.apart):
         fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
         assert fields <= groups
-    assert set(pattern.unless) <= {other.id for other in PATTERNS}
-    assert set(pattern.checks) <= set(catalogue().ids)
     assert pattern.checks or not pattern.cause or pattern.stage is Stage.CONSEQUENCE
 
 
-def test_checks_of_readings_exist() -> None:
-    """What a line's own numbers or its neighbours decide names checks that exist, too."""
-    known = set(catalogue().ids)
-    everything = [line for line, _ in LINES]
-    read = {pattern.id for pattern in PATTERNS if pattern.read}
-    for line in (line for line, expected in LINES if read & set(expected.split())):
-        for each in [*explain_log([line]), *explain_log([line, *everything])]:
-            assert set(each.checks) <= known
+def test_conditions_and_sums_name_what_a_line_can_have() -> None:
+    """A misspelt group would be a condition that never holds, or a number that is never told."""
+    by_id = {pattern.id: set(re.compile(pattern.regex).groupindex) for pattern in PATTERNS}
+    for pattern in PATTERNS:
+        own = {name.rstrip("0123456789") for name in by_id[pattern.id]} | COMPUTED
+        for case in (Case(), *pattern.cases):
+            others = {name for id_ in case.seen for name in by_id[id_]}
+            known = own | {f"{when}.{name}" for when in ("seen", "last") for name in others}
+            texts = (case.decided, case.sums, case.cause, case.remedy, pattern.sums)
+            named = {name for text in texts for _, name, _, _ in string.Formatter().parse(text)}
+            named |= {
+                name for part in (case.is_, case.begins, case.has, case.above) for name in part
+            }
+            assert named - {None} <= known, pattern.id
+
+
+ROW = "[[line]]\nid = 'a.b'\nfrom = 'kernel'\nstage = 'cause'\nfind = ['x']\ncause = 'c'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ROW, "line 1 (a.b): cause, remedy and stage go together"),
+        (ROW + "remedy = 'r'\ncasue = 1", "line 1 (a.b): no such key: casue"),
+        (ROW + "remedy = 1", "line 1 (a.b): remedy is 1, not a text"),
+        (ROW + "remedy = '<<r>>'", "line 1 (a.b): [shared] has no text 'r'"),
+        (ROW + "remedy = 'r'\nchecks = ['<<r>>']", "[shared] has no list 'r'"),
+        (ROW + "remedy = 'r'\nchecks = [1]", "checks is [1], not texts"),
+        (ROW + "remedy = 'r'\nchecks = 'x'", "checks is 'x', not a list"),
+        (ROW.replace("cause'", "root'"), "stage is 'root', not one of kernel, cause, symptom"),
+        (ROW.replace("'kernel'", "'Linux'") + "remedy = 'r'", "from is 'Linux', not one of"),
+        (ROW.replace("find = ['x']\n", "") + "remedy = 'r'", "id and find have to be there"),
+        (ROW + "remedy = 'r'\n[[line.when]]\nif = 1", "line 1 (a.b), when 1: no such key: if"),
+        (ROW + "remedy = 'r'\n[[line.when]]\nis = {a = 1}", "when 1: is is [1], not texts"),
+        ("[[lines]]", "t.toml: no such key: lines"),
+        ("[[line]", "t.toml: "),
+    ],
+)
+def test_a_table_that_is_wrong_says_where(text: str, says: str) -> None:
+    """The file, the row by number and id, the key."""
+    with pytest.raises(TableError, match=re.escape(says)):
+        read_table(text, "t.toml")
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))
@@ -505,7 +550,7 @@ def test_the_object_is_plain_data() -> None:
 
 
 FRAGMENTS = st.sampled_from(
-    [literal for pattern in PATTERNS for literal in pattern.literals]
+    [literal for pattern in PATTERNS for literal in pattern.find]
     + [line for line, _ in LINES]
     + ["\n", "\r", "\r\n", "\x1b[0m", " ", "size=", "99999999999999999999", "0x", "\0", "{}", "{x}"]
 )

@@ -39,14 +39,14 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     import sys
 
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.logs.log_explain import (
+    from preflight.logs.explain import (
         LogReading,
         explanations_object,
         explanations_text,
         read_log,
     )
-    from preflight.logs.log_pattern import Stage
-    from preflight.logs.log_text import Bounded, read_blocks, why_no_log
+    from preflight.logs.patterns import Stage
+    from preflight.logs.text import Bounded, read_blocks, why_no_log
 
     def read(stream: BinaryIO) -> LogReading:
         why = why_no_log(stream.fileno())

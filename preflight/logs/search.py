@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from preflight.logs.log_pattern import Hit, Pattern
+from preflight.logs.patterns import Hit, Pattern
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
@@ -31,7 +31,7 @@ class Search:
         self._found: dict[str, _Found] = {}
         by_literal: dict[str, list[Pattern]] = {}
         for pattern in patterns:
-            for literal in pattern.literals:
+            for literal in pattern.find:
                 by_literal.setdefault(literal, []).append(pattern)
         self._groups = [_Group(literal, tuple(of)) for literal, of in by_literal.items()]
 
@@ -69,7 +69,7 @@ class Search:
                 match = group.compiled(pattern).search(text)
                 if match is None:
                     continue
-                if len(pattern.literals) > 1:
+                if len(pattern.find) > 1:
                     counted.add((pattern.id, start))
                 found = self._found.get(pattern.id)
                 if found is None:
@@ -135,7 +135,7 @@ class _Group:
         words = f"\0{literal}\0".split()
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
-        self.plain = len(patterns) == 1 and len(patterns[0].literals) == 1
+        self.plain = len(patterns) == 1 and len(patterns[0].find) == 1
         self.settled: _Found | None = None
         self._compiled: dict[str, re.Pattern[str]] = {}
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from preflight.logs.log_pattern import Groups, Hit, Layer, Pattern, Reading, Stage
-from preflight.logs.log_search import MOST_NAMES, Search
-from preflight.logs.log_text import MOST_LOG_BYTES, blocks
+from preflight.logs.conclusions import Explanation, explanation
+from preflight.logs.patterns import Stage, read_patterns
+from preflight.logs.search import MOST_NAMES, Search
+from preflight.logs.text import MOST_LOG_BYTES, blocks
 
 SCHEMA = "mooncake-preflight/explain-log/v1"
 
@@ -33,30 +34,6 @@ _COLOURS = {
 }
 
 
-class Explanation(NamedTuple):
-    """One kind of known line, explained for this log.
-
-    line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
-    variables or addresses that differ between the lines. sums: what its numbers come to. decided:
-    what other lines of the log tell about it. checks: ids that see it coming, the best first.
-    """
-
-    pattern: str
-    layer: Layer
-    stage: Stage
-    times: int
-    line: int
-    excerpt: str
-    names: tuple[str, ...]
-    groups: Groups
-    cause: str
-    sums: str
-    decided: str
-    apart: str
-    remedy: str
-    checks: tuple[str, ...]
-
-
 class LogReading(NamedTuple):
     """What was read: the number of lines, and the explanations, the likely root cause first.
 
@@ -69,57 +46,26 @@ class LogReading(NamedTuple):
 
 
 def explain_log(lines: Iterable[str]) -> list[Explanation]:
-    """The known problems in ``lines`` (lines, or ``log_text.read_blocks``), root causes first."""
+    """The known problems in ``lines`` (lines, or ``text.read_blocks``), root causes first."""
     return read_log(lines).explanations
 
 
 def read_log(lines: Iterable[str]) -> LogReading:
     """The same with the number of lines. Holds one block of the log at a time."""
-    from preflight.logs.log_patterns import PATTERNS
-
-    search = Search(PATTERNS)
+    patterns = read_patterns()
+    search = Search(patterns)
     for block in blocks(lines):
         search.add(block)
     seen = search.hits
     found = [
-        _explanation(pattern, seen[pattern.id], seen)
-        for pattern in PATTERNS
+        explanation(pattern, seen)
+        for pattern in patterns
         if pattern.cause
         and pattern.id in seen
         and not any(better in seen for better in pattern.unless)
     ]
     found.sort(key=lambda explanation: (explanation.stage, explanation.line))
     return LogReading(search.lines, found)
-
-
-class _Known(dict[str, str]):
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _explanation(pattern: Pattern, hit: Hit, seen: Mapping[str, Hit]) -> Explanation:
-    read = pattern.read(hit.first, seen) if pattern.read else Reading()
-    known = _Known(hit.first)
-
-    def filled(template: str) -> str:
-        return template.format_map(known)
-
-    return Explanation(
-        pattern.id,
-        pattern.layer,
-        pattern.stage if read.stage is None else read.stage,
-        hit.times,
-        hit.line,
-        hit.excerpt,
-        hit.names,
-        hit.first,
-        read.cause or filled(pattern.cause),
-        read.sums,
-        read.decided,
-        filled(pattern.apart),
-        read.remedy or filled(pattern.remedy),
-        read.checks or pattern.checks,
-    )
 
 
 def explanations_text(reading: LogReading, paint: Paint, width: int) -> str:
@@ -150,7 +96,7 @@ def _one(number: int, each: Explanation, paint: Paint, width: int) -> str:
     times = "once" if each.times == 1 else f"{each.times} times"
     head = (
         f"{number}. {paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern} "
-        f"({each.layer.value}, line {each.line}, {times})"
+        f"({each.printer}, line {each.line}, {times})"
     )
     rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
     if each.sums:
@@ -197,7 +143,7 @@ def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
         "explanations": [
             {
                 "id": each.pattern,
-                "layer": each.layer.value,
+                "layer": each.printer,
                 "stage": each.stage.word,
                 "count": each.times,
                 "line": each.line,
