@@ -47,7 +47,7 @@ class Deployed(NamedTuple):
 
     def l2(self) -> tuple[int, int]:
         """The bounds of one rank's L2 of the source's first server."""
-        memory = self.sizing.inputs.memory[0][1]
+        memory = next(iter(self.sizing.inputs.memory.values()))
         assert not isinstance(memory.most_pools_bytes, Unknown), memory.why
         return sum(memory.least_pools_bytes), sum(memory.most_pools_bytes)
 

@@ -52,7 +52,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def memory(sizing: SourceSizing) -> ServerMemory:
-    return dict(sizing.inputs.memory)["launch.sh:1"]
+    return sizing.inputs.memory[0]
 
 
 def bounds(sizing: SourceSizing) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def test_qwen_14b_to_the_page(host: Path) -> None:
     """30 005 002 240 bytes of L2 (81 920 a token, 5 723 pages of 64), 2 GiB of segment, 16 MiB."""
     launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})
     sizing = size(host, launch)
-    assert dict(sizing.inputs.memory)["launch.sh:1"].most_pools_bytes == (30_005_002_240,)
+    assert sizing.inputs.memory[0].most_pools_bytes == (30_005_002_240,)
     assert pages(sizing) == 2 * (14308 + 1024 + 8)
     assert (sizing.status, sizing.exit_code) == ("fits", 0)
 
@@ -93,7 +93,7 @@ def test_a_ratio_is_exact_where_max_total_tokens_binds(host: Path) -> None:
         {**MASTER, **HUGE},
     )
     sizing = size(host, launch)
-    assert dict(sizing.inputs.memory)["launch.sh:1"].most_pools_bytes == (29_491_200_000,)
+    assert sizing.inputs.memory[0].most_pools_bytes == (29_491_200_000,)
 
 
 def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
 def test_a_ratio_with_a_gpu_lies_between_two_bounds(host: Path) -> None:
     options = SourceOptions(mooncake_version="0.3.13.post1", gpu_bytes=24 * GIB)
     sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}), options=options)
-    memory = dict(sizing.inputs.memory)["launch.sh:1"]
+    memory = sizing.inputs.memory[0]
     assert not isinstance(memory.most_pools_bytes, Unknown)
     assert 0 < sum(memory.least_pools_bytes) < sum(memory.most_pools_bytes)
 
@@ -113,7 +113,7 @@ def test_a_ratio_with_a_gpu_lies_between_two_bounds(host: Path) -> None:
 def test_an_unknown_model_is_a_bound_and_says_so(host: Path) -> None:
     launch = (f"{SERVER} --model-path $MODEL_PATH {STORE} --hicache-size 30", {**MASTER, **HUGE})
     sizing = size(host, launch)
-    memory = dict(sizing.inputs.memory)["launch.sh:1"]
+    memory = sizing.inputs.memory[0]
     assert "$MODEL_PATH is not set" in memory.why
     assert sizing.status in ("unknown", "fits")
     assert sizing.status == "unknown" or not isinstance(memory.most_pools_bytes, Unknown)

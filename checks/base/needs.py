@@ -7,10 +7,36 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Usage
+
+
+class MemoryKind(str, Enum):
+    """What a piece of a launch's memory is for; a text of its own name in every answer."""
+
+    HOST_POOL = "L2 host pool"
+    HOT_CACHE = "hot cache"
+    LOCAL_BUFFER = "local buffer"
+    ARENA = "arena"
+    SEGMENT = "global segment"
+    OFFLOAD_BUFFER = "SSD offload buffer"
+    PD_METADATA = "PD metadata"
+
+    __str__ = str.__str__
+    __format__ = str.__format__
+
+
+class ProcessId(NamedTuple):
+    """Which process of a launch: the number of its command there, and which of its ranks.
+
+    Given once, when the command is understood, and carried by all that is made of the process.
+    """
+
+    command: int = 0
+    rank: int = 0
 
 
 class Region(NamedTuple):
@@ -89,6 +115,7 @@ class ProcessNeeds(NamedTuple):
     container: ContainerLimits | None = None
     segment_nodes: tuple[int, ...] | Unknown = ()
     bound_bytes: Mapping[int, int] = {}
+    id: ProcessId = ProcessId()
 
     @property
     def registered_bytes(self) -> int | Unknown:

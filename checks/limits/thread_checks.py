@@ -17,11 +17,10 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT
 from checks.limits.threads import Ceiling
-from checks.rdma.registration import SEGMENT
 from checks.run.facts import Facts
 
 CHECKS = CheckSet()
@@ -165,7 +164,9 @@ def _has_store(process: ProcessNeeds) -> bool:
     if process.program == "store_service":
         return True
     regions = () if isinstance(process.regions, Unknown) else process.regions
-    return process.program == "sglang" and any(region.what == SEGMENT for region in regions)
+    return process.program == "sglang" and any(
+        region.what == MemoryKind.SEGMENT for region in regions
+    )
 
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.needs import Region
+from checks.base.needs import MemoryKind, Region
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.base.version_text import Release
@@ -25,10 +25,10 @@ BASE_PAGE_BYTES = 4096
 FIRST_FORK_SAFE = 51
 VARIABLE = "RDMAV_HUGEPAGES_SAFE"
 # FIRST_ALIGNED's pools, pieces and blocks touched in advance end on huge pages; this does not.
-LOCAL_BUFFER = "local buffer"
-SEEN_ALIGNED = ("L2 host pool", "global segment")
+LOCAL_BUFFER = MemoryKind.LOCAL_BUFFER
+SEEN_ALIGNED = (MemoryKind.HOST_POOL, MemoryKind.SEGMENT)
 # What Mooncake does without where it cannot be registered; all else ends setup.
-DROPPED = "hot cache"
+DROPPED = MemoryKind.HOT_CACHE
 # rdma_transport.cpp: regions from this length on are registered in blocks first, one a thread.
 TOUCHED_FROM_BYTES = 4 * GIB
 LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16

@@ -15,7 +15,7 @@ from math import gcd
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
-from checks.base.needs import ProcessNeeds, Region
+from checks.base.needs import MemoryKind, ProcessNeeds, Region
 from checks.base.units import round_up
 from checks.base.unknown import Unknown
 from checks.base.version_text import Release
@@ -28,7 +28,6 @@ DEFAULT_LARGEST_REGION_BYTES = 1 << 40
 FIRST_WITH_PIECES: Release = (0, 3, 13, 0)
 # Since this one pieces, host pools and the blocks touched in advance end on huge pages.
 FIRST_ALIGNED: Release = (0, 3, 14, 0)
-SEGMENT = "global segment"
 # NVIDIA's driver hands out its memory in pages of 64 KiB (nv-p2p.h; Mooncake #1407).
 GPU_PAGE_BYTES = 65536
 
@@ -81,7 +80,7 @@ def plan_region(region: Region, largest_bytes: int, release: Release | None) -> 
         largest_bytes -= largest_bytes % page
         if not largest_bytes:
             return Plan(Split.REFUSED, 0, 0, 0)
-    if region.what == SEGMENT or (release is not None and release >= FIRST_WITH_PIECES):
+    if region.what == MemoryKind.SEGMENT or (release is not None and release >= FIRST_WITH_PIECES):
         return Plan(Split.PIECES, pieces(size, largest_bytes), largest_bytes, size)
     if release is None:
         return Plan(Split.UNTOLD, pieces(size, largest_bytes), largest_bytes, size)

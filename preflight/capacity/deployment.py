@@ -76,7 +76,6 @@ def deployments(
 ) -> tuple[Deployment, ...]:
     """Every server of the launch. Raises UsageError where there is none, or a number cannot be."""
     models = Models(root, options.model_config)
-    memory = dict(inputs.memory)
     gpu = gpu_memory(options.gpu_bytes, root, True, options.available_bytes is not None)
     found = []
     for process in inputs.processes:
@@ -91,7 +90,7 @@ def deployments(
             server_hardware(process.server, models, inputs.sglang, gpu),
             inputs.sglang,
         )
-        pools = memory.get(str(process.command.origin)) or ServerMemory((), (), "not sized")
+        pools = inputs.memory.get(process.number) or ServerMemory((), (), "not sized")
         found.append(
             Deployment(
                 process,

@@ -57,7 +57,6 @@ class Eviction(NamedTuple):
 def segments(inputs: SourceInputs, cluster: Cluster) -> tuple[Segments, ...] | Unknown:
     """Every segment of the cluster that is known of; Unknown where one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
-    memory = dict(inputs.memory)
     found: list[Segments] = []
     for process in inputs.processes:
         client: StoreClient | Unknown | None = None
@@ -66,7 +65,7 @@ def segments(inputs: SourceInputs, cluster: Cluster) -> tuple[Segments, ...] | U
             ranks = server_ranks(process.server)
             if isinstance(ranks, Unknown):
                 return ranks
-            pools = memory.get(str(process.command.origin))
+            pools = inputs.memory.get(process.number)
             if pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
             client = server_client(process.server, ranks, inputs.sglang)

@@ -36,11 +36,10 @@ KEYS = Check(
 
 def key_findings(sizing: SourceSizing) -> Iterator[Finding]:
     """One finding for each server with a store."""
-    memory = dict(sizing.inputs.memory)
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     segments = _segments_bytes(sizing)
     for process in servers:
-        yield _keys(process, memory.get(str(process.command.origin)), segments)
+        yield _keys(process, sizing.inputs.memory.get(process.number), segments)
     if not servers:
         yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from checks.base.finding import Finding, Status
+from checks.base.needs import MemoryKind
 from checks.base.units import round_up
 from preflight.fit.judged_values import (
     HostState,
@@ -144,7 +145,7 @@ class Solver:
                 a.page_size_bytes
                 for replay in replays
                 for a in replay.allocations
-                if a.what == "arena"
+                if a.what == MemoryKind.ARENA
             ]
             self._arenas[values.segment_bytes] = round_up(used, max(pages)) if pages else 0
         return self._arenas[values.segment_bytes]

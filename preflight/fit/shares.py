@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checks.base.needs import MemoryKind
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.fit.judged_values import Judgement
 from preflight.fit.records import Goal, Share
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.process_run import HOST_POOL
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pools import ServerMemory
@@ -29,17 +29,21 @@ def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[Share]:
     mapped = [a for process in shown.asked for a in process.allocations]
     if goal is not Goal.POOL:
         ranks = sum(1 for p in shown.inputs.launch.processes if p.host_pools_bytes)
-        yield _share("l2", mapped, HOST_POOL, ranks, _tokens(found, models, of_one_rank=True))
+        yield _share(
+            "l2", mapped, MemoryKind.HOST_POOL, ranks, _tokens(found, models, of_one_rank=True)
+        )
     if goal is not Goal.L2:
         yield _share(
-            "segment", mapped, "global segment", 1, _tokens(found, models, of_one_rank=False)
+            "segment", mapped, MemoryKind.SEGMENT, 1, _tokens(found, models, of_one_rank=False)
         )
 
 
-def _share(size: str, mapped: list[Allocation], what: str, times: int, tokens: int | None) -> Share:
+def _share(
+    size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
+) -> Share:
     own = [a for a in mapped if a.what == what]
     own = [a for a in own if a.backing is not Backing.ARENA] or [
-        a for a in mapped if a.what == "arena"
+        a for a in mapped if a.what == MemoryKind.ARENA
     ]
     pages = [a.page_size_bytes for a in own if a.backing in ON_HUGE_PAGES]
     host_bytes = times * GIB
@@ -49,9 +53,8 @@ def _share(size: str, mapped: list[Allocation], what: str, times: int, tokens: i
 
 def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Tokens of 1 GiB: on every rank of a server, or in a store that all ranks write to."""
-    memory = dict(found.sizing.inputs.memory)
     for process in found.sizing.inputs.processes:
-        pools = memory.get(str(process.command.origin))
+        pools = found.sizing.inputs.memory.get(process.number)
         if process.server is None or pools is None:
             continue
         ranks = server_ranks(process.server)

@@ -22,10 +22,10 @@ def least_needs(sizing: SourceSizing) -> LaunchNeeds | None:
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:
         return None
-    memory = tuple(
-        (origin, one._replace(most_pools_bytes=one.least_pools_bytes))
-        for origin, one in inputs.memory
-    )
+    memory = {
+        number: one._replace(most_pools_bytes=one.least_pools_bytes)
+        for number, one in inputs.memory.items()
+    }
     lower = inputs._replace(most=inputs.least, memory=memory)
     return launch_needs(sizing._replace(inputs=lower, most=sizing.least))
 

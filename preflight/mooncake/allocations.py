@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from checks.base.needs import MemoryKind
 from checks.hugetlb.fit import Spot
 
 
@@ -49,7 +50,7 @@ class Allocation(NamedTuple):
     begins; of plain memory, whose address nobody knows, where it would take the most pages.
     """
 
-    what: str
+    what: MemoryKind
     bytes: int
     backing: Backing
     page_size_bytes: int

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checks.base.needs import MemoryKind
 from checks.base.units import GIB, KIB, MIB, TIB, format_page_size, round_up
 from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.releases.mooncake import NumaSegments
 
-# What an allocation of L2 is called.
-HOST_POOL = "L2 host pool"
-OFFLOAD_BUFFER = "SSD offload buffer"
 REGULAR_PAGE_BYTES = 4 * KIB
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
 SLAB_BYTES = 16 * MIB
@@ -95,7 +93,7 @@ class ProcessRun:
             yield from self._dummy_client(client) if client.dummy else self._client(client)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
-        what, own = HOST_POOL, self.process.own_allocator
+        what, own = MemoryKind.HOST_POOL, self.process.own_allocator
         if own is not None and own.hugepage_bytes is not None:
             page = own.hugepage_bytes
             error = _NO_OWN_PAGES.format(size=_SGLANG_SPELLING.get(page, page))
@@ -115,7 +113,9 @@ class ProcessRun:
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered = client.protocol is Protocol.RDMA
-            mapped = self._shared_memory("local buffer", client.local_buffer_bytes, registered)
+            mapped = self._shared_memory(
+                MemoryKind.LOCAL_BUFFER, client.local_buffer_bytes, registered
+            )
             yield mapped._replace(handed=Handed.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
@@ -127,7 +127,7 @@ class ProcessRun:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
-        mapped = _regular(OFFLOAD_BUFFER, size, registered)
+        mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
             return _failed(mapped._replace(bytes=max(0, size)), why)
@@ -137,7 +137,7 @@ class ProcessRun:
         self._offload_folders.add(folder)
         return mapped
 
-    def _shared_memory(self, what: str, size: int, registered: bool) -> Allocation:
+    def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -160,25 +160,34 @@ class ProcessRun:
         registered = registered and self._launch.release.registers_hot_cache
         if size // cache.block_bytes * _BLOCK_POINTER_BYTES > _MOST_TABLE_BYTES:
             error = "setup raises MemoryError: std::bad_alloc"
-            yield _failed(_onheap("hot cache", size, registered, MALLOC_ALIGNMENT_BYTES), error)
+            yield _failed(
+                _onheap(MemoryKind.HOT_CACHE, size, registered, MALLOC_ALIGNMENT_BYTES), error
+            )
             return
         if not (cache.shared_memory and self._hugepages):
             alignment = REGULAR_PAGE_BYTES if cache.shared_memory else MALLOC_ALIGNMENT_BYTES
-            yield _onheap("hot cache", size, registered, alignment)
+            yield _onheap(MemoryKind.HOT_CACHE, size, registered, alignment)
             return
         error = "Local hot cache creation failed: no blocks allocated"
         yield self._map(
-            "hot cache", size, Backing.MEMFD_HUGETLB, registered, OnShortage.FALLS_BACK, error
+            MemoryKind.HOT_CACHE,
+            size,
+            Backing.MEMFD_HUGETLB,
+            registered,
+            OnShortage.FALLS_BACK,
+            error,
         )
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
         if not size:
             return
         if not self._hugepages:
-            yield _onheap("local buffer", size, registered, ARENA_ALIGNMENT_BYTES)
+            yield _onheap(MemoryKind.LOCAL_BUFFER, size, registered, ARENA_ALIGNMENT_BYTES)
             return
         error = self._launch.release.no_local_buffer
-        yield from self._direct("local buffer", size, ARENA_ALIGNMENT_BYTES, registered, error)
+        yield from self._direct(
+            MemoryKind.LOCAL_BUFFER, size, ARENA_ALIGNMENT_BYTES, registered, error
+        )
 
     def _segment(self, client: StoreClient) -> Iterator[Allocation]:
         for mapped in self._mapped_segment(client):
@@ -186,7 +195,7 @@ class ProcessRun:
             yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
-        what, size = "global segment", client.segment_bytes
+        what, size = MemoryKind.SEGMENT, client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
         if not size:
@@ -216,7 +225,9 @@ class ProcessRun:
             return tuple(node for node in nodes if node == self.process.node)
         return nodes
 
-    def _numa_segment(self, what: str, size: int, nodes: tuple[int, ...]) -> Iterator[Allocation]:
+    def _numa_segment(
+        self, what: MemoryKind, size: int, nodes: tuple[int, ...]
+    ) -> Iterator[Allocation]:
         """One mapping, an equal share bound to each node; never from the arena."""
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -247,7 +258,7 @@ class ProcessRun:
             return
 
     def _direct(
-        self, what: str, size: int, alignment: int, registered: bool, error: str
+        self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
         """``allocate_buffer_mmap_memory``: from the arena, else a mapping of its own."""
         yield from self._create_arena()
@@ -271,7 +282,7 @@ class ProcessRun:
             pool_bytes = round_up(size, ARENA_ROUNDING_BYTES)
         error = "Arena hugepage mmap failed; falling back to traditional mmap()"
         mapped = self._map(
-            "arena", pool_bytes, Backing.HUGETLB, False, OnShortage.FALLS_BACK, error, page
+            MemoryKind.ARENA, pool_bytes, Backing.HUGETLB, False, OnShortage.FALLS_BACK, error, page
         )
         if mapped.outcome is Outcome.TAKEN:
             self.arena = _Arena(pool_bytes)
@@ -279,7 +290,7 @@ class ProcessRun:
 
     def _map(
         self,
-        what: str,
+        what: MemoryKind,
         size: int,
         backing: Backing,
         registered: bool,
@@ -297,16 +308,16 @@ class ProcessRun:
 def heap(process: Process) -> tuple[Allocation, ...]:
     if not process.metadata_bytes:
         return ()
-    return (_regular("PD metadata", process.metadata_bytes, process.metadata_registered),)
+    return (_regular(MemoryKind.PD_METADATA, process.metadata_bytes, process.metadata_registered),)
 
 
-def _regular(what: str, size: int, registered: bool, node: int | None = None) -> Allocation:
+def _regular(what: MemoryKind, size: int, registered: bool, node: int | None = None) -> Allocation:
     page = REGULAR_PAGE_BYTES
     pages, fails = round_up(size, page) // page, OnShortage.FAILS
     return Allocation(what, size, Backing.REGULAR, page, pages, node, registered, fails)
 
 
-def _onheap(what: str, size: int, registered: bool, alignment_bytes: int) -> Allocation:
+def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int) -> Allocation:
     """Memory of malloc or aligned_alloc, which begins at a multiple of that inside a page."""
     offset = REGULAR_PAGE_BYTES - alignment_bytes
     return _regular(what, size, registered)._replace(offset_bytes=offset)

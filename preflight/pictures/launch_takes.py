@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.base.needs import MemoryKind
 from checks.base.unknown import Unknown
 from preflight.inputs.host_source import Sized
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.process_run import HOST_POOL
 from preflight.mooncake.replay import ProcessReplay
 from preflight.sizing.needs import ON_HUGE_PAGES
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".
 OWNERS = {
-    HOST_POOL: "l2",
-    "global segment": "segment",
-    "arena": "arena",
-    "local buffer": "buffer",
+    MemoryKind.HOST_POOL: "l2",
+    MemoryKind.SEGMENT: "segment",
+    MemoryKind.ARENA: "arena",
+    MemoryKind.LOCAL_BUFFER: "buffer",
 }
 
 

@@ -107,13 +107,17 @@ class SglangServer(NamedTuple):
 
 
 class LaunchProcess(NamedTuple):
-    """One process: ``server`` of an SGLang server, ``store`` of a store's own process."""
+    """One process: ``server`` of an SGLang server, ``store`` of a store's own process.
+
+    number: of its command in the launch, which all that is made of the process carries.
+    """
 
     kind: Kind
     command: Command
     arguments: tuple[Word, ...]
     server: SglangServer | None = None
     store: StoreProcess | None = None
+    number: int = 0
 
     @property
     def name(self) -> str:
@@ -127,7 +131,10 @@ def understand(
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
     """
-    return tuple(_understand(command, read_file, sglang_version) for command in commands)
+    return tuple(
+        _understand(command, read_file, sglang_version)._replace(number=number)
+        for number, command in enumerate(commands)
+    )
 
 
 def _understand(command: Command, read_file: ReadFile, sglang_version: str | None) -> LaunchProcess:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from checks.base.needs import ProcessId
 from checks.base.units import MIB
 from preflight.releases.mooncake import Release
 
@@ -74,6 +75,7 @@ class OwnAllocator(NamedTuple):
 class Process(NamedTuple):
     """One process, with what it maps in the order in which it asks.
 
+    ``id``: which process of the launch it is.
     ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
     ``numactl --membind`` with its GPU's node), or None where nothing binds it.
     ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
@@ -91,6 +93,7 @@ class Process(NamedTuple):
     metadata_bytes: int = 0
     metadata_registered: bool = False
     split_pools: tuple[bool, ...] = ()
+    id: ProcessId = ProcessId()
 
 
 class Launch(NamedTuple):

@@ -5,7 +5,7 @@ All of it comes from the launch's needs, as the checks have them.
 
 from __future__ import annotations
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.base.version_text import release_of
 from checks.memlock.demand import RING_EDGES_BYTES, demand
@@ -22,28 +22,22 @@ from preflight.rehearsal.refusals import is_dropped
 from preflight.sizing.source_sizing import SourceSizing
 
 _RUN = ("sglang", "store_service", "mooncake_client")
-# What the replay calls it; no part of the store.
-PD_METADATA = "PD metadata"
 
 
 def members_of(
     launch: Launch, small: SourceSizing, needs: LaunchNeeds, facts: Facts | None
 ) -> list[Member]:
     """The launch's processes with what the source says of each."""
-    arguments = [
-        tuple(word.text for word in process.arguments)
+    arguments = {
+        process.number: tuple(word.text for word in process.arguments)
         for process in small.inputs.processes
         if process.kind is Kind.CLIENT
+    }
+    needed = {need.id: need for need in needs.processes if need.program in _RUN}
+    found = [
+        member_of(needed[one.id], one, arguments.get(one.id.command, ()), facts, needs)
+        for one in launch.processes
     ]
-    found: list[Member] = []
-    waiting = list(launch.processes)
-    for need in needs.processes:
-        if need.program not in _RUN or not waiting or waiting[0].name != need.name:
-            continue
-        process = waiting.pop(0)
-        own = arguments.pop(0) if need.program == "mooncake_client" else ()
-        found.append(member_of(need, process, own, facts, needs))
-    assert not waiting, [process.name for process in waiting]
     if not any(member.program == "mooncake_client" for member in found):
         elsewhere = Unknown("the mooncake_client that pins it is not of this launch")
         found = [
@@ -125,7 +119,7 @@ def _pinned(
     regions = tuple(
         region
         for region in need.regions
-        if region.what != PD_METADATA and not is_dropped(region, forking)
+        if region.what != MemoryKind.PD_METADATA and not is_dropped(region, forking)
     )
     alone = need._replace(gpu_registered_bytes=0, regions=regions)
     largest = largest_region_bytes(nics, need.environment)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, MemoryKind
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Spot, Stock
 from checks.run.facts import Facts
 from preflight.mooncake.allocations import Allocation, Outcome
-from preflight.mooncake.process_run import HOST_POOL
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, Process, StoreClient
 from preflight.rehearsal.library import Library
@@ -124,7 +123,7 @@ def _steps(
             yield Step(
                 index,
                 "pool",
-                f"{HOST_POOL}{which}",
+                f"{MemoryKind.HOST_POOL}{which}",
                 _pool_order(member, size),
                 tuple(every[index].pools[number]),
                 _nth(here[index].pools, number),
@@ -177,7 +176,7 @@ def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) 
     pools: list[list[Allocation]] = []
     rest: list[Allocation] = []
     for allocation in mapped.allocations:
-        if allocation.what != HOST_POOL:
+        if allocation.what != MemoryKind.HOST_POOL:
             rest.append(allocation)
         elif pools and pools[-1][-1].outcome is Outcome.FELL_BACK:
             pools[-1].append(allocation)
@@ -240,7 +239,9 @@ def _registrations(
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
             pool = pools[number][-1]
             taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
-            yield Step(index, "register", f"registering {HOST_POOL}", order, (), taken, why)
+            yield Step(
+                index, "register", f"registering {MemoryKind.HOST_POOL}", order, (), taken, why
+            )
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:

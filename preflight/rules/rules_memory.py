@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.processes.processes import SglangServer
+from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.releases.sglang import DraftPool, Indexer
 from preflight.rules.rules import Finding, Rule, RuleSet, Seen, Severity, Versions
 from preflight.sglang.launch import own_allocator
@@ -26,13 +26,16 @@ POOLS_REFUSED = Rule(
 
 
 def with_refusals(
-    found: tuple[Finding, ...], memory: Iterable[tuple[str, ServerMemory]]
+    found: tuple[Finding, ...],
+    processes: Iterable[LaunchProcess],
+    memory: Mapping[int, ServerMemory],
 ) -> tuple[Finding, ...]:
     """``found``, and before it the words with which SGLang stops while it builds its pools."""
     refused = [
-        Finding(POOLS_REFUSED, f"{origin}: {pools.refused}")
-        for origin, pools in memory
-        if pools.refused is not None
+        Finding(POOLS_REFUSED, f"{process.command.origin}: {pools.refused}")
+        for process in processes
+        for pools in (memory.get(process.number),)
+        if pools is not None and pools.refused is not None
     ]
     return (*refused, *found)
 

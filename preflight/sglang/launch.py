@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from checks.base.needs import ProcessId
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
@@ -126,6 +127,7 @@ def _shares_memory(server: SglangServer) -> bool:
 
 
 def server_processes(
+    number: int,
     server: SglangServer,
     ranks: Ranks,
     pools_bytes: tuple[int, ...],
@@ -136,7 +138,7 @@ def server_processes(
     metadata: Metadata,
     split_pools: tuple[bool, ...] = (),
 ) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
-    """One process for each rank on this host, and what its environment misreads.
+    """Return each rank of process ``number`` here as a process, and what its environment misreads.
 
     clients: each rank's own, None without the store. split_pools: as ``Process`` has it.
     """
@@ -160,6 +162,7 @@ def server_processes(
                 metadata.bytes,
                 metadata.registered,
                 split_pools,
+                ProcessId(number, rank),
             )
         )
     return tuple(processes), (*notes, *metadata.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.base.needs import MemoryKind
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Pages, Spot
@@ -160,7 +161,9 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
 
 def _arena(sizing: Sizing) -> list[Recommendation]:
     """The arena that is really used, when the one asked for is waste."""
-    arenas = [a for process in sizing.asked for a in process.allocations if a.what == "arena"]
+    arenas = [
+        a for process in sizing.asked for a in process.allocations if a.what is MemoryKind.ARENA
+    ]
     if not arenas:
         return []
     page, pool_bytes = arenas[0].page_size_bytes, arenas[0].pages * arenas[0].page_size_bytes
@@ -174,7 +177,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
     if saved <= 0:
         return []
     serves_segment = any(
-        a.what == "global segment" and a.backing is Backing.ARENA
+        a.what is MemoryKind.SEGMENT and a.backing is Backing.ARENA
         for process in sizing.asked
         for a in process.allocations
     )

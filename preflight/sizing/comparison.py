@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from checks.base.needs import MemoryKind
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Backing
@@ -45,7 +46,7 @@ def _reasons(sizing: Sizing) -> list[str]:
             f"it counts {flags.tp_size} ranks, and {sizing.inputs.ranks} run "
             f"(tp {flags.tp_size} x pp {flags.pp_size} x dp {flags.dp_size})"
         )
-    direct = [a for a in first if a.what == "local buffer" and a.pages]
+    direct = [a for a in first if a.what is MemoryKind.LOCAL_BUFFER and a.pages]
     if direct:
         reasons.append("it leaves out the local buffer")
     if settings.arena_bytes and not flags.arena_bytes:

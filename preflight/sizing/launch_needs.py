@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, Storage
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessId, ProcessNeeds, Storage
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Usage
-from checks.rdma.registration import SEGMENT
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.process_run import OFFLOAD_BUFFER
 from preflight.mooncake.registrations import all_regions_of
 from preflight.mooncake.replay import ProcessReplay
 from preflight.processes.container_limits import container_limits
@@ -38,16 +36,17 @@ def launch_needs(sizing: SourceSizing) -> LaunchNeeds:
     """What ``sizing``'s launch needs; where L2 is known between two bounds, the upper one."""
     source = sizing.inputs
     shown = sizing.shown
-    replays = list(shown.asked) if shown is not None else []
-    memory = dict(source.memory)
+    replays: dict[int, list[ProcessReplay]] = {}
+    for replay in () if shown is None else shown.asked:
+        replays.setdefault(replay.process.id.command, []).append(replay)
     members: list[ProcessNeeds] = []
     files: list[Storage] = []
     for process in source.processes:
         if process.kind not in _PROGRAMS:
             continue
-        mine = _take(process, replays)
+        mine = replays.get(process.number, [])
         unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
-        made = _members(process, mine, memory.get(str(process.command.origin)))
+        made = _members(process, mine, source.memory.get(process.number))
         members += [one if unplaced is None else _unplaced(one, unplaced) for one in made]
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += storage(process, max(1, len(mine)), own_folders)
@@ -89,21 +88,6 @@ def _hosts(processes: Sequence[LaunchProcess]) -> int:
     return max([number for number in numbers if isinstance(number, int)], default=1)
 
 
-def _take(process: LaunchProcess, replays: list[ProcessReplay]) -> list[ProcessReplay]:
-    """The replays of ``process``: they stand in the order of the source's processes."""
-    if process.server is None and process.store is None:
-        return []
-    count = 1
-    if process.server is not None:
-        ranks = server_ranks(process.server)
-        count = 0 if isinstance(ranks, Unknown) else ranks.here
-    elif process.store is not None and isinstance(process.store.client, Unknown):
-        count = 0
-    mine = replays[:count]
-    del replays[:count]
-    return mine
-
-
 def _members(
     process: LaunchProcess, replays: list[ProcessReplay], memory: ServerMemory | None
 ) -> Iterator[ProcessNeeds]:
@@ -116,6 +100,7 @@ def _members(
         environment,
         uses_uring=offload is not None and offload.uring,
         container=container_limits(process.command),
+        id=ProcessId(process.number),
     )
     sized = process.server is not None or process.store is not None
     unknown = memory.most_pools_bytes if memory is not None else ()
@@ -128,8 +113,10 @@ def _members(
     if not replays:
         yield base._replace(rdma=store_devices(process, 0) if sized else None)
         return
-    for rank, replay in enumerate(replays):
+    for replay in replays:
+        rank = replay.process.id.rank
         member = base._replace(
+            id=replay.process.id,
             name=replay.process.name,
             node=replay.process.node,
             gpu=_gpu(process, rank),
@@ -140,7 +127,7 @@ def _members(
         )
         if not isinstance(unknown, Unknown):
             mapped = (*replay.allocations, *replay.heap)
-            ring = sum(a.bytes for a in mapped if a.what == OFFLOAD_BUFFER)
+            ring = sum(a.bytes for a in mapped if a.what is MemoryKind.OFFLOAD_BUFFER)
             member = member._replace(
                 regions=tuple(all_regions_of(mapped)),
                 ring_bytes=ring if base.uses_uring else 0,
@@ -161,7 +148,7 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
     """Where the shares of its segment are bound; () where it is one mapping."""
-    shares = [a for a in replay.allocations if a.what == SEGMENT]
+    shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
 
@@ -171,7 +158,7 @@ def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
     found: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
-        regular = share.what == SEGMENT and share.backing is Backing.REGULAR
+        regular = share.what is MemoryKind.SEGMENT and share.backing is Backing.REGULAR
         if regular and nodes and share.node is not None:
             found[share.node] = found.get(share.node, 0) + _mapped(share)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from checks.base.needs import MemoryKind
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Spot, Stock, Usage
 from preflight.mooncake.allocations import (
@@ -13,7 +14,6 @@ from preflight.mooncake.allocations import (
     OnShortage,
     StockedPools,
 )
-from preflight.mooncake.process_run import HOST_POOL
 from preflight.mooncake.replay import ProcessReplay, replay
 from preflight.programs.memory_records import Launch
 
@@ -71,7 +71,7 @@ def _split(
     may: list[Allocation] = []
     for allocation in allocations:
         replaceable = (
-            allocation.what == HOST_POOL
+            allocation.what is MemoryKind.HOST_POOL
             and allocation.backing is Backing.HUGETLB
             and allocation.on_shortage is OnShortage.FALLS_BACK
         )
@@ -95,7 +95,7 @@ def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
         allocation
         for allocation in allocations
         if allocation.backing is Backing.HUGETLB
-        and allocation.what != "arena"
+        and allocation.what is not MemoryKind.ARENA
         and allocation.on_shortage is not OnShortage.BUS_ERROR
     ]
     return not beside

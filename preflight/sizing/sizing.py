@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.base.needs import MemoryKind
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
@@ -133,7 +134,7 @@ def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> t
 def _unused_by(process: ProcessReplay, mooncake: Release, version: str) -> list[Note]:
     notes: list[Note] = []
     settings, allocations = process.process.settings, process.allocations
-    created = any(allocation.what == "arena" for allocation in allocations)
+    created = any(allocation.what is MemoryKind.ARENA for allocation in allocations)
     if settings.arena_bytes is not None and process.process.clients and not created:
         if settings.arena_disabled:
             why = "MC_DISABLE_MMAP_ARENA turns it off"
@@ -146,9 +147,9 @@ def _unused_by(process: ProcessReplay, mooncake: Release, version: str) -> list[
         notes.append(Note("arena-not-created", f"the arena is never created: {why}"))
     on_regular = sorted({a.what for a in allocations if a.backing is Backing.REGULAR})
     # Neither is ever on huge pages; nor does Mooncake map what SGLang allocates by itself.
-    never: tuple[str, ...] = ("hot cache", "SSD offload buffer")
+    never = {MemoryKind.HOT_CACHE, MemoryKind.OFFLOAD_BUFFER}
     if process.process.own_allocator is not None:
-        never += ("L2 host pool",)
+        never.add(MemoryKind.HOST_POOL)
     wanted = [what for what in on_regular if what not in never]
     if settings.hugepages and wanted:
         why = "reads no MC_STORE_USE_HUGEPAGE (0.3.8.post1 does)"

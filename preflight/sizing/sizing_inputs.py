@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from checks.base.needs import ProcessId
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -81,7 +82,8 @@ def gather_inputs(
     )
     pools = (flags.hicache_bytes,) if flags.hicache_bytes else ()
     processes = tuple(
-        Process(f"rank {rank}", settings, pools, (client,), nodes[rank]) for rank in range(ranks)
+        Process(f"rank {rank}", settings, pools, (client,), nodes[rank], id=ProcessId(0, rank))
+        for rank in range(ranks)
     )
     if isinstance(default_page_bytes, Unknown):
         default_page_bytes = 2 * MIB

@@ -79,14 +79,16 @@ def source_object(source: SourceSizing, answer: Json | None) -> Json:
         ],
         "l2": [
             {
-                "origin": origin,
+                "origin": str(process.command.origin),
                 "least_bytes": sum(memory.least_pools_bytes),
                 "most_bytes": None
                 if isinstance(memory.most_pools_bytes, Unknown)
                 else sum(memory.most_pools_bytes),
                 "why": memory.why,
             }
-            for origin, memory in source.inputs.memory
+            for process in source.inputs.processes
+            for memory in (source.inputs.memory.get(process.number),)
+            if memory is not None
         ],
         "needs": _needs(source),
         "admission": [_admission(admission) for admission in source.admissions],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from checks.base.needs import MemoryKind
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit
 from checks.memory.cgroup import memory_headroom
 from preflight.mooncake.allocations import OnShortage
-from preflight.mooncake.process_run import HOST_POOL
 from preflight.processes.processes import SglangServer
 from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import (
@@ -39,14 +39,16 @@ class Admission(NamedTuple):
 
 
 def admit(
+    number: int,
     server: SglangServer,
     memory: ServerMemory,
     release: SglangRelease,
     sizing: Sizing,
     root: Root,
 ) -> Admission | Unknown:
-    """Whether SGLang admits the pools of ``server`` on this host; Unknown where it cannot be told.
+    """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host.
 
+    Unknown where it cannot be told.
     A server whose L2 is on huge pages is asked for regular memory all the same: the gate does not
     know what backs its pools.
     """
@@ -65,7 +67,7 @@ def admit(
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
-    backed = _backed(origin, sizing)
+    backed = _backed(number, sizing)
     # On huge pages a pool takes nothing more from what is available: the fewest are refused.
     first_gate = gate if backed is _Backed.REGULAR else gate_on_hugepages
     first = first_gate(memory.pools, host, ranks.sharing, release)
@@ -91,13 +93,13 @@ class _Backed(Enum):
     EITHER = "huge pages while there are any"
 
 
-def _backed(origin: str, sizing: Sizing) -> _Backed:
+def _backed(number: int, sizing: Sizing) -> _Backed:
     asked = [
         allocation
         for process in sizing.asked
-        if process.process.name.startswith(f"{origin} rank ")
+        if process.process.id.command == number
         for allocation in process.allocations
-        if allocation.what == HOST_POOL
+        if allocation.what is MemoryKind.HOST_POOL
     ]
     if not any(allocation.backing in ON_HUGE_PAGES for allocation in asked):
         return _Backed.REGULAR
@@ -139,6 +141,6 @@ def _page_bytes(sizing: Sizing) -> int:
         allocation.page_size_bytes
         for process in sizing.asked
         for allocation in process.allocations
-        if allocation.what == HOST_POOL and allocation.backing in ON_HUGE_PAGES
+        if allocation.what is MemoryKind.HOST_POOL and allocation.backing in ON_HUGE_PAGES
     ]
     return sizes[0] if sizes else sizing.inputs.settings.hugepage_bytes

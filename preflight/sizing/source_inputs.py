@@ -6,6 +6,7 @@ is known, and two bounds otherwise, so there are two launches to judge.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
@@ -31,6 +32,7 @@ from preflight.sizing.source_processes import Given, Part, Shared, hardware_of, 
 class SourceInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
 
+    memory: the host pools of a rank, by the number of its process.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
@@ -38,7 +40,7 @@ class SourceInputs(NamedTuple):
     findings: tuple[Finding, ...]
     least: SizingInputs | Unknown
     most: SizingInputs | Unknown
-    memory: tuple[tuple[str, ServerMemory], ...]
+    memory: Mapping[int, ServerMemory]
     sglang: SglangRelease
 
 
@@ -74,15 +76,15 @@ def gather_source(
         for server, hardware in given.values()
     ]
     found = findings(processes, versions)
-    memory: list[tuple[str, ServerMemory]] = []
+    memory: dict[int, ServerMemory] = {}
     parts: list[Part] = []
     for index, process in enumerate(processes):
         part = part_of(process, given.get(index), host, memory)
         if isinstance(part, Unknown):
-            found = with_refusals(found, memory)
-            return SourceInputs(processes, found, part, part, tuple(memory), host.sglang)
+            found = with_refusals(found, processes, memory)
+            return SourceInputs(processes, found, part, part, memory, host.sglang)
         parts.append(part)
-    found = with_refusals(found, memory)
+    found = with_refusals(found, processes, memory)
     if all(process.kind in (Kind.OTHER, Kind.BENCHMARK) for process in processes):
         raise NoLaunchError(f"{source} starts no program that is known here")
     nics, unknown = host.nics.first, host.nics.unknown
@@ -97,7 +99,7 @@ def gather_source(
             None if isinstance(nics.nodes, Unknown) else list(nics.nodes), nics.origin
         ),
     }
-    shown |= _shown_memory(memory)
+    shown |= _shown_memory(processes, memory)
     shown |= _shown_settings([server for server, _ in given.values()])
 
     def inputs(bounds: list[tuple[Process, ...]]) -> SizingInputs:
@@ -115,7 +117,7 @@ def gather_source(
         most = missing
     else:
         most = inputs([part.most for part in parts if not isinstance(part.most, Unknown)])
-    return SourceInputs(processes, found, least, most, tuple(memory), host.sglang)
+    return SourceInputs(processes, found, least, most, memory, host.sglang)
 
 
 def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
@@ -151,8 +153,13 @@ def _as_flags(
     )
 
 
-def _shown_memory(memory: list[tuple[str, ServerMemory]]) -> dict[str, Input]:
-    return {f"L2 of a rank, {origin}": Input(_bounds(pools), pools.why) for origin, pools in memory}
+def _shown_memory(
+    processes: tuple[LaunchProcess, ...], memory: Mapping[int, ServerMemory]
+) -> dict[str, Input]:
+    return {
+        f"L2 of a rank, {processes[number].command.origin}": Input(_bounds(pools), pools.why)
+        for number, pools in memory.items()
+    }
 
 
 # The arguments and store settings that memory follows from.

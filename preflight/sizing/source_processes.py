@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.base.needs import ProcessId
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memory.cgroup import memory_headroom
@@ -64,7 +65,7 @@ def part_of(
     process: LaunchProcess,
     given: Given | None,
     host: Shared,
-    memory: list[tuple[str, ServerMemory]],
+    memory: dict[int, ServerMemory],
 ) -> Part | Unknown:
     if given is not None:
         return _server_part(process, given, host, memory)
@@ -77,7 +78,8 @@ def part_of(
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake)
     name = f"{process.command.origin} {process.kind.value}"
-    alone = (Process(name, settings, (), (host.nics.place(process, client),)),)
+    process_id = ProcessId(process.number)
+    alone = (Process(name, settings, (), (host.nics.place(process, client),), id=process_id),)
     return Part(alone, alone, notes)
 
 
@@ -85,7 +87,7 @@ def _server_part(
     process: LaunchProcess,
     given: Given,
     host: Shared,
-    memory: list[tuple[str, ServerMemory]],
+    memory: dict[int, ServerMemory],
 ) -> Part | Unknown:
     server, hardware = given
     if server.arguments.unread is not None:
@@ -96,7 +98,7 @@ def _server_part(
     if ranks.here > MOST_RANKS:
         raise UsageError(f"{ranks.here} ranks on one host: {MOST_RANKS} at most")
     pools = server_memory(server, ranks, hardware, host.sglang)
-    memory.append((str(server.command.origin), pools))
+    memory[process.number] = pools
     client = server_client(server, ranks, host.sglang)
     if isinstance(client, Unknown):
         return client
@@ -121,6 +123,7 @@ def _server_part(
 
     def members(bound: tuple[int, ...]) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
         return server_processes(
+            process.number,
             server,
             ranks,
             bound,

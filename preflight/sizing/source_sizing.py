@@ -61,14 +61,14 @@ def _admissions(
     """SGLang's own check, where the launch is to run on this host."""
     if sizing is None or options.available_bytes is not None:
         return ()
-    memory = dict(inputs.memory)
-    servers = [process.server for process in inputs.processes if process.server]
     # A decode server has a host pool without HiCache: it keeps retracted requests.
     return tuple(
-        admit(server, pools, inputs.sglang, sizing, root)
-        for server in servers
-        for pools in (memory.get(str(server.command.origin)),)
-        if pools is not None and (server.hicache or pools.pools)
+        admit(process.number, process.server, pools, inputs.sglang, sizing, root)
+        for process in inputs.processes
+        for pools in (inputs.memory.get(process.number),)
+        if process.server is not None
+        and pools is not None
+        and (process.server.hicache or pools.pools)
     )
 
 

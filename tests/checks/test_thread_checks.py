@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Consequence, Finding, Kind, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Region
+from checks.base.needs import ContainerLimits, LaunchNeeds, MemoryKind, ProcessNeeds, Region
 from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
@@ -17,7 +17,6 @@ from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
 from checks.limits.runtimes import Limit
 from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.threads import Ceiling, ThreadFacts
-from checks.rdma.registration import SEGMENT
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
 from tests.synthetic import gpu_host, limited_container, read_host
@@ -26,7 +25,8 @@ from tests.synthetic import gpu_host, limited_container, read_host
 CLIENT = ProcessNeeds("client", "mooncake_client", {})
 MASTER = ProcessNeeds("master", "mooncake_master", {})
 RANKS = tuple(
-    ProcessNeeds(f"rank {n}", "sglang", {}, regions=(Region(SEGMENT, GIB, 4096),)) for n in range(8)
+    ProcessNeeds(f"rank {n}", "sglang", {}, regions=(Region(MemoryKind.SEGMENT, GIB, 4096),))
+    for n in range(8)
 )
 FILE = "/sys/fs/cgroup/pids.max"
 UNREADABLE = Unknown("a file: Permission denied")
