@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from checks.base.units import round_up
@@ -44,7 +44,6 @@ def launches_with_pages(draw: st.DrawFn) -> tuple[Launch, dict[Spot, int]]:
 
 
 @given(launches_with_pages(), st.data())
-@settings(max_examples=300)
 def test_more_pages_never_worsen_a_verdict(
     given_: tuple[Launch, dict[Spot, int]], data: st.DataObject
 ) -> None:
@@ -56,7 +55,6 @@ def test_more_pages_never_worsen_a_verdict(
 
 
 @given(launches())
-@settings(max_examples=300)
 def test_what_is_needed_fits_and_one_page_less_never_does(launch: Launch) -> None:
     usages = hugetlb_usages(launch)
     needs = judge_fit(usages, {}).needs
@@ -67,7 +65,6 @@ def test_what_is_needed_fits_and_one_page_less_never_does(launch: Launch) -> Non
 
 
 @given(launches_with_pages(), st.lists(st.integers(0, 2), max_size=40))
-@settings(max_examples=500)
 def test_a_verdict_holds_in_every_order_of_the_ranks(
     given_: tuple[Launch, dict[Spot, int]], turns: list[int]
 ) -> None:
@@ -95,7 +92,6 @@ def lone_processes(draw: st.DrawFn) -> Launch:
 
 
 @given(lone_processes())
-@settings(max_examples=200)
 def test_a_lone_process_is_judged_as_it_runs(launch: Launch) -> None:
     """With one process there is no order to promise over: the verdict is what happens."""
     assume(not fails_for_another_reason(launch))
@@ -109,7 +105,6 @@ def test_a_lone_process_is_judged_as_it_runs(launch: Launch) -> None:
 
 
 @given(launches())
-@settings(max_examples=300)
 def test_totals_are_sums_of_rounded_allocations(launch: Launch) -> None:
     for process in asked_for(launch):
         for a in process.allocations:
@@ -135,7 +130,6 @@ def total_pages(launch: Launch) -> dict[int, int]:
 
 
 @given(launches(hugepages=True), st.integers(1, 50 * MIB))
-@settings(max_examples=300)
 def test_pages_grow_with_every_size(launch: Launch, more: int) -> None:
     """With every size but the arena's: one that grows until it holds the segment saves pages."""
     for index, process in enumerate(launch.processes):

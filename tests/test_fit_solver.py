@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from checks.base.finding import Status
@@ -31,6 +31,7 @@ from preflight.fit.records import Bound, Fitted
 from preflight.fit.search import largest, largest_from
 from preflight.inputs.host_source import LaunchWords
 from preflight.settings.records import PoolTarget
+from tests.examples import fewer
 from tests.fit_hosts import (
     PLANNED,
     Case,
@@ -92,7 +93,7 @@ class Judge:
 
 
 @given(cases())
-@settings(max_examples=200, phases=[Phase.explicit, Phase.generate])
+@fewer(2, phases=[Phase.explicit, Phase.generate])
 def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
     """On random hosts: what check finds of the answer it finds of the least sizes as well."""
     with tempfile.TemporaryDirectory() as name:
@@ -111,7 +112,7 @@ def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
 
 
 @given(cases())
-@settings(max_examples=15, phases=[Phase.explicit, Phase.generate])
+@fewer(5, phases=[Phase.explicit, Phase.generate])
 def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
     """Each pool that has to grow, set to one page less: check misses it."""
     with tempfile.TemporaryDirectory() as name:
@@ -166,7 +167,7 @@ def test_nothing_passes_where_nothing_does() -> None:
 
 
 @given(st.integers(1, 9000), st.sampled_from([None, 0, 1]), st.sampled_from([2 * MIB, GIB]))
-@settings(max_examples=40)
+@fewer(3)
 def test_a_planned_host_is_the_host_with_the_plan_applied(
     more: int, node: int | None, page: int
 ) -> None:
@@ -188,7 +189,7 @@ def test_a_planned_host_is_the_host_with_the_plan_applied(
 
 
 @given(cases())
-@settings(max_examples=10, phases=[Phase.explicit, Phase.generate])
+@fewer(5, phases=[Phase.explicit, Phase.generate])
 def test_a_plan_changes_no_other_topic(case: Case) -> None:
     """What fit reads once, and the examples above too: all but memory, HugeTLB and NUMA."""
     tree = tree_of(case.host)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import jsonschema
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting
@@ -39,6 +39,7 @@ from preflight.settings.limits import CONTAINERD_FILE, LIMITS_FILE
 from preflight.settings.plan import SYSCTL_FILE, plan, pool_file
 from preflight.settings.records import Plan, PoolTarget
 from preflight.settings.to_json import plan_object
+from tests.examples import fewer
 from tests.plans import (
     anywhere,
     environment_plan,
@@ -598,7 +599,7 @@ def test_the_env_file_reads_back_as_docker_reads_it(
         assert f"{name} is left out" in notes(found, "env")
 
 
-@settings(max_examples=25)  # each starts two shells
+@fewer(2)  # each starts two shells
 @given(variables=VARIABLES)
 def test_a_shell_that_reads_the_exports_has_the_variables(
     variables: dict[str, str], plain: Facts, tmp_path_factory: pytest.TempPathFactory

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.launches import shell_expansion
@@ -158,32 +158,27 @@ def use(reading: Reading) -> None:
         assert str(note.origin)
 
 
-@settings(max_examples=3500, deadline=None)
 @given(scripts, environments)
 def test_scripts(text: str, environment: dict[str, str]) -> None:
     use(read_script(text, "launch.sh", environment))
     heredoc_files(text, environment)
 
 
-@settings(max_examples=2000, deadline=None)
 @given(words, environments)
 def test_command_lines(argv: list[str], environment: dict[str, str]) -> None:
     use(read_argv(argv, environment))
 
 
-@settings(max_examples=1500, deadline=None)
 @given(scripts | st.text(), environments)
 def test_env_files(text: str, environment: dict[str, str]) -> None:
     read_env_file(text, "prod.env", environment)
 
 
-@settings(max_examples=1500, deadline=None)
 @given(trees, environments)
 def test_json(tree: object, environment: dict[str, str]) -> None:
     manifests(json.dumps(tree), environment)
 
 
-@settings(max_examples=1500, deadline=None)
 @given(yaml_texts, environments)
 def test_yaml(text: str, environment: dict[str, str]) -> None:
     manifests(text, environment)
@@ -195,7 +190,6 @@ def manifests(text: str, environment: dict[str, str]) -> None:
             use(read(text, "manifest", environment))
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(["a.sh", "a.yaml", "a.json", "a"]), st.binary() | scripts.map(str.encode))
 def test_files(name: str, content: bytes) -> None:
     Path(name).write_bytes(content)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting
@@ -157,7 +157,6 @@ SHELL_TEXT = st.text(
 )
 
 
-@settings(max_examples=25)
 @given(SHELL_TEXT)
 def test_an_exported_value_is_read_back_to_the_byte(value: str) -> None:
     done = lines(Kind.ENVIRONMENT, "MC_X", value, BARE)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.root import Root
@@ -232,7 +232,6 @@ VARIABLES = st.dictionaries(
 
 
 @given(st.lists(WORDS | st.text(max_size=8), max_size=14), VARIABLES, st.text(max_size=60))
-@settings(max_examples=150, deadline=None)
 def test_no_launch_makes_the_sizing_raise(
     words: list[str], environment: dict[str, str], config: str
 ) -> None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Status
@@ -69,13 +69,11 @@ def test_the_undamaged_host_passes() -> None:
     assert statuses({}, {}) == {Status.PASS, Status.SKIP}
 
 
-@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(FILES), contents, min_size=1, max_size=4))
 def test_any_content_of_files(files: dict[str, bytes]) -> None:
     statuses(files, {})
 
 
-@settings(max_examples=150)
 @given(st.dictionaries(st.sampled_from(CALLS), answers, min_size=1, max_size=3))
 def test_any_answer_of_calls(calls: dict[str, Any]) -> None:
     statuses({}, calls)
@@ -84,7 +82,6 @@ def test_any_answer_of_calls(calls: dict[str, Any]) -> None:
 DEVICE = TREE.calls["gpus.nvml"]["devices"][0]
 
 
-@settings(max_examples=100)
 @given(st.sampled_from(sorted(DEVICE)), answers)
 def test_any_value_of_a_gpu(name: str, value: Any) -> None:
     device = DEVICE | {name: value}

@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from preflight.fleet.merge.command import merge
@@ -310,7 +310,6 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(written[: draw(st.integers(0, len(written)) | st.just(len(written)))])
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(mutated(), min_size=1, max_size=3))
 @example([b"\0", b"{}", b""])
 def test_no_bytes_are_fatal_and_the_good_report_beside_them_is_read(texts: list[bytes]) -> None:

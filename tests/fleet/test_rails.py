@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
@@ -268,7 +268,6 @@ def test_networks_by_the_rack_are_compared_by_examples() -> None:
     assert seen.matrix.compared < MOST_COMPARED
 
 
-@settings(max_examples=25)
 @given(st.permutations(["gpu1", "gpu2", "gpu3", "gpu4", "gpu5"]))
 def test_the_order_of_the_reports_does_not_count(order: list[str]) -> None:
     """gpu5, whose launch has no affinity, is a kind of one node too, and not to blame."""
