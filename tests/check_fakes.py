@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Check, CheckSet, Consequence, Finding, Status
+from checks.base.check import Check, CheckSet
+from checks.base.finding import Consequence, Finding, Status
 from checks.base.needs import LaunchNeeds
+from checks.base.page import Page
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
@@ -20,9 +22,8 @@ Reader = Callable[[Root, LaunchNeeds | None], Any]
 
 def declared(id_: str, consequence: Consequence = Consequence.WILL_NOT_START) -> Check:
     outcomes = tuple((status, "as the test says") for status in Status)
-    return Check(
-        id_, "Is it?", consequence, "It is so.", outcomes, "mend it", "a test", ("system",)
-    )
+    page = Page("Is it?", consequence, "It is so.", outcomes, "mend it", "a test")
+    return Check(id_, ("system",), page)
 
 
 def installed(
@@ -37,7 +38,7 @@ def installed(
             _ = facts.system
             yield from (finding for finding in findings if finding.check == id_)
 
-        module.CHECKS.declare(declared(id_))(judge)
+        module.CHECKS.checks.append((declared(id_), judge))
     module.read = reader or (lambda root, needs: _System())
     module.unread = lambda root, needs: Unknown("not wanted by the test")
     monkeypatch.setitem(sys.modules, module.__name__, module)

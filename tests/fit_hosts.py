@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding, Status
 from checks.base.recording import RecordingRoot
 from checks.base.tree_root import TreeRoot
 from checks.run.facts import READERS, Facts

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Check, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
 from checks.run.facts import READERS, Facts
 from checks.run.judging import every_check, judge
@@ -51,10 +52,10 @@ def test_ids_are_unique_over_checks_and_rules() -> None:
 )
 def test_a_declaration_is_whole(check: Check) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*", check.id)
-    assert check.asks.endswith("?")
-    assert min(len(check.why), len(check.remedy), len(check.source)) > 3
+    assert check.page.asks.endswith("?")
+    assert min(len(check.page.why), len(check.page.remedy), len(check.page.source)) > 3
     assert set(check.topics) <= set(READERS)
-    statuses = [status for status, _ in check.outcomes]
+    statuses = [status for status, _ in check.page.outcomes]
     assert len(statuses) == len(set(statuses)) > 0
 
 
@@ -86,7 +87,7 @@ def test_what_a_check_finds_is_what_it_declares(
     for finding in found:
         assert finding.check == check.id
         assert finding.subject
-        assert finding.status in {status for status, _ in check.outcomes}
+        assert finding.status in {status for status, _ in check.page.outcomes}
         assert "defect of this check" not in finding.text
         if finding.status in (Status.SKIP, Status.UNKNOWN):
             assert finding.text

@@ -42,7 +42,7 @@ FINDINGS = st.builds(
 def reported(findings: list[Finding], waivers: dict[str, str] | None = None) -> Report:
     consequences = {"a.b": Consequence.DIES_LATER, "memlock.limit": Consequence.WILL_NOT_START}
     return report(
-        Findings(findings, consequences, lambda _: ("run this",)), waivers or {}, None, "/"
+        Findings(findings, consequences.get, lambda _: ("run this",)), waivers or {}, None, "/"
     )
 
 
@@ -71,7 +71,7 @@ def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
         Finding("a.e", UNKNOWN, "host", text="/proc/meminfo: Permission denied"),
         unset("a.f", have="2 GiB"),
     ]
-    found = report(Findings(rows, {}, lambda _: ()), {}, None, "/")
+    found = report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/")
     text = report_text(found, plain, 100, 0)
     assert "unknown: a.b, a.c, a.d\n    MODEL_PATH is not set where" in text
     assert "to do: put MODEL_PATH=... in front of this command, or give --env-file" in text

@@ -1,4 +1,4 @@
-"""What a check says of a host: one record per subject, as data, and the check's own declaration.
+"""What a check says of a host: one record per subject, as data.
 
 A check is a pure function of facts and needs. It yields a ``Finding`` for everything that it looked
 at, the good included, and nothing decides later what it meant.
@@ -6,13 +6,8 @@ at, the good included, and nothing decides later what it meant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from checks.base.needs import LaunchNeeds
-    from checks.run.facts import Facts
+from typing import NamedTuple
 
 
 class Status(Enum):
@@ -90,47 +85,6 @@ class Finding(NamedTuple):
     advice: str = ""
     settings: tuple[Setting, ...] = ()
     consequence: Consequence | None = None
-
-
-Judge = Callable[["Facts", "LaunchNeeds | None"], Iterable[Finding]]
-
-
-class Check(NamedTuple):
-    """A check's declaration; its page, ``list`` and ``explain`` are made from it.
-
-    id: stable, ``topic.what``. asks: the question that it answers. consequence: of its failure.
-    why: what happens to a launch, when, and how that looks. outcomes: (status, when it is given).
-    remedy: in general. source: where the behaviour was read or seen. root: what root sees more.
-    topics: the facts that it reads (names of the fields of ``Facts``). or_else: consequences that
-    some of its findings name in place of that one.
-    """
-
-    id: str
-    asks: str
-    consequence: Consequence
-    why: str
-    outcomes: tuple[tuple[Status, str], ...]
-    remedy: str
-    source: str
-    topics: tuple[str, ...]
-    root: str = ""
-    or_else: tuple[Consequence, ...] = ()
-
-
-class CheckSet:
-    """Checks of one module, each declared above the function that judges it."""
-
-    def __init__(self) -> None:
-        self.checks: list[tuple[Check, Judge]] = []
-
-    def declare(self, check: Check) -> Callable[[Judge], Judge]:
-        """Register ``judge`` under its declaration."""
-
-        def add(judge: Judge) -> Judge:
-            self.checks.append((check, judge))
-            return judge
-
-        return add
 
 
 NO_LAUNCH = "no launch was given"

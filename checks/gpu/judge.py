@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.facts import DRIVER_VERSION, GpuFacts
@@ -32,28 +23,7 @@ NVML_ERRORS = {
 }
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.driver",
-        asks="Does the NVIDIA driver answer?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "After an upgrade of the driver's packages without a reboot, the kernel still runs the "
-            "old module: nvidia-smi says `Failed to initialize NVML: Driver/library version "
-            "mismatch`, and torch `CUDA unknown error` or `no NVIDIA GPU`. A lost GPU (`GPU is "
-            "lost`, Xid 79) or a module that is not loaded looks the same to the launch."
-        ),
-        outcomes=(
-            (Status.PASS, "NVML answers"),
-            (Status.FAIL, "NVML says that driver and library differ, or no driver runs"),
-            (Status.UNKNOWN, "NVML could not be asked, or gives another error"),
-            (Status.SKIP, "nothing here says NVIDIA"),
-        ),
-        remedy="Reboot, or reload the nvidia modules; in a container, start it anew.",
-        source="NVML API reference, nvmlReturn_t",
-        topics=("gpus",),
-    )
-)
+@CHECKS.declare("gpu.driver", "gpus")
 def driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.driver"
     gpus = facts.gpus
@@ -91,30 +61,7 @@ def driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     ]
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.count",
-        asks="Are there as many GPUs as the launch's ranks use?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "Rank N of a server takes GPU N (from --base-gpu-id, in steps of --gpu-id-step) of "
-            "those that CUDA shows: torch fails with `CUDA error: invalid device ordinal`, or `No "
-            "accelerator (CUDA, XPU, HPU, NPU, MUSA, MPS) ... is available` where there is none. "
-            "CUDA_VISIBLE_DEVICES hides and renumbers GPUs, and its first wrong entry hides all "
-            "that follow; a container shows its own alone, whatever the host has."
-        ),
-        outcomes=(
-            (Status.PASS, "each rank's GPU is visible, or the launch uses none"),
-            (Status.FAIL, "fewer GPUs are visible than the ranks use"),
-            (Status.UNKNOWN, "which GPUs are visible is not known"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        remedy="Give the container more GPUs (docker: --gpus all; Kubernetes: nvidia.com/gpu "
-        "under resources.limits), correct CUDA_VISIBLE_DEVICES, or use fewer ranks.",
-        source="SGLang managers/scheduler.py; CUDA programming guide, CUDA_VISIBLE_DEVICES",
-        topics=("gpus",),
-    )
-)
+@CHECKS.declare("gpu.count", "gpus")
 def count(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.count"
     if needs is None:

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.facts import IMEX_CHANNELS, GpuFacts
@@ -26,31 +17,7 @@ CHECKS = CheckSet()
 MULTI_NODE_NVLINK = ("GB200", "GB300")
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.imex",
-        asks="Can GPUs of several hosts share memory over NVLink, where the launch comes to that?",
-        consequence=Consequence.DIES_LATER,
-        why=(
-            "A Mooncake built with USE_MNNVL moves KV over NVLink between hosts when "
-            "MC_FORCE_MNNVL is set (to anything), and falls back to it where it finds no RDMA "
-            "device: `Using cross-node NVLink transport (MC_FORCE_MNNVL or no HCA detected)`, and "
-            "later `Requested address 0x... not found`. It needs an IMEX channel: a device node "
-            "that the rack's IMEX service grants and that must be mapped into the container."
-        ),
-        outcomes=(
-            (Status.PASS, "a channel is there"),
-            (Status.WARN, "there is none, and the launch forces NVLink or has no RDMA device"),
-            (Status.UNKNOWN, "the channels could not be listed"),
-            (Status.SKIP, "the launch does not come to NVLink between hosts"),
-        ),
-        remedy="Start nvidia-imex on all hosts of the domain and map "
-        "/dev/nvidia-caps-imex-channels/channel0 into the container.",
-        source="Mooncake transfer_engine_impl.cpp, nvlink_transport.cpp; NVIDIA IMEX guide; vLLM "
-        "#51518, Mooncake #1627",
-        topics=("gpus", "rdma"),
-    )
-)
+@CHECKS.declare("gpu.imex", "gpus", "rdma")
 def imex(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.imex"
     if needs is None:

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -30,35 +21,7 @@ DMA_BUF_KERNEL = (5, 12)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.peer-memory",
-        asks="Can the NICs register GPU memory, on the way that Mooncake takes?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "Prefill and decode servers register the KV cache on the GPU with every NIC. By "
-            "default (WITH_NVIDIA_PEERMEM on) Mooncake hands the GPU address to ibv_reg_mr, which "
-            "without the module nvidia_peermem fails: `Failed to register memory 0x...: Bad "
-            "address [14]`, then `RuntimeError: Mooncake memory registration failed.` With "
-            "WITH_NVIDIA_PEERMEM=0 it goes through dma-buf, which needs NVIDIA's open kernel "
-            "module and Linux 5.12: else `DMA BUF supported required for GPU RDMA without "
-            "nvidia-peermem`, `No available RNIC`. Memory from PyTorch's expandable segments may "
-            "be refused on either way. GPU bytes count towards memlock on the first way only."
-        ),
-        outcomes=(
-            (Status.PASS, "the way that Mooncake takes is there, or no GPU memory is registered"),
-            (Status.FAIL, "that way is not there: module not loaded, or dma-buf impossible"),
-            (Status.WARN, "it is there, and PyTorch's expandable segments are on"),
-            (Status.UNKNOWN, "modules, or whether the GPU can do dma-buf, are not known"),
-            (Status.SKIP, "no launch was given, or the GPUs are not NVIDIA's"),
-        ),
-        remedy="modprobe nvidia_peermem, for a container too on its host; or set "
-        "WITH_NVIDIA_PEERMEM=0 with the open kernel module.",
-        source="Mooncake rdma_context.cpp exportDmabuf, environ.cpp; Mooncake #351, #3538; SGLang "
-        "#6193",
-        topics=("gpus", "system"),
-    )
-)
+@CHECKS.declare("gpu.peer-memory", "gpus", "system")
 def peer_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.peer-memory"
     if needs is None:

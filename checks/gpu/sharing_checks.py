@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
@@ -65,28 +57,7 @@ def _gpus_in_use(
     return used
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.mig",
-        asks="Are the GPUs in use whole?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "With MIG on, CUDA shows a process one instance, never the GPU, and only one however "
-            "many there are: a second rank ends with `CUDA error: invalid device ordinal`, and the "
-            "first has the memory of its instance. Without instances there is no device at all."
-        ),
-        outcomes=(
-            (Status.PASS, "MIG is off, or the GPU has none"),
-            (Status.WARN, "MIG is on for a GPU in use"),
-            (Status.UNKNOWN, "NVML could not be asked"),
-            (Status.SKIP, "no NVIDIA GPU is here or in use"),
-        ),
-        remedy="Turn MIG off for the GPUs in use (nvidia-smi -i N -mig 0), or give one rank one "
-        "instance.",
-        source="NVIDIA Multi-Instance GPU user guide, CUDA device enumeration",
-        topics=("gpus",),
-    )
-)
+@CHECKS.declare("gpu.mig", "gpus")
 def mig(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.mig"
     used = _gpus_in_use(check, facts, needs)
@@ -110,30 +81,7 @@ def mig(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     )
 
 
-@CHECKS.declare(
-    Check(
-        id="gpu.memory-busy",
-        asks="Is the memory of the GPUs in use free?",
-        consequence=Consequence.DIES_LATER,
-        why=(
-            "SGLang takes --mem-fraction-static of what is free when it starts: a server that is "
-            "still shutting down, or a process that was killed and left its memory, makes the KV "
-            "pool (and with --hicache-ratio the host pool) smaller, or ends the start with `Not "
-            "enough memory. Please try to increase --mem-fraction-static`."
-        ),
-        outcomes=(
-            (Status.PASS, f"at most {format_bytes(IDLE_BYTES)} is used, and nothing computes"),
-            (Status.WARN, "more is used, or a process computes on it"),
-            (Status.UNKNOWN, "NVML could not be asked, or does not say"),
-            (Status.SKIP, "no NVIDIA GPU is here or in use"),
-        ),
-        remedy="End what uses the GPU (nvidia-smi lists it; what runs in another container, on "
-        "the host alone), or use another one.",
-        source="SGLang model_executor/model_runner.py",
-        topics=("gpus",),
-        root="Processes of other users and containers.",
-    )
-)
+@CHECKS.declare("gpu.memory-busy", "gpus")
 def memory_busy(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "gpu.memory-busy"
     used = _gpus_in_use(check, facts, needs)

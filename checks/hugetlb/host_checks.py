@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -33,27 +24,7 @@ CHECKS = CheckSet()
 _CGROUP = "hugetlb.cgroup-limit"
 
 
-@CHECKS.declare(
-    Check(
-        _CGROUP,
-        "Does the hugetlb cgroup let the launch have its pages?",
-        Consequence.WILL_NOT_START,
-        "A container sees the host's pool, full of free pages, and may be allowed none of them: "
-        "Kubernetes sets the limit to 0 where a Pod does not ask for hugepages-2Mi. The mapping "
-        "then fails, or, where only touching is accounted, the process dies of a bus error.",
-        (
-            (Status.PASS, "no limit, or one that leaves enough"),
-            (Status.FAIL, "the limit leaves fewer bytes than the launch takes"),
-            (Status.UNKNOWN, "the limit cannot be read"),
-            (Status.SKIP, "no launch was given, or it takes no huge pages"),
-        ),
-        "in Kubernetes ask for the pages where the Pod is described: "
-        "resources.limits.hugepages-2Mi and the same in requests; elsewhere raise hugetlb.2MB.max "
-        "of the cgroup that the finding names, on the host",
-        "kernel Documentation/admin-guide/cgroup-v2.rst; cloud-hypervisor #7387",
-        ("hugetlb",),
-    )
-)
+@CHECKS.declare(_CGROUP, "hugetlb")
 def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each page size, against this process's cgroup and what the launch's containers ask for."""
     wanted = wanted_pages(_CGROUP, needs)
@@ -122,29 +93,7 @@ _RESERVE = "hugetlb.reservation"
 _BASE_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.declare(
-    Check(
-        _RESERVE,
-        "Where pages are missing, can they be reserved now?",
-        Consequence.WILL_NOT_START,
-        "A pool grows out of free memory in one piece: each page takes a free, contiguous block of "
-        "its size. After some uptime memory is full of small pieces, and writing nr_hugepages "
-        "gives fewer pages than were asked for, without an error: the number must be read back. "
-        "The kernel moves pages to make room, so more may be had than is free in one piece, but "
-        "never more than is free at all. Pages of 1 GiB are best reserved at boot.",
-        (
-            (Status.PASS, "free blocks of the page size suffice on each node that is short"),
-            (Status.WARN, "free memory suffices, but not in one piece: compaction has to help"),
-            (Status.FAIL, "there is less free memory than the missing pages take"),
-            (Status.UNKNOWN, "the pool, or free memory, cannot be read"),
-            (Status.SKIP, "no launch was given, or no page is missing"),
-        ),
-        "compact memory and reserve at once, or reserve at boot: hugepagesz=2M hugepages=N on the "
-        "kernel command line",
-        "kernel Documentation/admin-guide/mm/hugetlbpage.rst, mm/page_alloc.c",
-        ("hugetlb",),
-    )
-)
+@CHECKS.declare(_RESERVE, "hugetlb")
 def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each pool or node that must grow."""
     wanted = wanted_pages(_RESERVE, needs)
@@ -228,33 +177,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 _BOOT = "hugetlb.after-reboot"
 
 
-@CHECKS.declare(
-    Check(
-        _BOOT,
-        "Will the pools be there after the next boot?",
-        Consequence.DIES_LATER,
-        "sysctl -w and a write below /sys last until the host restarts; then whoever writes last "
-        "at boot wins: the kernel command line, the drop-ins of sysctl.d in the order of their "
-        "names, TuneD, a systemd unit. A launch that works today fails after the next maintenance.",
-        (
-            (Status.PASS, "what is set at boot is as much as the launch takes"),
-            (
-                Status.WARN,
-                "nothing sets the pool at boot, something sets it too small or on other nodes, or "
-                "a script that is not read writes it last",
-            ),
-            (
-                Status.SKIP,
-                "no launch was given, it takes no huge pages, or this is a container, which does "
-                "not show what its host sets at boot",
-            ),
-        ),
-        "write /etc/sysctl.d/90-mooncake-hugepages.conf, or for 1 GiB pages and for single nodes "
-        "the kernel command line or a systemd unit",
-        "sysctl.d(5); kernel Documentation/admin-guide/kernel-parameters.txt",
-        ("hugetlb", "system"),
-    )
-)
+@CHECKS.declare(_BOOT, "hugetlb", "system")
 def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each page size."""
     wanted = wanted_pages(_BOOT, needs)

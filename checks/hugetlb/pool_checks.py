@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -142,23 +133,7 @@ _OUTCOMES = (
 _SHORTAGE = "hugetlb.shortage"
 
 
-@CHECKS.declare(
-    Check(
-        _SHORTAGE,
-        "Does each pool have the pages that the launch takes?",
-        Consequence.WILL_NOT_START,
-        "Huge pages that are configured are not huge pages that can be had: what counts is free "
-        "less reserved, plus what overcommit would add. SGLang's L2 pool on huge pages is a memfd "
-        "that is populated at once; too few pages end the server with RuntimeError: Failed to map "
-        "shared memory: Cannot allocate memory, without a word about huge pages. The store's "
-        "segment and local buffer fail setup. Only the arena falls back, with a log line.",
-        _OUTCOMES,
-        "reserve what is missing, for a container on its host; the finding gives the number for "
-        "the whole pool, with the pages of others left to them",
-        f"{_SOURCE}; Mooncake #3189, #1820, #2417",
-        ("hugetlb",),
-    )
-)
+@CHECKS.declare(_SHORTAGE, "hugetlb")
 def shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each page size, over all nodes."""
     wanted = wanted_pages(_SHORTAGE, needs)
@@ -172,22 +147,7 @@ def shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 _NODE = "hugetlb.node-shortage"
 
 
-@CHECKS.declare(
-    Check(
-        _NODE,
-        "Does each NUMA node have the pages that are bound to it?",
-        Consequence.WILL_NOT_START,
-        "Mooncake splits a segment over the nodes of its NICs, and SGLang binds each rank to its "
-        "GPU's node. The kernel grants a mapping on the sum of the nodes that the process may use, "
-        "and finds out that one node is short only when a page is touched there: the process dies "
-        "of a bus error (SIGBUS, exit code 135), with no message. vm.nr_hugepages spreads pages "
-        "evenly, whatever the launch needs, so the sum can be right and a node short.",
-        _OUTCOMES,
-        "set the pool node by node, in /sys/devices/system/node/nodeN/hugepages",
-        f"{_SOURCE}; held against the real library on two nodes; Mooncake #2417, #2838",
-        ("hugetlb",),
-    )
-)
+@CHECKS.declare(_NODE, "hugetlb")
 def node_shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each node that pages are bound to."""
     wanted = wanted_pages(_NODE, needs)
@@ -204,25 +164,7 @@ def node_shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 _SIZE = "hugetlb.page-size"
 
 
-@CHECKS.declare(
-    Check(
-        _SIZE,
-        "Does the kernel have the page size that the launch asks for?",
-        Consequence.WILL_NOT_START,
-        "MC_STORE_HUGEPAGE_SIZE names a size; the kernel has those of its architecture, and 1 GiB "
-        "only where the processor has it. On arm64 with 64 KiB base pages there is no 2 MiB at all "
-        "but 512 MiB. A mapping of a size that the kernel does not have fails with EINVAL.",
-        (
-            (Status.PASS, "the kernel has it"),
-            (Status.FAIL, "the kernel has other sizes; the finding names them"),
-            (Status.UNKNOWN, "the sizes cannot be read"),
-            (Status.SKIP, "no launch was given, or it takes no huge pages"),
-        ),
-        "set MC_STORE_HUGEPAGE_SIZE to a size that the kernel has",
-        "Mooncake utils.h; kernel Documentation/admin-guide/mm/hugetlbpage.rst; Mooncake #3789",
-        ("hugetlb",),
-    )
-)
+@CHECKS.declare(_SIZE, "hugetlb")
 def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each page size of the launch."""
     wanted = wanted_pages(_SIZE, needs)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -32,29 +23,7 @@ SGLANG_FILES = 65535
 _FILES = "limits.nofile"
 
 
-@CHECKS.declare(
-    Check(
-        id=_FILES,
-        asks="May SGLang open as many files and sockets as it asks for?",
-        consequence=Consequence.DIES_LATER,
-        why=(
-            f"SGLang raises its soft limit of open files to {SGLANG_FILES} when it starts. Where "
-            'the hard limit is lower it logs "Fail to set RLIMIT_NOFILE: ..." and goes on with '
-            "what it has; Mooncake raises the soft limit to the hard one. Connections to clients, "
-            'peers and other ranks each take a descriptor, and "Too many open files" comes under '
-            "load."
-        ),
-        outcomes=(
-            (Status.PASS, "the soft or the hard limit is what SGLang asks for"),
-            (Status.WARN, "the hard limit is lower"),
-            (Status.UNKNOWN, "the limit could not be told"),
-            (Status.SKIP, "no launch, or no SGLang in it"),
-        ),
-        remedy="Raise the hard limit of open files where the process is started.",
-        source="SGLang utils/common.py set_ulimit; Mooncake transfer_engine_impl.cpp; SGLang #744",
-        topics=("limits", "system"),
-    )
-)
+@CHECKS.declare(_FILES, "limits", "system")
 def open_files(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_FILES)
@@ -103,27 +72,7 @@ def _files_of(facts: Facts, container: ContainerLimits | None) -> tuple[Limit | 
 _RUN_AS = "limits.run-as"
 
 
-@CHECKS.declare(
-    Check(
-        id=_RUN_AS,
-        asks="Does this check run as the user that will run the launch?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "Limits, capabilities and permissions belong to a user. Root opens every device and "
-            "writes everywhere, and a check under sudo passes where the server, run by the user "
-            "who called sudo, fails."
-        ),
-        outcomes=(
-            (Status.PASS, "nothing speaks for another user"),
-            (Status.WARN, "the launch names another user, or this runs under sudo"),
-            (Status.UNKNOWN, "the user could not be told"),
-            (Status.SKIP, "no launch, or it runs in a container and this does not"),
-        ),
-        remedy="Run the check as the user, and in the container, that run the server.",
-        source="NVIDIA nvcf #1353; field practice",
-        topics=("limits", "system"),
-    )
-)
+@CHECKS.declare(_RUN_AS, "limits", "system")
 def run_as(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_RUN_AS)

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT
@@ -56,50 +46,7 @@ class _Need(NamedTuple):
     formula: str
 
 
-@CHECKS.declare(
-    Check(
-        id=_ID,
-        asks="May the launch make as many threads as it needs?",
-        consequence=Consequence.WILL_NOT_START,
-        why="To the kernel each thread is a process. pids.max of the container's or service's "
-        "cgroup and of its ancestors bounds them (Podman gives 2048, a kubelet podPidsLimit, "
-        "systemd TasksMax), RLIMIT_NPROC bounds those of one user, kernel.threads-max and "
-        "kernel.pid_max those of the machine. Beyond it clone() answers EAGAIN: mooncake_client "
-        'and mooncake_master abort ("terminate called after throwing an instance of '
-        '\'std::system_error\'", "Resource temporarily unavailable"), Python raises "RuntimeError: '
-        'can\'t start new thread", OpenBLAS says "pthread_create failed for thread". Nothing else '
-        "of the memory or the network is wrong then, and it comes at the start or under load; the "
-        "same words come of a thread whose stack cannot be mapped (ulimit -v, vm.max_map_count). "
-        "What two threads of one program say as they abort runs together, down to a bare "
-        "'terminate called recursively'. "
-        "User 0 of the initial user namespace, CAP_SYS_RESOURCE and CAP_SYS_ADMIN are exempt from "
-        "RLIMIT_NPROC; nobody is from the rest.\n\n"
-        "What fails is less than the processes were measured to need with a single CPU. What warns "
-        "is an estimate of a server at work: for each SGLang process one thread of OpenBLAS for "
-        f"each CPU ({BLAS_THREADS} at most) and {OTHER_THREADS} of torch, CUDA, NCCL and its own, "
-        f"for each rank up to {COMPILE_PROCESSES} compile workers, for each store "
-        f"{STORE_THREADS} and one for each CPU ({RPC_POOL_THREADS} at most).",
-        outcomes=(
-            (Status.PASS, "every bound leaves more than a server at work is estimated to have"),
-            (Status.WARN, "a bound leaves enough to start, and less than that estimate"),
-            (Status.FAIL, "a bound leaves fewer threads than the launch cannot start without"),
-            (Status.UNKNOWN, "a bound, or what is in use of it, could not be read"),
-            (
-                Status.SKIP,
-                "no launch, none of its processes here, or a container whose bound its runtime "
-                "will set",
-            ),
-        ),
-        remedy="Docker and Podman: --pids-limit=-1; Kubernetes: podPidsLimit in the kubelet's "
-        "configuration; systemd: TasksMax=infinity; a user: ulimit -u; a machine: the sysctl.",
-        source="kernel/fork.c copy_process, kernel/cgroup/pids.c; podman-run(1); kubernetes.io "
-        "Process ID Limits And Reservations; vLLM #1320, #13354; vllm-ascend #10912; threads of "
-        "Mooncake 0.3.7.post2 to 0.3.14 measured, those of SGLang estimated",
-        topics=("limits", "system"),
-        root="Nothing more; a process of the same user in another container is not seen here.",
-        or_else=(Consequence.DIES_LATER,),
-    )
-)
+@CHECKS.declare(_ID, "limits", "system")
 def threads(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_ID)

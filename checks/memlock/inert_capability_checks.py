@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -28,28 +19,7 @@ CHECKS = CheckSet()
 _INERT = "memlock.inert-capability"
 
 
-@CHECKS.declare(
-    Check(
-        id=_INERT,
-        asks="Is an added IPC_LOCK in effect, or only allowed?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "--cap-add IPC_LOCK, securityContext.capabilities.add and privileged put the "
-            "capability into the bounding set. Only a process of user 0 gets it into its effective "
-            "set from there: for runAsUser: 1000 CapEff is 0, RLIMIT_MEMLOCK stays in force, and "
-            "registering fails with Cannot allocate memory [12] although the manifest reads right."
-        ),
-        outcomes=(
-            (Status.PASS, "the capability is in effect, or nothing counts on it"),
-            (Status.WARN, "it was added and is not in effect for this user"),
-            (Status.UNKNOWN, "the capabilities of this container could not be read"),
-            (Status.SKIP, "the launch uses no RDMA, or neither it nor this is a container"),
-        ),
-        remedy="Lift the limit itself, or run as user 0 with IPC_LOCK added.",
-        source="capabilities(7); NVIDIA nvcf #1353",
-        topics=("limits", "system"),
-    )
-)
+@CHECKS.declare(_INERT, "limits", "system")
 def inert_capability(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is not None and not needs.rdma_processes:
         yield skip(_INERT, NO_RDMA)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Finding, Kind, Setting, Status, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
@@ -33,56 +24,7 @@ _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
 _LIMIT = "memlock.limit"
 
 
-@CHECKS.declare(
-    Check(
-        id=_LIMIT,
-        asks="May each process lock all the memory that it registers with its NICs?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "Registering memory with a NIC pins it, and the kernel adds up what a process has "
-            "pinned: every region once for every NIC, in base pages whatever backs them, huge "
-            "pages too, GPU memory that is registered through nvidia_peermem, and once more the "
-            "buffer of SSD offload where io_uring has it. The sum is held against the process's "
-            "soft RLIMIT_MEMLOCK at each registration with a NIC. The one that crosses "
-            'it fails: Mooncake logs "Failed to register memory 0x...: Cannot allocate memory '
-            '[12]" ("Operation not permitted [1]" where the limit is 0), setup of the store '
-            "returns an error, and the server ends after it has already allocated and zeroed all "
-            "its memory. 60 GiB work and 80 GiB do not, because with two NICs they are 160. "
-            "CAP_IPC_LOCK makes the limit void, if it is in effect (CapEff, not CapBnd) and the "
-            "process is in the initial user namespace. Neither SGLang nor Mooncake raises the soft "
-            "limit, even where the hard one allows it. Pinning for the GPU (cudaHostRegister) does "
-            "not look at the limit, so HiCache's own start proves nothing."
-        ),
-        outcomes=(
-            (
-                Status.PASS,
-                "the limit holds what is registered with room for queue pairs, or it is unlimited, "
-                "or CAP_IPC_LOCK makes it void",
-            ),
-            (
-                Status.WARN,
-                "the memory fits but leaves little for queue pairs, or it does not fit and the "
-                "capability that would void the limit depends on the image's own user",
-            ),
-            (Status.FAIL, "the limit is below what is registered"),
-            (
-                Status.UNKNOWN,
-                "the limit, the number of NICs or the registered size could not be told",
-            ),
-            (Status.SKIP, "no launch, or nothing of it is registered with a NIC"),
-        ),
-        remedy=(
-            "Lift the limit where the process comes from: --ulimit memlock=-1 for docker, the "
-            "runtime's unit (LimitMEMLOCK=infinity) for Kubernetes, which has no field for it, "
-            "limits.d for logins, LimitMEMLOCK in the unit of a service."
-        ),
-        source=(
-            "kernel drivers/infiniband/core/umem.c; Mooncake #1382, #1405; measured with two "
-            "soft-RoCE devices: VmPin is NICs x bytes"
-        ),
-        topics=("limits", "rdma", "system"),
-    )
-)
+@CHECKS.declare(_LIMIT, "limits", "rdma", "system")
 def memlock_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_LIMIT)
@@ -202,35 +144,7 @@ def page_bytes(facts: Facts) -> int:
 _RINGS = "memlock.io-uring-buffers"
 
 
-@CHECKS.declare(
-    Check(
-        id=_RINGS,
-        asks="May the SSD offload pin its buffer for io_uring?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "With MOONCAKE_OFFLOAD_USE_URING each I/O thread has a ring of its own and registers "
-            "the whole offload buffer (1.25 GiB unless set) with it: one thread at start, the "
-            "others at their first read. The kernel counts these pages in two sums: in that of "
-            "all rings of the user, which it holds against RLIMIT_MEMLOCK here, and in what the "
-            "process has pinned, which it holds against the limit when RDMA registers something: "
-            "the ring of the start is part of what memlock.limit asks for. Where it does not fit, "
-            'Mooncake logs "io_uring_register_buffers '
-            'failed errno=12 (Cannot allocate memory) ... falling back to non-fixed-buffer I/O" '
-            "and reads on, slower."
-        ),
-        outcomes=(
-            (Status.PASS, "the limit is unlimited, or CAP_IPC_LOCK makes it void"),
-            (Status.WARN, "the limit is finite: each I/O thread takes the buffer's size of it"),
-            (Status.UNKNOWN, "the limit could not be told"),
-            (Status.SKIP, "no launch, or none of its processes uses io_uring"),
-        ),
-        remedy="Lift RLIMIT_MEMLOCK where the process is started: --ulimit memlock=-1 for docker, "
-        "LimitMEMLOCK=infinity in the unit of a service, or of the runtime for Kubernetes, "
-        "limits.d for logins.",
-        source="kernel io_uring/rsrc.c; Mooncake uring_file.cpp; SGLang #26061",
-        topics=("limits", "system"),
-    )
-)
+@CHECKS.declare(_RINGS, "limits", "system")
 def ring_buffers(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_RINGS)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -27,33 +18,7 @@ CHECKS = CheckSet()
 _RUNTIME = "memlock.runtime-limit"
 
 
-@CHECKS.declare(
-    Check(
-        id=_RUNTIME,
-        asks="What RLIMIT_MEMLOCK do containers and jobs started on this host get?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "A container without a limit of its own has the one of the daemon that starts it: "
-            "containerd or dockerd as systemd started them, commonly 8 MiB or 64 MiB, whatever "
-            "this shell has. Kubernetes has no field for it, so there the daemon's limit is the "
-            "pod's. So `ulimit -l` in an ssh session says unlimited, and the same server in a pod "
-            "fails to register its memory with Cannot allocate memory [12]. A drop-in that was "
-            "written and not followed by a restart of the daemon changes nothing yet. slurmd hands "
-            "on its own limit where slurm.conf excepts MEMLOCK from what jobs inherit."
-        ),
-        outcomes=(
-            (Status.PASS, "the daemon has no limit, or the launch sets its own"),
-            (Status.WARN, "the daemon would hand on a finite limit"),
-            (Status.UNKNOWN, "the launch relies on the daemon's limit, and it is not visible"),
-            (Status.SKIP, "no daemon was seen, or the launch runs in no container"),
-        ),
-        remedy="LimitMEMLOCK=infinity in a drop-in of the daemon's unit, daemon-reload, restart; "
-        "for Docker also --ulimit memlock=-1 or default-ulimits in daemon.json.",
-        source="systemd.exec(5); nvidia-container-toolkit #2037; Mooncake #1382",
-        topics=("limits", "system"),
-        root="Nothing more: limits of other users' processes are readable by all.",
-    )
-)
+@CHECKS.declare(_RUNTIME, "limits", "system")
 def runtime_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     runtimes = facts.limits.runtimes
     if needs is None:

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
@@ -28,30 +19,7 @@ CHECKS = CheckSet()
 _NAMESPACE = "memlock.user-namespace"
 
 
-@CHECKS.declare(
-    Check(
-        id=_NAMESPACE,
-        asks="Does CAP_IPC_LOCK count here, or is this a user namespace of its own?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "The kernel asks for CAP_IPC_LOCK with capable(), which means the initial user "
-            "namespace. Root of a rootless or userns-remapped container (Podman, rootless Docker, "
-            '"userns-remap" in daemon.json, Kubernetes hostUsers: false) shows every capability in '
-            "CapEff, and none of them lifts RLIMIT_MEMLOCK: registering fails with Cannot allocate "
-            "memory [12] although the process is root. Nor can it raise the hard limit from inside."
-        ),
-        outcomes=(
-            (Status.PASS, "the initial user namespace, or a limit that needs no capability"),
-            (Status.WARN, "a user namespace in which the capability looks held and does not count"),
-            (Status.UNKNOWN, "the namespace could not be told"),
-            (Status.SKIP, "the launch uses no RDMA"),
-        ),
-        remedy="Give the container --ulimit memlock=-1 (the runtime must be allowed to), or run it "
-        "in the host's user namespace.",
-        source="kernel drivers/infiniband/core/umem.c: capable(), not ns_capable()",
-        topics=("limits",),
-    )
-)
+@CHECKS.declare(_NAMESPACE, "limits")
 def user_namespace(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is not None and not needs.rdma_processes:
         yield skip(_NAMESPACE, NO_RDMA)

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
@@ -52,28 +42,7 @@ def _formula(needs: LaunchNeeds) -> str:
 _HOST = "memory.host"
 
 
-@CHECKS.declare(
-    Check(
-        _HOST,
-        "Does the host have the regular memory that all processes together take?",
-        Consequence.DIES_LATER,
-        "Each SGLang rank checks the memory for itself, before the others have taken theirs, and "
-        "--hicache-size is per rank: eight ranks of 100 GB are 800 GB. What is not on huge pages "
-        "is touched at start and pinned, so it cannot be swapped out; the kernel then kills a "
-        "process minutes after a clean start (Killed, exit code 137). Model loading needs page "
-        "cache and pinned staging memory besides.",
-        (
-            (Status.PASS, "what is needed leaves more than 10 GiB of MemAvailable"),
-            (Status.WARN, "it fits, and leaves less than 10 GiB for everything else"),
-            (Status.FAIL, "it is more than MemAvailable"),
-            (Status.UNKNOWN, "MemAvailable or the launch's sizes are not known"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        "smaller pools, fewer ranks on this host, or the pools on huge pages reserved in advance",
-        "SGLang #29263, #30581, #40135; kernel Documentation/filesystems/proc.rst (MemAvailable)",
-        ("memory",),
-    )
-)
+@CHECKS.declare(_HOST, "memory")
 def host_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """All processes together."""
     if needs is None:
@@ -105,29 +74,7 @@ def host_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 _CGROUP = "memory.cgroup"
 
 
-@CHECKS.declare(
-    Check(
-        _CGROUP,
-        "Does the memory cgroup let the launch have its regular memory?",
-        Consequence.DIES_LATER,
-        "In a container /proc/meminfo still shows the whole host, so every program believes in "
-        "terabytes, until the cgroup's limit is reached and the kernel kills a process "
-        "(OOMKilled, exit code 137). The limit of every ancestor counts. Pinned memory is charged "
-        "like any other; huge pages are not, unless the cgroup file system is mounted with "
-        "memory_hugetlb_accounting.",
-        (
-            (Status.PASS, "no limit, or one that leaves more than the launch takes"),
-            (Status.WARN, "the limit leaves less than a tenth on top of what the launch takes"),
-            (Status.FAIL, "the limit leaves less than the launch takes"),
-            (Status.UNKNOWN, "the limit or the launch's sizes are not known"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        "raise the memory limit (docker: --memory; Kubernetes: requests = limits; a unit: "
-        "MemoryMax), or lower the launch's sizes",
-        "kernel Documentation/admin-guide/cgroup-v2.rst; SGLang #40135, #40066",
-        ("memory",),
-    )
-)
+@CHECKS.declare(_CGROUP, "memory")
 def cgroup_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """This process's own cgroup, and the limit that a manifest of the launch sets."""
     if needs is None:

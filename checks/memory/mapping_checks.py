@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
@@ -33,39 +23,7 @@ USUAL_MAP_COUNT = 262144
 _SHM = "shm.space"
 
 
-@CHECKS.declare(
-    Check(
-        _SHM,
-        "Is /dev/shm large enough?",
-        Consequence.DIES_LATER,
-        "A container's /dev/shm is 64 MiB unless somebody says otherwise, and a tmpfs gives its "
-        "pages out only when they are touched: NCCL and torch's shared tensors write beyond the "
-        "end and die of a bus error (scheduler died, exit code -7). Servers that were killed leave "
-        "their files there, until the next one dies so at its start.\n\n"
-        "Mooncake's own pools, HiCache's host pools, its shm allocator's too, and a hot cache in "
-        "shared memory are memfd or anonymous memory, which /dev/shm does not limit. What is "
-        "certain from the launch is one page: the first rank of a tensor-parallel group zeroes the "
-        "flags of its message queue. How much NCCL writes follows from which GPUs reach each "
-        "other, and torch's share from the model, so 64 MiB is a warning and no fail.",
-        (
-            (
-                Status.PASS,
-                "what the launch puts there fits, and it is more than a default of 64 "
-                "MiB where several ranks share it",
-            ),
-            (Status.WARN, "several ranks share a /dev/shm of 64 MiB or less"),
-            (Status.FAIL, "less is left than the launch certainly writes: it is full"),
-            (Status.UNKNOWN, "/dev/shm cannot be looked at"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        "docker run --shm-size=32g or --ipc=host (not both: with --ipc=host the size has no "
-        "effect); in Kubernetes an emptyDir with medium: Memory mounted at /dev/shm",
-        "vLLM #48879, #50358, #789; docker run reference; SGLang shm_broadcast.py 0.5.2 to 0.5.23, "
-        "mmap_allocator.py, stale_shm_cleanup.py; Mooncake shm_helper.cpp; the bus error by "
-        "running it",
-        ("memory",),
-    )
-)
+@CHECKS.declare(_SHM, "memory")
 def shm_space(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """/dev/shm as it is here, and as each of the launch's containers would have its own."""
     if needs is None:
@@ -148,25 +106,7 @@ def _shm(
 _MAPS = "memory.max-map-count"
 
 
-@CHECKS.declare(
-    Check(
-        _MAPS,
-        "May a process have enough mappings?",
-        Consequence.DIES_LATER,
-        "vm.max_map_count limits the mappings of one process, 65530 unless it is set. Engines with "
-        "many buffers run into it with mmap: Cannot allocate memory while memory is free. "
-        "How many a server will have is not known before it runs.",
-        (
-            (Status.PASS, "262144 or more"),
-            (Status.WARN, "less"),
-            (Status.UNKNOWN, "the limit cannot be read"),
-        ),
-        "sysctl -w vm.max_map_count=262144 and a drop-in of sysctl.d, for a container on its "
-        "host: it has none of its own",
-        "Mooncake #1765; ucx #8702",
-        ("memory",),
-    )
-)
+@CHECKS.declare(_MAPS, "memory")
 def max_map_count(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """The host's limit."""
     count = facts.memory.max_map_count
@@ -194,25 +134,7 @@ def max_map_count(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 _OVERCOMMIT = "memory.overcommit"
 
 
-@CHECKS.declare(
-    Check(
-        _OVERCOMMIT,
-        "Does the kernel's overcommit policy allow what the launch maps?",
-        Consequence.WILL_NOT_START,
-        "With vm.overcommit_memory=2 the kernel refuses a mapping that would bring all mappings "
-        "together above CommitLimit, however much memory is free. CUDA and torch map address space "
-        "that they never touch, which counts.",
-        (
-            (Status.PASS, "the policy is not 2"),
-            (Status.WARN, "the policy is 2, and what the launch itself maps fits"),
-            (Status.FAIL, "the policy is 2, and less is left than the launch maps"),
-            (Status.UNKNOWN, "the policy or the limit cannot be read"),
-        ),
-        "sysctl -w vm.overcommit_memory=0, for a container on its host: it has none of its own",
-        "kernel Documentation/mm/overcommit-accounting.rst",
-        ("memory",),
-    )
-)
+@CHECKS.declare(_OVERCOMMIT, "memory")
 def overcommit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """The host's policy."""
     memory, subject = facts.memory, "overcommit"

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds, Port
 from checks.base.unknown import Unknown
 from checks.network.facts import LARGEST_PORT, PORT_RANGE, SOCKETS, NetworkFacts
@@ -37,30 +27,7 @@ def _ports(check: str, needs: LaunchNeeds | None) -> tuple[Port, ...] | Finding:
 _TAKEN = "network.port-taken"
 
 
-@CHECKS.declare(
-    Check(
-        _TAKEN,
-        "Can every port of the launch be bound?",
-        Consequence.WILL_NOT_START,
-        "Ports are fixed: 30000 for SGLang, 50051, 9003 and 8080 for the master and its metadata "
-        "server, 8080 for the store service too. A port that somebody holds ends the process, the "
-        "master only after its other servers run (RPC and metrics: exit 1; metadata: abort, 134). "
-        "Two processes of one launch with the same port are found as well.",
-        (
-            (Status.PASS, "it can be bound"),
-            (
-                Status.FAIL,
-                "somebody holds it, this user may not bind it, or two processes of the "
-                "launch want it",
-            ),
-            (Status.UNKNOWN, "the number is not known, or it cannot be tried"),
-            (Status.SKIP, "no launch was given, or it binds no fixed port"),
-        ),
-        "end what holds the port (ss -ltnp shows it), or give another one",
-        "Mooncake master.cpp, http_metadata_server.cpp; miles #2389, Mooncake #736",
-        ("network",),
-    )
-)
+@CHECKS.declare(_TAKEN, "network")
 def port_taken(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each port of each process."""
     ports = _ports(_TAKEN, needs)
@@ -109,26 +76,7 @@ def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Fi
 _RANGE = "network.port-range"
 
 
-@CHECKS.declare(
-    Check(
-        _RANGE,
-        "Can nobody else be given a port of the launch by chance?",
-        Consequence.DIES_LATER,
-        "The kernel gives out the ports of ip_local_port_range to outgoing connections. A fixed "
-        "port in that range is free today and taken by some client tomorrow, when the server "
-        "restarts. In a Kubernetes node the same holds for 30000 to 32767 (NodePort), where "
-        "SGLang's default of 30000 lies.",
-        (
-            (Status.PASS, "the port is outside, or reserved"),
-            (Status.WARN, "the port is inside the range and not reserved"),
-            (Status.UNKNOWN, "the range cannot be read"),
-            (Status.SKIP, "no launch was given, or it binds no fixed port"),
-        ),
-        "reserve the port: sysctl -w net.ipv4.ip_local_reserved_ports=PORT",
-        "kernel Documentation/networking/ip-sysctl.rst; Mooncake #736, #1898",
-        ("network",),
-    )
-)
+@CHECKS.declare(_RANGE, "network")
 def port_range(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each port of each process."""
     ports = _ports(_RANGE, needs)
@@ -169,25 +117,7 @@ def port_range(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
 _CONNECTIONS = "network.time-wait"
 
 
-@CHECKS.declare(
-    Check(
-        _CONNECTIONS,
-        "Are enough ports left for outgoing connections?",
-        Consequence.DIES_LATER,
-        "Over TCP every transfer that does not reuse a connection takes a port of "
-        "ip_local_port_range, which rests for a minute after it is closed. When all rest, connect "
-        "fails with Cannot assign requested address, under load and not at start.",
-        (
-            (Status.PASS, "less than half of the range rests"),
-            (Status.WARN, "half of it or more rests now"),
-            (Status.UNKNOWN, "the range or the count cannot be read"),
-            (Status.SKIP, "no launch was given, or all of it moves data over RDMA"),
-        ),
-        "keep connections: MC_TCP_ENABLE_CONNECTION_POOL=1, or widen the range",
-        "Mooncake tcp_transport.cpp; Mooncake #1954; kernel Documentation/networking/ip-sysctl.rst",
-        ("network",),
-    )
-)
+@CHECKS.declare(_CONNECTIONS, "network")
 def time_wait(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """The host, where a process of the launch moves data over TCP."""
     if needs is None:
@@ -229,27 +159,7 @@ def _moves_over_tcp(needs: LaunchNeeds) -> bool:
 _ADVERTISED = "network.advertised-address"
 
 
-@CHECKS.declare(
-    Check(
-        _ADVERTISED,
-        "Is the address that the store gives to its peers one of this host's?",
-        Consequence.DEGRADED,
-        "Each store registers itself under its local hostname, and peers connect there. A name "
-        "that resolves to 127.0.1.1 (as installers write it into /etc/hosts), to another host or "
-        "to an interface that is down leaves the peers with Connection refused, or makes them "
-        "talk to themselves: the cache is never hit.",
-        (
-            (Status.PASS, "it resolves to an address of an interface that is up"),
-            (Status.WARN, "it is a loopback address: this host alone can reach it"),
-            (Status.FAIL, "it does not resolve, or to no address of this host"),
-            (Status.UNKNOWN, "the name or the host's addresses are not known"),
-            (Status.SKIP, "no launch was given, or it advertises no name of its own"),
-        ),
-        "set MOONCAKE_LOCAL_HOSTNAME to this host's address on the network of its peers",
-        "SGLang mooncake_store.py; vLLM #42023, Mooncake #709, #2798",
-        ("network", "services"),
-    )
-)
+@CHECKS.declare(_ADVERTISED, "network", "services")
 def advertised(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each name that a store of the launch advertises."""
     if needs is None:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Status, skip, unknown
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.unknown import Unknown
 from checks.network.judge import is_loopback
@@ -47,26 +39,7 @@ def _subject(service: Service) -> str:
 _ADDRESS = "service.address"
 
 
-@CHECKS.declare(
-    Check(
-        _ADDRESS,
-        "Does every service's address resolve, to something that this launch can mean?",
-        Consequence.WILL_NOT_START,
-        "A name that does not resolve ends setup of the store, after about 90 seconds of retries "
-        "for each rank where the hostname has no port. A loopback address on a launch over several "
-        "hosts means a different master on each of them: they start, and share nothing.",
-        (
-            (Status.PASS, "it resolves"),
-            (Status.WARN, "a loopback address, and the launch runs on several hosts"),
-            (Status.FAIL, "it does not resolve, or there is no port"),
-            (Status.UNKNOWN, "a variable stands in it, or it could not be resolved now"),
-            (Status.SKIP, "no launch was given, or it talks to nothing"),
-        ),
-        "write an address that every host of the launch can resolve",
-        "Mooncake master_client.h, transfer_metadata.cpp; measured on 0.3.13.post1",
-        ("services",),
-    )
-)
+@CHECKS.declare(_ADDRESS, "services")
 def address(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each service."""
     services = _services(_ADDRESS, needs)
@@ -102,28 +75,7 @@ def _address(service: Service, answer: Answer | None, hosts: int) -> Finding:
 _REACHABLE = "service.reachable"
 
 
-@CHECKS.declare(
-    Check(
-        _REACHABLE,
-        "Does every service answer, as what it should be?",
-        Consequence.WILL_NOT_START,
-        "Setup of the store asks the master first. A dead one costs 4 seconds where the local "
-        "hostname has a port, and about 90 seconds where it has none, for each rank, after the L2 "
-        "pool is already allocated and pinned; then the server ends. A port where something else "
-        "listens is worse: the error is about a protocol. A metadata server is asked for a key "
-        "that nobody wrote, the master with Mooncake's own client in a mode that joins nothing, "
-        "its admin port for service_ready.",
-        (
-            (Status.PASS, "it answers as what it should be, or the launch itself starts it"),
-            (Status.FAIL, "nothing listens, or it is something else, or it is not ready"),
-            (Status.UNKNOWN, "it could not be asked"),
-            (Status.SKIP, "no launch was given, or it talks to nothing"),
-        ),
-        "start the service, or correct the address; look at proxies and firewalls",
-        "Mooncake master_admin_service.cpp, http_metadata_server.cpp, client_service.cpp; measured",
-        ("services",),
-    )
-)
+@CHECKS.declare(_REACHABLE, "services")
 def reachable(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each service that the launch does not start itself."""
     services = _services(_REACHABLE, needs)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -35,34 +26,7 @@ CHECKS = CheckSet()
 SPLITS_OVER_ALLOWED = (0, 3, 14, 0)
 
 
-@CHECKS.declare(
-    Check(
-        id="numa.cpuset-excludes",
-        asks="May the launch's processes use the NUMA nodes that they bind memory and CPUs to?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "A cpuset (docker --cpuset-mems, a Kubernetes static policy, a Slurm step) takes nodes "
-            "away from a process. Binding to one of those fails with EINVAL: numactl prints "
-            "`libnuma: Warning: node argument 1 is out of range` or `setting membind: Invalid "
-            "argument` and the rank exits with code 1 and no traceback (SGLang before 0.5.15; "
-            "newer ones bind less). Mooncake up to 0.3.13 logs `mbind failed for NUMA 1, errno=22 "
-            "(Invalid argument)` and setup returns -600; 0.3.14 leaves the node out."
-        ),
-        outcomes=(
-            (Status.PASS, "every node that the process binds to is allowed, or it binds to none"),
-            (Status.FAIL, "a node is not allowed, and this SGLang or Mooncake ends over it"),
-            (Status.WARN, "a node is not allowed, and this version goes on with less"),
-            (Status.UNKNOWN, "what is allowed, where the NICs sit or the version is not known"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        remedy="Allow the nodes of the GPUs and NICs in use: --cpuset-mems and --cpuset-cpus of "
-        "docker, the kubelet's memory and topology managers, AllowedMemoryNodes and AllowedCPUs "
-        "of a unit, the whole node under Slurm (--exclusive).",
-        source="SGLang utils/numa_utils.py; kernel mm/mempolicy.c mpol_set_nodemask; Mooncake "
-        "utils.cpp allocate_buffer_numa_segments",
-        topics=("numa", "rdma"),
-    )
-)
+@CHECKS.declare("numa.cpuset-excludes", "numa", "rdma")
 def cpuset_excludes(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.cpuset-excludes"
     if needs is None:

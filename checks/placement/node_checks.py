@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import Check, CheckSet, Consequence, Evidence, Finding, Status, skip
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
@@ -22,33 +23,7 @@ from checks.run.facts import Facts
 CHECKS = CheckSet()
 
 
-@CHECKS.declare(
-    Check(
-        id="numa.node-memory",
-        asks="Has each NUMA node the regular memory that is bound to it?",
-        consequence=Consequence.DIES_LATER,
-        why=(
-            "`--membind` is strict: a rank that has filled its node is killed by the OOM killer "
-            "(`oom-kill:constraint=CONSTRAINT_MEMORY_POLICY` in dmesg, exit code 137) while other "
-            "nodes are free. It happens where all ranks are bound to one node (a GPU without an "
-            "affinity, a --numa-node that repeats a number), and pages reserved for HugeTLB are "
-            "gone from the node too. A segment on regular pages that Mooncake splits over the "
-            "nodes of its NICs is bound in the same way, whatever node its process is on. Host "
-            "pools are filled at start, so it dies while it loads or minutes later."
-        ),
-        outcomes=(
-            (Status.PASS, "the node has free what is bound to it, or nothing is bound"),
-            (Status.WARN, "it fits only once page cache is dropped, or swap takes the rest"),
-            (Status.FAIL, "even with all page cache dropped the node has less, and no swap"),
-            (Status.UNKNOWN, "the node's memory or what the processes take is not known"),
-            (Status.SKIP, "no launch was given, or binding is not permitted here"),
-        ),
-        remedy="Spread the ranks over the nodes, shrink their host pools, or lower the HugeTLB "
-        "pool of that node.",
-        source="kernel mm/oom_kill.c constrained_alloc; SGLang #20073, Mooncake #3653",
-        topics=("numa", "memory"),
-    )
-)
+@CHECKS.declare("numa.node-memory", "numa", "memory")
 def node_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.node-memory"
     if needs is None:
@@ -117,32 +92,7 @@ def _memory_of(
     return finding._replace(status=Status.FAIL, text=text)
 
 
-@CHECKS.declare(
-    Check(
-        id="numa.gpu-nic-distance",
-        asks="Has each rank's GPU a NIC in use on its own NUMA node?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "Mooncake prefers the NICs nearest to a buffer; where none of those in use sits on the "
-            "GPU's node, every transfer of the rank crosses the link between the sockets. GPU "
-            "memory fares worst (15 instead of 47 GB/s was reported), host memory shows it as "
-            "latency (P99 TTFT of 14 s beside a median below one). It starts, and says nothing."
-        ),
-        outcomes=(
-            (Status.PASS, "a NIC in use is on the GPU's node, or the host has one node"),
-            (Status.WARN, "all NICs in use are on other nodes"),
-            (Status.UNKNOWN, "the GPU, the NICs or their nodes are not known"),
-            (
-                Status.SKIP,
-                "no launch was given, or none has both a visible GPU and a usable NIC",
-            ),
-        ),
-        remedy="Name NICs of each GPU's node for its rank (a map per GPU), or let Mooncake "
-        "discover all of them.",
-        source="Mooncake topology.cpp; SGLang #11028, #8324; Mooncake #1459, #3653",
-        topics=("pci", "rdma", "numa", "gpus"),
-    )
-)
+@CHECKS.declare("numa.gpu-nic-distance", "pci", "rdma", "numa", "gpus")
 def gpu_nic_distance(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.gpu-nic-distance"
     if needs is None:
@@ -203,30 +153,7 @@ def _nearest(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds
     )
 
 
-@CHECKS.declare(
-    Check(
-        id="numa.unknown-nic-node",
-        asks="Do the NICs in use name their NUMA node?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "Mooncake reads numa_node of each NIC to split a segment over the nodes and to choose "
-            "a NIC near a buffer. Firmware without an affinity table, many virtual machines and "
-            "soft-RoCE say -1: the segment then lies on whatever node its thread ran on. Beside "
-            "NICs that name a node, one that does not is never the first choice, however near it "
-            "is; where none does, all count as equally far."
-        ),
-        outcomes=(
-            (Status.PASS, "each NIC in use names its node, or the host has one node"),
-            (Status.WARN, "a NIC in use names none, on a host with several nodes"),
-            (Status.UNKNOWN, "its numa_node, or which NICs are in use, is not known"),
-            (Status.SKIP, "the host has no RDMA device, or the launch uses none"),
-        ),
-        remedy="Set the affinity in the firmware; or, as root on the host and until the next "
-        "boot, echo NODE > /sys/class/infiniband/DEVICE/device/numa_node.",
-        source="Mooncake topology.cpp listInfiniBandDevices; kernel drivers/pci/pci-sysfs.c",
-        topics=("rdma", "numa", "pci"),
-    )
-)
+@CHECKS.declare("numa.unknown-nic-node", "rdma", "numa", "pci")
 def unknown_nic_node(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.unknown-nic-node"
     names: tuple[str, ...] | Unknown

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import Check, CheckSet, Consequence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet
+from checks.base.finding import Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -18,30 +19,7 @@ CHECKS = CheckSet()
 _NUMACTL = "software.numactl-missing"
 
 
-@CHECKS.declare(
-    Check(
-        id=_NUMACTL,
-        asks="Is numactl there for a launch that binds its ranks to NUMA nodes?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "With --numa-node SGLang starts each rank through the program numactl "
-            "(SGLANG_NUMA_BIND_V2, on by default). Up to 0.5.14 it does not look whether there is "
-            'one: the rank ends at once with "exec: numactl: not found" and no traceback. From '
-            "0.5.15 on it tries first and goes on unbound with a warning, so that memory comes "
-            "from whatever node is free."
-        ),
-        outcomes=(
-            (Status.PASS, "numactl is on PATH"),
-            (Status.WARN, "it is not, and this SGLang goes on unbound"),
-            (Status.FAIL, "it is not, and this SGLang needs it"),
-            (Status.UNKNOWN, "PATH could not be searched, or SGLang's release is not known"),
-            (Status.SKIP, "no launch, no rank of it is bound, or it runs in another container"),
-        ),
-        remedy="Install numactl in the image.",
-        source="SGLang utils/numa_utils.py 0.5.9 to 0.5.23; SGLang #27368",
-        topics=("software", "system"),
-    )
-)
+@CHECKS.declare(_NUMACTL, "software", "system")
 def numactl_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_NUMACTL)

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
@@ -80,28 +72,7 @@ def _each(check: str, facts: Facts, needs: LaunchNeeds | None) -> Mapping[str, F
     return used
 
 
-@CHECKS.declare(
-    Check(
-        id="pci.link-degraded",
-        asks="Do the GPUs and NICs in use have all their PCIe lanes?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "A card that is not seated well, a bad riser or a lane that failed at training leaves "
-            "a x16 card with x8 or x4: half or a quarter of the bandwidth, on every transfer, and "
-            "no error anywhere (`LnkSta: ... Width x8 (downgraded)` in lspci). The speed is shown "
-            "but not judged: an idle GPU lowers it by itself and raises it under load."
-        ),
-        outcomes=(
-            (Status.PASS, "as many lanes as the device and its slot have"),
-            (Status.WARN, "fewer"),
-            (Status.UNKNOWN, "the width, or which devices are in use, is not known"),
-            (Status.SKIP, "no such device, or one without a link of its own (a virtual function)"),
-        ),
-        remedy="Reseat the card or its riser; swap slots to see what the fault follows.",
-        source="kernel Documentation/ABI/testing/sysfs-bus-pci, current_link_width",
-        topics=("pci", "rdma", "gpus"),
-    )
-)
+@CHECKS.declare("pci.link-degraded", "pci", "rdma", "gpus")
 def link_degraded(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "pci.link-degraded"
     used = _each(check, facts, needs)
@@ -146,31 +117,7 @@ def _link(check: str, subject: str, function: Function, facts: Facts) -> Finding
     )
 
 
-@CHECKS.declare(
-    Check(
-        id="pci.acs",
-        asks="Can a NIC reach its GPU through their switch, without the way over the CPU?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "With Access Control Services redirecting (the firmware's or the kernel's default "
-            "where an IOMMU is on), a switch sends every transfer between two devices below it up "
-            "to the root complex: GPUDirect falls to a third (15 instead of 47 GB/s was reported) "
-            "or, in a virtual machine, fails. Platforms with Direct NIC (ConnectX-8 with its DMA "
-            "function) need some of these bits on, so there nothing is called wrong."
-        ),
-        outcomes=(
-            (Status.PASS, "no bridge between the GPU and the NIC redirects"),
-            (Status.WARN, "one does"),
-            (Status.UNKNOWN, "the registers cannot be read: only root may"),
-            (Status.SKIP, "no GPU and NIC in use share a switch, or the platform is Direct NIC"),
-        ),
-        remedy="Turn ACS off in the firmware, or clear the bits on the switch's ports.",
-        source="PCI Express Base Specification, ACS; NCCL troubleshooting guide; rdma-core "
-        "kernel-boot/rdma_topo; NCCL #489",
-        topics=("pci", "rdma", "gpus"),
-        root="The registers themselves.",
-    )
-)
+@CHECKS.declare("pci.acs", "pci", "rdma", "gpus")
 def acs(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "pci.acs"
     used = _each(check, facts, needs)
@@ -217,28 +164,7 @@ def _redirects(check: str, bridge: str, control: int | Unknown | None) -> Findin
     )
 
 
-@CHECKS.declare(
-    Check(
-        id="pci.iommu",
-        asks="Does the IOMMU leave the DMA of the GPUs and NICs in use alone?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "A translating IOMMU looks up every page that a NIC touches: with host pools of many "
-            "GiB on 4 KiB pages its cache misses all the time, registration takes longer, and "
-            "transfers between NIC and GPU go up to the root complex. Pass-through keeps the IOMMU "
-            "on and translates nothing for the host's own devices."
-        ),
-        outcomes=(
-            (Status.PASS, "pass-through (identity), or no IOMMU"),
-            (Status.WARN, "it translates (DMA, DMA-FQ)"),
-            (Status.UNKNOWN, "the mode, or which devices are in use, is not known"),
-            (Status.SKIP, "no GPU and no NIC on PCI"),
-        ),
-        remedy="Boot with iommu=pt (iommu.passthrough=1 on Arm).",
-        source="kernel Documentation/ABI/testing/sysfs-kernel-iommu_groups; perftest #289",
-        topics=("pci", "rdma", "gpus"),
-    )
-)
+@CHECKS.declare("pci.iommu", "pci", "rdma", "gpus")
 def iommu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "pci.iommu"
     used = _each(check, facts, needs)

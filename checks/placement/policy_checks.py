@@ -6,17 +6,8 @@ import errno
 import os
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -28,38 +19,7 @@ CHECKS = CheckSet()
 SYS_NICE = Setting(Kind.CAPABILITY, "SYS_NICE", "added")
 
 
-@CHECKS.declare(
-    Check(
-        id="numa.policy-refused",
-        asks="May the launch's processes set NUMA memory policies?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "SGLang starts each rank under `numactl --cpunodebind=N --membind=N` with the node of "
-            "its GPU, and Mooncake binds the shares of a segment whose NICs sit on several nodes "
-            "with mbind. A container's seccomp filter refuses both calls without CAP_SYS_NICE "
-            "(docker's default profile). SGLang before 0.5.15 then loses the rank with exit code 1 "
-            "and no traceback (`set_mempolicy: Operation not permitted` from numactl, at best); "
-            "newer ones bind CPUs alone and say so in the log. Mooncake logs `mbind failed for "
-            "NUMA 0, errno=1 (Operation not permitted)` and setup returns -600."
-        ),
-        outcomes=(
-            (Status.PASS, "the calls are permitted, or the process needs none of them"),
-            (Status.FAIL, "a call that the process cannot do without is refused"),
-            (
-                Status.WARN,
-                "refused, and the process then runs without binding; or the container "
-                "that the launch describes would refuse it",
-            ),
-            (Status.UNKNOWN, "it could not be tried here, or SGLang's version is not known"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        remedy="Give the container CAP_SYS_NICE (docker: --cap-add SYS_NICE; Kubernetes: SYS_NICE "
-        "under securityContext.capabilities.add), or a seccomp profile that permits the calls.",
-        source="SGLang #27368, #28401; Mooncake utils.cpp allocate_buffer_numa_segments; moby's "
-        "default seccomp profile",
-        topics=("numa",),
-    )
-)
+@CHECKS.declare("numa.policy-refused", "numa")
 def policy_refused(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "numa.policy-refused"
     if needs is None:

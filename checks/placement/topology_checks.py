@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import Check, CheckSet, Consequence, Evidence, Finding, Status, skip
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -19,34 +20,7 @@ CHECKS = CheckSet()
 SHOWN_NICS = 4
 
 
-@CHECKS.declare(
-    Check(
-        id="topology.mooncake-view",
-        asks="Does Mooncake prefer, for the memory of each GPU, the NICs nearest to it?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "For memory of a GPU, Mooncake takes one of the NICs that its topology prefers there: "
-            "those of the GPU's node that are the fewest steps away in sysfs; without one on its "
-            "node, or before 0.3.8, the fewest steps alone. Steps count bridges, not their kind: a "
-            "NIC on another socket's root port can be fewer steps away than one behind the GPU's "
-            "own switches, and then all transfers of prefill and decode take the long way. It "
-            "starts, and says nothing. Memory of the host goes by its NUMA node alone."
-        ),
-        outcomes=(
-            (Status.PASS, "no NIC in use is nearer than those preferred"),
-            (Status.WARN, "a NIC in use is nearer than one that is preferred"),
-            (Status.UNKNOWN, "the GPU, the NICs in use or how far they are is not known"),
-            (
-                Status.SKIP,
-                "no process has a GPU whose memory is registered, or there is no usable NIC",
-            ),
-        ),
-        remedy="Name the near NICs for the rank (a map per GPU), write the locations into a file "
-        "for MC_CUSTOM_TOPO_JSON, or have the firmware name the nodes.",
-        source="Mooncake topology.cpp discoverCudaTopology, getPciDistance; Mooncake #1086",
-        topics=("gpus", "numa", "pci", "rdma"),
-    )
-)
+@CHECKS.declare("topology.mooncake-view", "gpus", "numa", "pci", "rdma")
 def mooncake_view(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "topology.mooncake-view"
     if needs is None:

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
@@ -26,33 +18,7 @@ CHECKS = CheckSet()
 FORK_SAFE = "rdma.fork-safe"
 
 
-@CHECKS.declare(
-    Check(
-        id=FORK_SAFE,
-        asks="Does every registration of huge pages end on a huge page, where libibverbs wants it?",
-        consequence=Consequence.WILL_NOT_START,
-        why="Mooncake calls ibv_fork_init. libibverbs of rdma-core before 51 (Debian 12 has 44, "
-        "Ubuntu 22.04 39, 24.04 50) then calls madvise(MADV_DONTFORK) on each registered range in "
-        "steps of 4 KiB, which the kernel refuses for a part of a huge page: 'Failed to register "
-        "memory ...: Invalid argument [22]', and setup returns -600. A length that is no whole "
-        "number of huge pages fails; so does a region of 4 GiB or more whose share per thread is "
-        "none, since Mooncake up to 0.3.13 registers such blocks in advance (16 threads on more "
-        "than 64 CPUs, else up to 8). A hot cache that is refused is given back, and setup goes on "
-        "without it. What lies in Mooncake's arena is never refused: the arena has that flag "
-        "already. RDMAV_HUGEPAGES_SAFE makes libibverbs look at the real page size.",
-        outcomes=(
-            (Status.FAIL, "a registration would end inside a huge page"),
-            (Status.WARN, "only that of the hot cache would, and Mooncake does without it"),
-            (Status.PASS, "no huge pages, a newer rdma-core, the variable is set, or all fit"),
-            (Status.UNKNOWN, "rdma-core's, Mooncake's version, the CPUs or the memory is unknown"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="RDMAV_HUGEPAGES_SAFE=1 in the environment of every process.",
-        source="rdma-core libibverbs/memory.c, 5a11b68ca; Mooncake #3845; measured on 44",
-        topics=("rdma",),
-        or_else=(Consequence.DEGRADED,),
-    )
-)
+@CHECKS.declare(FORK_SAFE, "rdma")
 def fork_safe(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     return judge_regions(FORK_SAFE, facts, needs, lambda memory: _judge(facts.rdma, memory))
 

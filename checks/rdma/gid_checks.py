@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.base.version_text import Release
@@ -40,36 +32,7 @@ AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_
 _SOURCE = "Mooncake rdma_context.cpp findBestGidIndex, rdma_gid_probe.h"
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.gid",
-        asks="Will each device speak from an address that peers can reach?",
-        consequence=Consequence.DIES_LATER,
-        why="A GID is the address of an RDMA port; a port has several, and Mooncake takes one: "
-        "the entry of MC_GID_INDEX, or the best by its own order, in which every IPv6 address "
-        "but fe80:: counts as routable and so goes before 10.x, 172.16.x and 100.64.x. A stray "
-        "fec0:: or ULA address from a router's advertisement wins over the fabric's IPv4. With "
-        "an unreachable one the server starts, and the first transfer logs '[Handshake] Failed "
-        "to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Connection timed out "
-        "[110]'. With none ('No suitable GID found', 'GID is NULL') the device is dropped; with "
-        "no device left setup fails. MC_GID_INDEX that is no number means 0.",
-        outcomes=(
-            (Status.FAIL, "no usable GID, and no other device is left to the process"),
-            (
-                Status.WARN,
-                "no usable GID and others are left, or the one taken is IPv6 beside an IPv4 one, "
-                "link-local, RoCE v1, or of an interface that is not in this network namespace",
-            ),
-            (Status.PASS, "the one taken is InfiniBand's, or RoCE v2 with an address of here"),
-            (Status.UNKNOWN, "the GID table or the interfaces' addresses could not be read"),
-            (Status.SKIP, "no RDMA, no device, or the device is not reached anyway"),
-        ),
-        remedy="Give the interface an IPv4 address (a container has the host's with --network "
-        "host) and set MC_GID_INDEX to its RoCE v2 entry.",
-        source=f"{_SOURCE}; Mooncake #1066, #2741, #1592",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.gid", "rdma")
 def gid(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.gid"
 
@@ -202,27 +165,7 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
     return (Setting(Kind.ENVIRONMENT, asked[1], "", environment[asked[1]]),)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.subnets",
-        asks="Are the NICs in use on one subnet, or told to stay on their own?",
-        consequence=Consequence.DIES_LATER,
-        why="Mooncake pairs any local NIC with any NIC of the peer. Where each NIC is a rail of "
-        "its own subnet and the rails are not routed to one another, such a pair never connects: "
-        "'transport retry counter exceeded', or transfers that hang, between two ranks of the "
-        "same host too. MC_ENABLE_DEST_DEVICE_AFFINITY (any value) pairs devices of equal names, "
-        "and must be set on all peers.",
-        outcomes=(
-            (Status.WARN, "NICs in use are on different subnets and nothing keeps them apart"),
-            (Status.PASS, "one NIC, one subnet, or the affinity is set"),
-            (Status.UNKNOWN, "a GID or its interface's address could not be read"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="Set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts, or route between the rails.",
-        source="Mooncake config.cpp, rdma_transport.cpp; #2468, #3828, vLLM #44919; seen on rxe",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.subnets", "rdma")
 def subnets(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.subnets"
 

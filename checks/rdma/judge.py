@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.devices import DEVICES
@@ -27,29 +19,7 @@ CHECKS = CheckSet()
 _TOPOLOGY = "Mooncake topology.cpp, client_service.cpp, transfer_engine_impl.cpp"
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.device-missing",
-        asks="Does every RDMA device that the launch names exist here?",
-        consequence=Consequence.DEGRADED,
-        why="Mooncake keeps of a device list the names that it finds and drops the others without "
-        "a word. Where none is left, the store's client ends with 'RdmaTransport: No available "
-        "RNIC' and setup fails; SGLang's own transfer engine (prefill and decode) installs "
-        "TCP instead and serves, an order of magnitude slower. With some left, the launch runs "
-        "on fewer NICs than it was sized for. Names differ between hosts: mlx5_0 here may be "
-        "mlx5_bond_0 or rocep12s0 there.",
-        outcomes=(
-            (Status.FAIL, "none of the named devices exists"),
-            (Status.WARN, "some of them do not exist"),
-            (Status.PASS, "all of them exist"),
-            (Status.UNKNOWN, "the list, or the host's devices, could not be read"),
-            (Status.SKIP, "no launch, no RDMA, or the launch names no device"),
-        ),
-        remedy="Name devices that this host has, as ibv_devices prints them.",
-        source=f"{_TOPOLOGY}; SGLang #17598, #20291",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.device-missing", "rdma")
 def device_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.device-missing"
     skipped = nothing_asked(check, needs)
@@ -119,31 +89,7 @@ def _names_setting(process: ProcessNeeds, origin: str, names: list[str]) -> tupl
     return ()
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.no-device",
-        asks="Is at least one RDMA device left for each process that asks for RDMA?",
-        consequence=Consequence.DEGRADED,
-        why="With protocol rdma and no device list, Mooncake discovers devices by itself. Where "
-        "it finds none that it can use, it logs 'Topology discovery complete. Found 0 HCAs.', "
-        "installs TCP and setup returns 0: the server serves, and nobody is told (builds for "
-        "multi-node NVLink install NVLink instead: 'Using NVLink transport (forced or no HCA "
-        "detected)'). MC_MS_FILTERS and MC_TE_FILTERS that match nothing do the same, an empty "
-        "MC_MS_FILTERS too.",
-        outcomes=(
-            (Status.FAIL, "the host has no RDMA device, or the launch's filters leave none"),
-            (Status.WARN, "MC_FORCE_TCP keeps a launch that says rdma on TCP"),
-            (Status.PASS, "at least one device is used"),
-            (Status.UNKNOWN, "whether a device can be used could not be read"),
-            (Status.SKIP, "no launch, no RDMA, or another check says why each device is lost"),
-        ),
-        remedy="Make the host's devices visible to the process (docker: --device /dev/infiniband "
-        "--network host; Kubernetes: the resource of the RDMA device plugin; a bare host: the "
-        "driver's module), or take the filter away.",
-        source=f"{_TOPOLOGY}; vLLM #51518, Mooncake #960",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.no-device", "rdma")
 def no_device(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.no-device"
     skipped = nothing_asked(check, needs)

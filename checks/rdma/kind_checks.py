@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.devices import DEVICES
@@ -28,28 +20,7 @@ ERDMA = "erdma"
 WITHOUT_RC = ("efa",)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.node-type",
-        asks="Can queue pairs of the devices be connected the way Mooncake does it?",
-        consequence=Consequence.DIES_LATER,
-        why="Mooncake exchanges queue pair numbers over TCP and brings each queue pair to RTS by "
-        "itself. iWARP devices (node_type '4: RNIC') allow that only through the connection "
-        "manager: the server starts, and the first transfer logs '[Handshake] Failed to modify "
-        "QP to RTS: Invalid argument [22]' for every peer. Devices of node_type '7: unspecified' "
-        "speak another transport altogether; EFA's have no reliable connections.",
-        outcomes=(
-            (Status.FAIL, "a device in use is iWARP, or of a driver without reliable connections"),
-            (Status.WARN, "a device in use is of an unspecified type, or no launch is given"),
-            (Status.PASS, "it is a channel adapter (CA)"),
-            (Status.UNKNOWN, "the type could not be read, or which devices are used"),
-            (Status.SKIP, "no RDMA, no device in use, or rdma.erdma-compat judges it"),
-        ),
-        remedy="Leave the device out: name the others, or list them in MC_MS_FILTERS.",
-        source="Mooncake rdma_endpoint.cpp doSetupConnection; Mooncake #53, vLLM #44919",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.node-type", "rdma")
 def node_type(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.node-type"
     mode = facts.rdma.erdma.compat_mode
@@ -84,27 +55,7 @@ def node_type(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     return judge_used(check, facts, needs, judge)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.erdma-compat",
-        asks="Is Alibaba's eRDMA in the mode in which Mooncake can use it?",
-        consequence=Consequence.DIES_LATER,
-        why="The erdma driver has two modes. In the standard one connections are made by RDMA_CM "
-        "alone; Mooncake connects queue pairs by itself, and every transfer fails with 'Failed to "
-        "modify QP to RTS' or '... to INIT'. With compat_mode=Y the driver listens on TCP ports "
-        "30608 to 30623 and makes it work. The parameter is read when the module is loaded.",
-        outcomes=(
-            (Status.FAIL, "compat_mode is N and the launch uses the device"),
-            (Status.WARN, "compat_mode is N and no launch is given"),
-            (Status.PASS, "compat_mode is Y, or the device is no iWARP one"),
-            (Status.UNKNOWN, "the parameter, or which devices are used, could not be read"),
-            (Status.SKIP, "no eRDMA device in use, or a driver without the parameter"),
-        ),
-        remedy="options erdma compat_mode=Y in /etc/modprobe.d, then load the module anew.",
-        source="elastic-rdma-drivers erdma_compat.c; Mooncake #53",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.erdma-compat", "rdma")
 def erdma_compat(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.erdma-compat"
     mode = facts.rdma.erdma.compat_mode
@@ -139,26 +90,7 @@ def erdma_compat(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     return judge_used(check, facts, needs, judge)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.erdma-driver",
-        asks="Has every eRDMA card a driver and an RDMA device?",
-        consequence=Consequence.DEGRADED,
-        why="Alibaba's elastic RDMA cards (PCI 1ded:107f, 1ded:5007) need the module erdma, which "
-        "few distributions load by themselves. Without it the instance has paid for RDMA, and "
-        "Mooncake finds 0 HCAs and uses TCP without a word.",
-        outcomes=(
-            (Status.FAIL, "the launch uses RDMA, a card has no driver, and there is no device"),
-            (Status.WARN, "a card has no driver; other devices are there, or no launch is given"),
-            (Status.PASS, "each card has its driver"),
-            (Status.UNKNOWN, "the PCI functions could not be read"),
-            (Status.SKIP, "this host has no such card"),
-        ),
-        remedy="Install Alibaba's eRDMA driver, or a kernel with erdma, and load the module.",
-        source="elastic-rdma-drivers README; rdma-core providers/erdma",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.erdma-driver", "rdma")
 def erdma_driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.erdma-driver"
     functions = facts.rdma.erdma.functions

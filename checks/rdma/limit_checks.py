@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import Nic
@@ -29,44 +21,7 @@ CHECKS = CheckSet()
 CROWDED_PERCENT = 80
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.cgroup-limit",
-        asks="Does the rdma cgroup leave the launch the devices and objects that it makes?",
-        consequence=Consequence.WILL_NOT_START,
-        why="rdma.max bounds, per device, how often it may be opened (hca_handle) and how many "
-        "objects may be made on it (hca_object: protection domains, completion queues, memory "
-        "regions, queue pairs). Over it the kernel answers EAGAIN. An open that is refused makes "
-        "Mooncake skip the device ('Failed to open device ...: Resource temporarily unavailable "
-        "[11]', then 'Skipping unavailable device'). A process that has no device left starts all "
-        "the same: 'Found 0 HCAs', TCP is installed, setup returns 0, and nobody is told; only one "
-        "whose devices are named, or with MC_FORCE_HCA, ends. A region that is refused gives "
-        "'Failed to register memory ...: Resource temporarily unavailable [11]' and setup returns "
-        "-600; a queue pair fails when the peer is first spoken to.",
-        outcomes=(
-            (
-                Status.FAIL,
-                "the objects made at start do not fit, or the handles leave a process whose "
-                "devices are named none of them: it will not start; or they leave none to a "
-                "process that looks for devices by itself: it goes over TCP without a word",
-            ),
-            (
-                Status.WARN,
-                "a process gets no handle of one device and others are left to it, or the queue "
-                "pairs to all peers may not fit",
-            ),
-            (Status.PASS, "no limit, or it is large enough"),
-            (Status.UNKNOWN, "a limit or the launch's memory could not be read"),
-            (Status.SKIP, "no launch, no RDMA, or no device"),
-        ),
-        remedy="Raise the device's line in rdma.max, in this cgroup and its ancestors, as root on "
-        "the host: echo 'DEVICE hca_handle=max hca_object=max' > rdma.max.",
-        source="kernel/cgroup/rdma.c; Documentation/admin-guide/cgroup-v2.rst; Mooncake "
-        "topology.cpp isIbDeviceAvailable, transfer_engine_impl.cpp; seen on rxe",
-        topics=("rdma",),
-        or_else=(Consequence.DEGRADED,),
-    )
-)
+@CHECKS.declare("rdma.cgroup-limit", "rdma")
 def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.cgroup-limit"
     skipped = nothing_asked(check, needs)
@@ -197,30 +152,7 @@ def _shown(left: int | None) -> str:
     return "unlimited" if left is None else str(left)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.resources",
-        asks="Has the device memory regions and queue pairs left for the launch?",
-        consequence=Consequence.WILL_NOT_START,
-        why="A device has a bounded number of memory keys and queue pairs, for all processes of "
-        "the host together. Runs that were killed may leave theirs behind: 'Failed to register "
-        "memory ...: Resource temporarily unavailable [11]', with 'CREATE_MKEY failed, status no "
-        "resources' in the kernel's log of mlx5, or 'Failed to create QP: Cannot allocate memory "
-        "[12]'. MC_MAX_MR_SIZE with a unit ('16MB' is 16 bytes) cuts memory into a million "
-        "regions.",
-        outcomes=(
-            (Status.FAIL, "fewer regions are left than the launch registers"),
-            (Status.WARN, f"over {CROWDED_PERCENT} % are in use, or the queue pairs may not fit"),
-            (Status.PASS, "there are enough"),
-            (Status.UNKNOWN, "the device's limits or counts could not be read"),
-            (Status.SKIP, "no RDMA, or no device in use"),
-        ),
-        remedy="End what holds them ('rdma resource show mr'), reload the driver, or reboot.",
-        source="rdma resource; Mooncake #1765, #1845, #691",
-        topics=("rdma",),
-        root="'rdma resource show' names the processes that hold regions of other users",
-    )
-)
+@CHECKS.declare("rdma.resources", "rdma")
 def resources(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.resources"
     if needs is not None and not needs.rdma_processes:

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.c_numbers import leading_integer
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.devices import DEVICES
@@ -33,28 +25,7 @@ DEFAULT_MTU_BYTES = 4096
 FULL_MEMBER = 0x8000
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.port-down",
-        asks="Is the port that Mooncake opens active on every device?",
-        consequence=Consequence.DEGRADED,
-        why="Mooncake's own discovery leaves out a device without an active port; a device with "
-        "one is opened on port MC_IB_PORT (1), and dropped where that one is not active: 'Device "
-        "mlx5_0 port not active', 'Disable device mlx5_0'. A launch then runs on fewer NICs "
-        "than the host has; where none is left it uses TCP without a word, or setup ends with "
-        "'RdmaTransport: No available RNIC', after up to 20 attempts.",
-        outcomes=(
-            (Status.FAIL, "the port is not active, and no other device is left to the process"),
-            (Status.WARN, "the port is not active; others are left, or no launch is given"),
-            (Status.PASS, "it is active"),
-            (Status.UNKNOWN, "its state could not be read"),
-            (Status.SKIP, "no RDMA, no device, or the device is not reached anyway"),
-        ),
-        remedy="Bring the link up, set MC_IB_PORT to the connected port, or leave the device out.",
-        source="Mooncake topology.cpp checkIbDevicePort, rdma_context.cpp openRdmaDevice; #1999",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.port-down", "rdma")
 def port_down(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.port-down"
 
@@ -109,28 +80,7 @@ def _netdevs(port: Port) -> set[str]:
     return {gid.netdev for gid in gids if isinstance(gid.netdev, str) and gid.netdev}
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.port-mtu",
-        asks="Have all ports in use the same active MTU?",
-        consequence=Consequence.DIES_LATER,
-        why="Mooncake sets a queue pair's path MTU to the smaller of its own port's active MTU "
-        "and MC_MTU (4096), and does not ask the peer. Any NIC may talk to any NIC of a peer, so "
-        "with unequal ports one side sends packets that the other does not take: 'local length "
-        "error' or 'remote invalid request error', and a storm of reconnections. On RoCE the "
-        "active MTU follows the interface's: 4096 needs one of 4200 or more. All hosts must "
-        "agree; only this one is seen here.",
-        outcomes=(
-            (Status.WARN, "the ports in use differ"),
-            (Status.PASS, "they agree, or MC_MTU makes them"),
-            (Status.UNKNOWN, "libibverbs could not be asked, or which devices are used"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="Set the same MTU on all interfaces, or MC_MTU to the smallest, on all hosts.",
-        source="Mooncake rdma_endpoint.cpp (path_mtu), config.cpp; #3868, #3878",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.port-mtu", "rdma")
 def port_mtu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.port-mtu"
     return judge_uses(check, facts, needs, lambda use, _: [_judge_mtus(check, facts, use)])
@@ -182,27 +132,7 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
     )
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.pkey",
-        asks="Is the partition key that Mooncake asks for a full member?",
-        consequence=Consequence.DIES_LATER,
-        why="Mooncake puts MC_PKEY_INDEX (0) into every queue pair. On InfiniBand, 0x7fff is a "
-        "limited member of the default partition: two such ports cannot talk to each other, and "
-        "each transfer ends with 'transport retry counter exceeded'. An index outside the table "
-        "gives 'Failed to modify QP to INIT'. RoCE has the one key 0xffff.",
-        outcomes=(
-            (Status.FAIL, "there is no key at that index"),
-            (Status.WARN, "the key is a limited member's, or empty"),
-            (Status.PASS, "it is a full member's"),
-            (Status.UNKNOWN, "the key, or which devices are used, could not be read"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="Set MC_PKEY_INDEX to a full member's key, or have the subnet manager give one.",
-        source="Mooncake rdma_endpoint.cpp (pkey_index); vLLM #44919",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.pkey", "rdma")
 def pkey(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.pkey"
 

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import Nic
@@ -28,31 +20,7 @@ LIBRARY_PACKAGE, PROVIDERS_PACKAGE = "libibverbs1", "ibverbs-providers"
 _EPERM = "(1)"
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.uverbs-permission",
-        asks="Can this user open the devices' uverbs nodes for reading and writing?",
-        consequence=Consequence.DEGRADED,
-        why="sysfs shows a device to every container, but it is used through "
-        "/dev/infiniband/uverbsN. Where that node is missing or may not be opened, Mooncake logs "
-        "'Device ... path ... does not exist' or '... is not accessible for read/write', then "
-        "'Skipping unavailable device', and goes on without it: with its own discovery that ends "
-        "in TCP without a word. Operation not permitted (1) means the container's device list "
-        "(or RDMA in exclusive network namespaces) forbids it, whatever the file's mode says.",
-        outcomes=(
-            (Status.FAIL, "a device cannot be opened, and no other is left to the process"),
-            (Status.WARN, "a device cannot be opened, and others are left, or no launch is given"),
-            (Status.PASS, "it opens"),
-            (Status.UNKNOWN, "only the machine itself can tell, and this is a recording of files"),
-            (Status.SKIP, "no RDMA, or no device"),
-        ),
-        remedy="Give the container the device (docker: --device /dev/infiniband; Kubernetes: the "
-        "resource of the RDMA device plugin), the user the permission to read and write it, or "
-        "load ib_uverbs on the host.",
-        source="Mooncake topology.cpp isIbDeviceAccessible; rdma-core libibverbs.md",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.uverbs-permission", "rdma")
 def uverbs_permission(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.uverbs-permission"
 
@@ -96,27 +64,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.provider-missing",
-        asks="Does libibverbs have the user-space library of each device?",
-        consequence=Consequence.DEGRADED,
-        why="libibverbs lists a device only if its provider (libmlx5, librxe, liberdma) and a "
-        "driver file below /etc/libibverbs.d are installed. Images made from a bare distribution "
-        "have the one and not the other: 'No RDMA devices found, check your device installation', "
-        "or a device less than ibv_devices shows on the host, and TCP without a word.",
-        outcomes=(
-            (Status.FAIL, "a device has none, and no other is left to the process"),
-            (Status.WARN, "a device has none, and others are left, or no launch is given"),
-            (Status.PASS, "libibverbs lists the device"),
-            (Status.UNKNOWN, "libibverbs could not be asked"),
-            (Status.SKIP, "no RDMA, no device, or its node cannot be opened anyway"),
-        ),
-        remedy="Install the provider in the image: ibverbs-providers (Debian), rdma-core (Fedora).",
-        source="rdma-core libibverbs/init.c; Mooncake #960, #3121, nixl #747",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.provider-missing", "rdma")
 def provider_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.provider-missing"
     libraries = facts.rdma.libraries

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.units import format_bytes, format_page_size
@@ -36,27 +28,7 @@ from checks.run.facts import Facts
 CHECKS = CheckSet()
 
 
-@CHECKS.declare(
-    Check(
-        id="rdma.region-too-large",
-        asks="Does every region fit into one registration, or does this Mooncake split it?",
-        consequence=Consequence.CORRUPTS,
-        why="Devices bound the length of one memory region (2 GiB on ionic, 64 GiB on eRDMA). "
-        "Mooncake up to 0.3.12.post1 cut a longer region off at that length ('The buffer length "
-        "exceeds device max_mr_size, shrink it to ...') and still told peers the whole: every "
-        "access behind the end fails with 'remote access error', even small ones. Since 0.3.13 "
-        "the region is registered in pieces. Global segments were split before, too.",
-        outcomes=(
-            (Status.FAIL, "a region is longer, and this Mooncake would cut it off or refuse it"),
-            (Status.PASS, "all fit, or are split"),
-            (Status.UNKNOWN, "the device's limit, the launch's memory or the version is unknown"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="Mooncake 0.3.13 or newer, or smaller pools.",
-        source="Mooncake rdma_context.cpp, rdma_transport.cpp; #2017, #2644, #640",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare("rdma.region-too-large", "rdma")
 def region_too_large(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.region-too-large"
     return judge_regions(check, facts, needs, lambda memory: _judge_length(check, memory))
@@ -125,33 +97,7 @@ def _limit_of(nic: Nic) -> Evidence:
 _TABLE = "rdma.table-capacity"
 
 
-@CHECKS.declare(
-    Check(
-        id=_TABLE,
-        asks="Can each NIC translate all that the launch registers with it, all processes "
-        "together?",
-        consequence=Consequence.WILL_NOT_START,
-        why="Everything that Mooncake registers is registered with every NIC in use, by each "
-        "process, and a device translates so many pages in all. eRDMA keeps one table entry for "
-        "each page: 64 GiB of 4 KiB pages are what one region may be, 64 + 31 GiB worked for a "
-        "user and 64 + 32 GiB did not ('Failed to register memory ...: Input/output error [5]', "
-        "the kernel's log says nothing of a size). AMD's ionic has about 4 GiB, AWS's EFA about "
-        "95 GB. Huge pages need 512 times fewer entries. No attribute tells these bounds: they "
-        "come from the table of devices, or, better, from 'mooncake-preflight probe registration' "
-        "on this host, whose saved result counts instead. mlx5 keeps its tables in host memory.",
-        outcomes=(
-            (Status.FAIL, "more is registered than the probe measured the device to hold"),
-            (Status.WARN, "more is registered than is known to work"),
-            (Status.PASS, "less, as measured or known; or the device has no such bound"),
-            (Status.UNKNOWN, "the device, its bound, its users or the memory is not known"),
-            (Status.SKIP, "no launch, no RDMA, or no device in use"),
-        ),
-        remedy="MC_STORE_USE_HUGEPAGE=1 with a reserved pool, smaller pools, or measure the "
-        "device: mooncake-preflight probe registration.",
-        source="checks/rdma/device_table.py; Mooncake #304, #1407, #1754, #4168; libfabric #9739",
-        topics=("rdma",),
-    )
-)
+@CHECKS.declare(_TABLE, "rdma")
 def table_capacity(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     skipped = nothing_asked(_TABLE, needs)
     if skipped is not None or needs is None:

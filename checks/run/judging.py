@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-from checks.base.finding import Check, CheckSet, Consequence, Finding, Judge, Status
+from checks.base.check import Check, CheckSet, Judge
+from checks.base.finding import Consequence, Finding, Status
 from checks.base.needs import LaunchNeeds
+from checks.base.page import Page
 from checks.run.facts import Facts, TopicUnknownError
 
 # The modules that declare checks, in the order in which ``list`` shows them.
@@ -69,20 +71,19 @@ def _checks_of(module: str) -> list[tuple[Check, Judge]]:
 
 def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
-    check = Check(
-        f"{topic}.not-loaded",
+    page = Page(
         f"Can the checks of {topic} be loaded?",
         Consequence.WILL_NOT_START,
         f"The module {module} cannot be loaded, so nothing that it would look at was looked at.",
         ((Status.UNKNOWN, "always: the module is missing or broken"),),
         "reinstall mooncake-preflight",
         module,
-        (),
     )
+    check = Check(f"{topic}.not-loaded", (), page)
 
     def judge_nothing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         text = f"none of its checks was made: {module}: {reason}"
-        yield Finding(check.id, Status.UNKNOWN, topic, text=text, advice=check.remedy)
+        yield Finding(check.id, Status.UNKNOWN, topic, text=text, advice=page.remedy)
 
     return check, judge_nothing
 

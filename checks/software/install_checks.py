@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -33,29 +24,7 @@ _MISSING_TEXT = (
 _MISSING = "software.mooncake-missing"
 
 
-@CHECKS.declare(
-    Check(
-        id=_MISSING,
-        asks="Is Mooncake installed for the interpreter that runs the launch?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "SGLang imports mooncake.store when it makes the HiCache storage, which is after it "
-            f'has loaded the model. Without it it ends with "ImportError: {_MISSING_TEXT}". L2 is '
-            "allocated before that, and falls back to SGLang's own allocator with a warning. The "
-            "same text comes where Mooncake is there and one of its libraries is not."
-        ),
-        outcomes=(
-            (Status.PASS, "Mooncake is installed where the launch looks"),
-            (Status.FAIL, "SGLang is installed, and Mooncake is not beside it"),
-            (Status.UNKNOWN, "neither was found, so the engine lives elsewhere"),
-            (Status.SKIP, "no launch, no Mooncake in it, or it runs in another container"),
-        ),
-        remedy="pip install mooncake-transfer-engine into the environment of SGLang; "
-        "mooncake-transfer-engine-cuda13 for CUDA 13, -non-cuda without a GPU.",
-        source="SGLang mooncake_store.py _import_mooncake_store",
-        topics=("software", "system"),
-    )
-)
+@CHECKS.declare(_MISSING, "software", "system")
 def mooncake_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     nobody = none_to_judge(_MISSING, needs)
     if nobody is not None or needs is None:
@@ -100,30 +69,7 @@ def _have(engine: Environment) -> str:
 _DUPLICATE = "software.mooncake-duplicate"
 
 
-@CHECKS.declare(
-    Check(
-        id=_DUPLICATE,
-        asks="Is Mooncake installed once?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "mooncake-transfer-engine, -cuda13, -non-cuda and the others all install the same "
-            "folder mooncake, and pip does not see that they collide: the files of the one "
-            "installed last are on disk, and removing either removes them. Which CUDA they are "
-            'linked with then depends on the order of two installs, and "ImportError: '
-            'libcudart.so.12: cannot open shared object file" comes from a container in which the '
-            "right wheel is listed."
-        ),
-        outcomes=(
-            (Status.PASS, "one wheel of Mooncake, or none"),
-            (Status.WARN, "several"),
-            (Status.UNKNOWN, "the installed wheels could not be listed"),
-            (Status.SKIP, "neither SGLang nor Mooncake was found"),
-        ),
-        remedy="Uninstall all of them, then install the one that fits the CUDA of the host.",
-        source="Mooncake wheels 0.3.8 to 0.3.14; vLLM #42511; Mooncake #1298",
-        topics=("software",),
-    )
-)
+@CHECKS.declare(_DUPLICATE, "software")
 def mooncake_duplicate(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     engine = facts.software.engine
     if isinstance(engine, Unknown):

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
@@ -46,33 +37,7 @@ _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "a
 _LIBRARY = "software.library-missing"
 
 
-@CHECKS.declare(
-    Check(
-        id=_LIBRARY,
-        asks="Is every library there that Mooncake's compiled files need?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "A wheel brings some libraries and expects others of the host: libibverbs and "
-            "libnuma, from 0.3.14 on libmlx5 even for TCP, libcudart of one CUDA major version "
-            "(the -non-cuda wheels 0.3.12 and 0.3.13 too), libcuda of the driver. Where one is "
-            'missing the import ends with "ImportError: libcudart.so.12: cannot open shared object '
-            'file: No such file or directory", which SGLang shows as "Please install mooncake". '
-            "torch loads the CUDA runtime of its own wheels first, so an import after torch finds "
-            "it by name; mooncake_master, mooncake_client and the store service have no torch and "
-            "do not. What is needed is read from the files, and looked for as ld.so does."
-        ),
-        outcomes=(
-            (Status.PASS, "all are found, by ld.so or, beside torch, through its wheels"),
-            (Status.FAIL, "one is nowhere that the program would look"),
-            (Status.UNKNOWN, "the files could not be read"),
-            (Status.SKIP, "no Mooncake was found, or the launch runs in another container"),
-        ),
-        remedy="Install the package that has the library, or the wheel of Mooncake that was built "
-        "for the CUDA of the host.",
-        source="ld.so(8); Mooncake wheels 0.3.7 to 0.3.14 held against ldd; Mooncake #3121, #967",
-        topics=("software", "system"),
-    )
-)
+@CHECKS.declare(_LIBRARY, "software", "system")
 def library_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     files = facts.software.files
     if isinstance(files, Unknown):

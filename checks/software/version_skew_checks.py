@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import Check, CheckSet, Consequence, Finding, Status, skip
+from checks.base.check import CheckSet
+from checks.base.finding import Finding, Status, skip
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
@@ -15,28 +16,7 @@ CHECKS = CheckSet()
 _SKEW = "software.version-skew"
 
 
-@CHECKS.declare(
-    Check(
-        id=_SKEW,
-        asks="Are the installed versions those that the launch was sized for?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "What is mapped, split, rounded and registered differs from release to release, so a "
-            "size that was worked out for one does not hold for another. And a client and a master "
-            "of different releases mostly do not understand each other: the setup fails, or every "
-            "put ends with -900 and nothing is stored."
-        ),
-        outcomes=(
-            (Status.PASS, "they are the same"),
-            (Status.WARN, "they differ"),
-            (Status.UNKNOWN, "the installed version could not be told"),
-            (Status.SKIP, "the launch names no version, or nothing is installed here"),
-        ),
-        remedy="Install the version that is meant, everywhere, or size for the one that is there.",
-        source="Mooncake #2579, #1920; measured, releases 0.3.8 to 0.3.14",
-        topics=("software", "system"),
-    )
-)
+@CHECKS.declare(_SKEW, "software", "system")
 def version_skew(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_SKEW)

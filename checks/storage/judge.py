@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-    unknown,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
 from checks.base.needs import LaunchNeeds, Storage
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -36,26 +26,7 @@ def _offloads(check: str, needs: LaunchNeeds | None) -> list[Storage] | Finding:
 _PATH = "storage.offload-path"
 
 
-@CHECKS.declare(
-    Check(
-        _PATH,
-        "Can SSD offload use its folder?",
-        Consequence.WILL_NOT_START,
-        "Mooncake takes an absolute path of an existing folder that is no symbolic link, holds no "
-        "'..', and is writable; anything else throws Invalid FileStorage configuration. SGLang "
-        "0.5.21 and later make a folder for each rank below the one that is named. With io_uring "
-        "the files are opened with O_DIRECT, which some file systems do not have.",
-        (
-            (Status.PASS, "the folder can be used"),
-            (Status.FAIL, "Mooncake refuses it, or writing there fails"),
-            (Status.UNKNOWN, "a variable stands in the path, or it cannot be looked at"),
-            (Status.SKIP, "no launch was given, or it offloads to no folder"),
-        ),
-        "make the folder on a local SSD, owned by the server's user, and name it absolutely",
-        "Mooncake file_storage.cpp (FileStorageConfig::ValidatePath)",
-        ("storage",),
-    )
-)
+@CHECKS.declare(_PATH, "storage")
 def offload_path(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each folder."""
     items = _offloads(_PATH, needs)
@@ -120,26 +91,7 @@ def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, .
 _SPACE = "storage.offload-space"
 
 
-@CHECKS.declare(
-    Check(
-        _SPACE,
-        "Has the file system room for all that offload may write?",
-        Consequence.DIES_LATER,
-        "Each process fills its folder up to MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES, 2 TiB unless "
-        "it is set, and knows nothing of the others on the same disk. Where the disk is smaller "
-        "than the sum, it fills up: writes fail, and so does everything else on it.",
-        (
-            (Status.PASS, "the free space is as much as all processes may write"),
-            (Status.WARN, "the disk fills up before the limits are reached"),
-            (Status.UNKNOWN, "the folder cannot be looked at"),
-            (Status.SKIP, "no launch was given, or it offloads to no folder"),
-        ),
-        "set MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES to a tenth less than the free space divided "
-        "by the processes",
-        "Mooncake storage_backend.h, file_storage.cpp",
-        ("storage",),
-    )
-)
+@CHECKS.declare(_SPACE, "storage")
 def offload_space(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each folder, with all its users."""
     items = _offloads(_SPACE, needs)
@@ -184,25 +136,7 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
 _FILES = "storage.files"
 
 
-@CHECKS.declare(
-    Check(
-        _FILES,
-        "Are the models and configuration files there that the launch names?",
-        Consequence.WILL_NOT_START,
-        "A model path that starts with / is a folder of this host (or of the container); where it "
-        "holds no config.json the server ends at once. A configuration that cannot be read ends "
-        "the store's setup.",
-        (
-            (Status.PASS, "it is there"),
-            (Status.FAIL, "it does not exist here"),
-            (Status.UNKNOWN, "a variable stands in the path, or it cannot be looked at"),
-            (Status.SKIP, "no launch was given, or it names no file of this host"),
-        ),
-        "mount or copy it, or correct the path",
-        "SGLang server_args.py; Mooncake mooncake_config.py",
-        ("storage",),
-    )
-)
+@CHECKS.declare(_FILES, "storage")
 def files(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each absolute path; a model's name on a hub is none."""
     if needs is None:

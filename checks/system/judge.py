@@ -7,17 +7,8 @@ from collections.abc import Iterator
 from errno import ENOMEM
 from typing import NamedTuple
 
-from checks.base.finding import (
-    Check,
-    CheckSet,
-    Consequence,
-    Evidence,
-    Finding,
-    Kind,
-    Setting,
-    Status,
-    skip,
-)
+from checks.base.check import CheckSet
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, KIB, MIB, format_page_size
@@ -31,35 +22,7 @@ CHECKS = CheckSet()
 _URING = "io-uring.unavailable"
 
 
-@CHECKS.declare(
-    Check(
-        id=_URING,
-        asks="Can the SSD offload have the io_uring that it was told to use?",
-        consequence=Consequence.DEGRADED,
-        why=(
-            "With MOONCAKE_OFFLOAD_USE_URING Mooncake makes a ring for each I/O thread at its "
-            "first access. Where that is refused it logs "
-            '"[SharedUringRing] io_uring_queue_init failed: Operation not permitted" (or "Function '
-            'not implemented") and starts; every read from the SSD then fails, so what was '
-            "offloaded is never found again. The default seccomp profiles of Docker (since 25) "
-            "and containerd (since 2.0) refuse io_uring, kernel.io_uring_disabled does so for the "
-            "whole host, and some kernels are built without it. Where kernels hold the ring itself "
-            'against RLIMIT_MEMLOCK (seen on 6.18), a limit of 0 refuses it with "Cannot allocate '
-            'memory".'
-        ),
-        outcomes=(
-            (Status.PASS, "a ring could be made here"),
-            (Status.FAIL, "a ring was refused, and the launch uses io_uring"),
-            (Status.UNKNOWN, "it could not be tried"),
-            (Status.SKIP, "no launch, or none of its processes uses io_uring"),
-        ),
-        remedy="Take MOONCAKE_OFFLOAD_USE_URING out of the launch, or allow io_uring: a seccomp "
-        "profile that has it, kernel.io_uring_disabled=0, a memlock limit above 0.",
-        source="Mooncake uring_file.cpp; moby #46762; containerd #9320; kernel "
-        "Documentation/admin-guide/sysctl/kernel.rst",
-        topics=("system",),
-    )
-)
+@CHECKS.declare(_URING, "system")
 def io_uring(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_URING)
@@ -139,29 +102,7 @@ ARM64_SIZES_BYTES = {
 _USUAL_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.declare(
-    Check(
-        id=_PAGE,
-        asks="Does this kernel have the page sizes that the launch asks for?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "An arm64 kernel with 64 KiB base pages (common on GB200 and GB300) has other huge "
-            "pages than one with 4 KiB: 2 MiB, 512 MiB and 16 GiB, no 1 GiB, and its default is "
-            '512 MiB. MC_STORE_HUGEPAGE_SIZE=1GB then ends in "mmap failed" or "Failed to map '
-            'shared memory: Invalid argument". Mooncake knows 512 MiB from 0.3.14 on and takes '
-            "2 MiB pages for it before, with a warning only."
-        ),
-        outcomes=(
-            (Status.PASS, "4 KiB base pages, or no huge page asked for that does not exist"),
-            (Status.WARN, "larger base pages: what Mooncake takes is rounded up to them"),
-            (Status.FAIL, "a huge page size is asked for that this kernel cannot have"),
-            (Status.UNKNOWN, "the base page size or the architecture could not be told"),
-        ),
-        remedy="Set MC_STORE_HUGEPAGE_SIZE to a size that the kernel has.",
-        source="kernel Documentation/arch/arm64/hugetlbpage.rst; Mooncake #3789",
-        topics=("system",),
-    )
-)
+@CHECKS.declare(_PAGE, "system")
 def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     system = facts.system
     size = system.page_bytes
@@ -234,29 +175,7 @@ _URING_KERNEL = _Wants((5, 1), "io_uring", "reads from the SSD fail")
 _DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
 
 
-@CHECKS.declare(
-    Check(
-        id=_KERNEL,
-        asks="Is the kernel new enough for what the launch uses?",
-        consequence=Consequence.WILL_NOT_START,
-        why=(
-            "Some ways of Mooncake are system calls that old kernels refuse: huge pages behind a "
-            "memfd (4.14: L2 pools with MC_STORE_USE_HUGEPAGE), io_uring (5.1: SSD offload with "
-            "MOONCAKE_OFFLOAD_USE_URING), registering GPU memory as dma-buf (5.12: "
-            "WITH_NVIDIA_PEERMEM=0). A distribution's kernel may have them back-ported, so an "
-            "older number alone is a warning; what is tried elsewhere decides."
-        ),
-        outcomes=(
-            (Status.PASS, "the kernel is new enough for all of them"),
-            (Status.WARN, "its number is older than what first had one of them"),
-            (Status.UNKNOWN, "the release could not be read"),
-            (Status.SKIP, "no launch was given"),
-        ),
-        remedy="Use a newer kernel, or leave out what needs it.",
-        source="memfd_create(2); io_uring_setup(2); kernel drivers/infiniband/core/umem_dmabuf.c",
-        topics=("system",),
-    )
-)
+@CHECKS.declare(_KERNEL, "system")
 def kernel_old(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     if needs is None:
         yield skip(_KERNEL)

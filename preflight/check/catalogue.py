@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from checks.base.finding import Check, Judge
+from checks.base.check import Check, Judge
 from preflight.rules.rules import Rule
 
 

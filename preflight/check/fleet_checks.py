@@ -1,4 +1,4 @@
-"""Every finding of the ``fleet`` commands: what it means, when it is given, and what to do.
+"""Every finding of the ``fleet`` commands, in the order of ``list``; their pages are in ``pages/``.
 
 These have no judge of their own: they come of holding reports together, or stand for a node that
 gave none. A pass is never said of them; what is not said was not found.
@@ -6,19 +6,49 @@ gave none. A pass is never said of them; what is not said was not found.
 
 from __future__ import annotations
 
-from checks.base.finding import Check
-from preflight.check.fleet_checks_launch import FLEET_LAUNCH_CHECKS
-from preflight.check.fleet_checks_nodes import NODE_CHECKS
-from preflight.check.fleet_checks_rails import RAIL_CHECKS
-from preflight.check.fleet_checks_reports import REPORT_CHECKS
+from checks.base.check import Check
+from preflight.check.pages import PAGES
 
-# title -> the checks of one page's section, in the order in which they are listed.
-FLEET_SECTIONS: dict[str, tuple[Check, ...]] = {
-    "What `mooncake-preflight fleet merge` finds between nodes": FLEET_LAUNCH_CHECKS,
-    "What it finds between their NICs, and `fleet rails`": RAIL_CHECKS,
-    "What it says of the reports themselves": REPORT_CHECKS,
-    "What stands for a node that gave no report": NODE_CHECKS,
+# What is found -> the ids.
+_SECTIONS = {
+    "What `mooncake-preflight fleet merge` finds between nodes": (
+        "fleet.master",
+        "fleet.metadata",
+        "fleet.rendezvous",
+        "fleet.advertised",
+        "fleet.mooncake-version",
+        "fleet.protocol",
+        "fleet.port",
+        "fleet.segment",
+        "fleet.same-machine",
+    ),
+    "What it finds between their NICs, and `fleet rails`": (
+        "fleet.path-mtu",
+        "fleet.address",
+        "fleet.subnet",
+        "fleet.rail-apart",
+        "fleet.rail-same",
+        "fleet.rail-cross",
+        "fleet.rail-unknown",
+        "fleet.rail-mtu",
+    ),
+    "What it says of the reports themselves": (
+        "fleet.report",
+        "fleet.no-verdict",
+        "fleet.several-reports",
+        "fleet.old-report",
+        "fleet.unexpected",
+        "fleet.unusable",
+    ),
+    "What stands for a node that gave no report": (
+        "fleet.ssh",
+        "fleet.timeout",
+        "fleet.tool",
+        "fleet.python",
+        "fleet.folder",
+        "fleet.slurm",
+        "fleet.pod",
+        "fleet.interrupted",
+    ),
 }
-FLEET_CHECKS: tuple[Check, ...] = tuple(
-    check for checks in FLEET_SECTIONS.values() for check in checks
-)
+FLEET_CHECKS = tuple(Check(id_, (), PAGES) for ids in _SECTIONS.values() for id_ in ids)

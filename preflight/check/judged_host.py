@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.needs import LaunchNeeds
 
@@ -61,11 +62,17 @@ class Report(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What there is to report on. consequences: by id. commands: of a finding, on this host."""
+    """What there is to report on, what follows from a check's id, and what mends a finding here."""
 
     findings: Sequence[Finding]
-    consequences: Mapping[str, Consequence]
+    consequence_of: Callable[[str], Consequence | None]
     commands: Callable[[Finding], tuple[str, ...]]
+
+
+def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
+    """Return what gives each check's consequence by its id, from its page; None for other ids."""
+    by_id = {check.id: check for check in declared}
+    return lambda id_: by_id[id_].page.consequence if id_ in by_id else None
 
 
 def report(
@@ -119,7 +126,7 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         evidence=_evidence(group),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
-    consequence = first.consequence or found.consequences.get(first.check)
+    consequence = first.consequence or found.consequence_of(first.check)
     return Row(shown, subjects, ignored, consequence, commands)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.finding import Check, Consequence, Finding, Status
+from checks.base.check import Check
+from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from preflight.check.pages import PAGES
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.source_sizing import SourceSizing
@@ -14,24 +16,7 @@ from preflight.sizing.source_sizing import SourceSizing
 # Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
 MOST_KEYS = 10_000_000
 
-KEYS = Check(
-    "store.keys",
-    "Does the master stay below ten million keys when the store is full?",
-    Consequence.DIES_LATER,
-    "Every page of the KV cache is an object of its own for each rank, two of them (K and V) "
-    "unless the model keeps one latent row, and the master keeps all their names in memory. With "
-    "small pages in a large store that is tens of millions: the master grows until the kernel "
-    "kills it, days after the start, and the cache is gone for everybody.",
-    (
-        (Status.PASS, "ten million keys or fewer fill the segments of this launch"),
-        (Status.WARN, "more"),
-        (Status.UNKNOWN, "the size of a page or of the segments is not known"),
-        (Status.SKIP, "no server of the launch stores pages in segments of this launch"),
-    ),
-    "a larger --page-size: the number of keys goes down by as much",
-    "SGLang mooncake_store.py (keys of a page); Mooncake #3452, #1195",
-    (),
-)
+KEYS = Check("store.keys", (), PAGES)
 
 
 def key_findings(sizing: SourceSizing) -> Iterator[Finding]:

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from checks.base.finding import Check, Finding, Judge
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding
 from checks.base.unknown import Unknown
 from checks.run.judging import every_check
 from preflight.base.output import columns, painter, say, say_json
 from preflight.check.judged_host import Judged, judged
-from preflight.check.report import Findings, Report, report
+from preflight.check.report import Findings, Report, consequences, report
 from preflight.check.selection import Selection, select
 from preflight.inputs.host_source import LaunchWords
 
@@ -125,15 +126,15 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
 ) -> Findings:
     """With what follows from each, and what mends it where it will run."""
-    consequences = {check.id: check.consequence for check, _ in host_checks}
+    declared = [check for check, _ in host_checks]
     if seen.launch is not None:
         from preflight.check.launch import LAUNCH_CHECKS
 
-        consequences.update((check.id, check.consequence) for check in LAUNCH_CHECKS)
+        declared += LAUNCH_CHECKS
     from preflight.settings.remedies import context_of, described_containers, mending
 
     context, containers = context_of(seen.facts), described_containers(seen.needs)
-    return Findings(found, consequences, lambda one: mending(one, context, containers))
+    return Findings(found, consequences(declared), lambda one: mending(one, context, containers))
 
 
 def _slow(topics: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from preflight.base.output import columns
 from preflight.base.usage_error import UsageError
 from preflight.check.catalogue import catalogue
-from preflight.check.pages import as_text, check_page, rule_page
+from preflight.check.page_text import as_text, check_page, rule_page
 from preflight.check.selection import nearest
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def list_text() -> str:
     """Every id with its question or finding, one a line: host, launch, fleet, rules."""
     every = catalogue()
-    lines = [(check.id, check.asks) for check in every.checks.values()]
+    lines = [(check.id, check.page.asks) for check in every.checks.values()]
     lines += [(rule.id, f"finds {rule.finds}") for rule in every.rules]
     width = max(len(id_) for id_, _ in lines)
     return "\n".join(f"{id_:<{width}}  {asks}" for id_, asks in lines)

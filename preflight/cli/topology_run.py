@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.facts import TopicUnknownError
 from checks.run.judging import judge

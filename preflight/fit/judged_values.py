@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import format_bytes

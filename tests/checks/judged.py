@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checks.base.finding import Check, Finding, Judge, Status
+from checks.base.check import Check, Judge
+from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.run.facts import Facts
 from checks.run.judging import every_check, judge
@@ -25,7 +26,7 @@ def judged(declared: tuple[Check, Judge], facts: Facts, needs: LaunchNeeds | Non
     # The command reads the declared topics alone.
     facts = Facts({name: facts.topic(name) for name in check.topics})
     findings = judge(facts, needs, [declared])
-    listed = {status for status, _ in check.outcomes}
+    listed = {status for status, _ in check.page.outcomes}
     for finding in findings:
         assert finding.check == check.id
         assert not finding.text.startswith("defect"), finding.text
@@ -42,7 +43,7 @@ def judged(declared: tuple[Check, Judge], facts: Facts, needs: LaunchNeeds | Non
 def assert_declared(checks: Mapping[str, tuple[Check, Judge]]) -> None:
     """Each declaration is complete enough for its page."""
     for check, _ in checks.values():
-        assert len({status for status, _ in check.outcomes}) == len(check.outcomes)
-        for text in (check.asks, check.why, check.remedy, check.source):
+        assert len({status for status, _ in check.page.outcomes}) == len(check.page.outcomes)
+        for text in (check.page.asks, check.page.why, check.page.remedy, check.page.source):
             assert text.strip()
-        assert check.asks.endswith("?")
+        assert check.page.asks.endswith("?")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.base.finding import CheckSet, Finding, Setting
+from checks.base.check import CheckSet
+from checks.base.finding import Finding, Setting
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
 from checks.base.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
@@ -208,7 +209,7 @@ def findings(
     chosen = [(one, function) for one, function in checks.checks if one.id == check]
     facts = Facts({"rdma": facts_of(host, folder, needs)})
     found = judge(facts, needs, chosen)
-    declared = {status for status, _ in chosen[0][0].outcomes}
+    declared = {status for status, _ in chosen[0][0].page.outcomes}
     assert {finding.status for finding in found} <= declared
     assert not any("defect" in finding.text for finding in found)
     return found

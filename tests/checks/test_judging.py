@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Check, Consequence, Finding, Status
+from checks.base.check import Check
+from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -19,7 +20,7 @@ from checks.run.judging import judge
 from checks.run.reading import read_facts
 from tests.check_fakes import only_topics
 
-DECLARED = Check("t.x", "?", Consequence.DEGRADED, "", (), "", "", ("system",))
+DECLARED = Check("t.x", ("system",), "")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def found(id_: str, needs: LaunchNeeds | None, *arguments: Any, **topics: Any) -
     """What one check says, held against what it declares."""
     chosen = [pair for pair in every_check() if pair[0].id == id_]
     findings = judge(facts(*arguments, **topics), needs, chosen)
-    declared = {status for status, _ in chosen[0][0].outcomes}
+    declared = {status for status, _ in chosen[0][0].page.outcomes}
     for finding in findings:
         assert finding.status in declared, finding
         assert "defect" not in finding.text, finding

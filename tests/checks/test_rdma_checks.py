@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from checks.base.archive import archive_bytes
-from checks.base.finding import CheckSet, Finding, Kind, Setting, Status
+from checks.base.check import CheckSet
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.recording import RecordingRoot
 from checks.base.root import Root
@@ -417,9 +418,9 @@ def test_ids_are_unique_and_every_declaration_is_whole() -> None:
         for check, _ in module.CHECKS.checks:
             assert check.id.startswith("rdma.")
             assert check.topics == ("rdma",)
-            assert len(check.why) > 200
-            assert check.asks.endswith("?")
-            given = [status for status, _ in check.outcomes]
+            assert len(check.page.why) > 200
+            assert check.page.asks.endswith("?")
+            given = [status for status, _ in check.page.outcomes]
             assert len(given) == len(set(given))
 
 

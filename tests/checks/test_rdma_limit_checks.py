@@ -19,7 +19,7 @@ from checks.rdma import limit_checks as rdma_limit_checks
 from checks.rdma import region_checks as rdma_region_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
-from preflight.check.report import Findings, report
+from preflight.check.report import Findings, consequences, report
 from preflight.check.verdict import verdict_reason
 from tests.checks.rdma_hosts import (
     GIB,
@@ -134,7 +134,7 @@ def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Pa
     host = FakeHost(cgroup={"rdma.max": NO_HANDLE[0], "rdma.current": ""})
     checks = rdma_limit_checks.CHECKS
     found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch())
-    declared = {check.id: check.consequence for check, _ in checks.checks}
+    declared = consequences(check for check, _ in checks.checks)
     said = report(Findings(found, declared, lambda _: ()), {}, launch(), "/")
     assert verdict_reason(said) == "launch.sh would be silently degraded on this host"
     assert [row.consequence for row in said.rows] == [Consequence.DEGRADED]

@@ -198,7 +198,7 @@ def found(
     host = facts(system_facts=system(kind, **other), software=seen)
     findings = judge(host, needs, chosen)
     for finding in findings:
-        assert finding.status in {status for status, _ in chosen[0][0].outcomes}, finding
+        assert finding.status in {status for status, _ in chosen[0][0].page.outcomes}, finding
         assert "defect" not in finding.text, finding
     return findings
 

@@ -191,7 +191,7 @@ def test_io_uring_under_a_real_seccomp_filter(action: int, answer: str) -> None:
 def one(id_: str, needs: LaunchNeeds | None, seen: SystemFacts) -> Finding:
     chosen = [pair for pair in CHECKS.checks if pair[0].id == id_]
     (finding,) = judge(facts(limits(), 2, seen), needs, chosen)
-    assert finding.status in {status for status, _ in chosen[0][0].outcomes}, finding
+    assert finding.status in {status for status, _ in chosen[0][0].page.outcomes}, finding
     assert "defect" not in finding.text, finding
     return finding
 

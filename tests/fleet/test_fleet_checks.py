@@ -35,7 +35,7 @@ from tests.fleet.merge_fleets import (
 FOLDER = Path(preflight.fleet.__file__).parent
 MODULES = [path for path in sorted(FOLDER.glob("*.py")) if not path.stem.startswith("fleet_checks")]
 TREES = {path.stem: ast.parse(path.read_text()) for path in MODULES}
-DECLARED = {check.id: {status.value for status, _ in check.outcomes} for check in FLEET_CHECKS}
+DECLARED = {check.id: {status.value for status, _ in check.page.outcomes} for check in FLEET_CHECKS}
 # Functions that make a finding: where its id and its status stand among their arguments; what
 # stands for a node without a report is always unknown.
 MAKERS = {"FleetFinding": (0, 1), "_finding": (0, 1), "absent": (1, None)}
@@ -200,15 +200,17 @@ def test_a_silent_node_is_unknown_with_a_page() -> None:
 @pytest.mark.parametrize("id_", sorted(DECLARED))
 def test_list_and_explain_show_it(id_: str) -> None:
     (check,) = (one for one in FLEET_CHECKS if one.id == id_)
-    assert re.search(rf"^{re.escape(id_)} +{re.escape(check.asks)}$", list_text(), re.MULTILINE)
+    assert re.search(
+        rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$", list_text(), re.MULTILINE
+    )
     shown = explain_text(id_)
     assert shown.startswith(f"{id_}\n")
-    assert all(f"  {status.value}: " in shown for status, _ in check.outcomes)
+    assert all(f"  {status.value}: " in shown for status, _ in check.page.outcomes)
 
 
 def test_no_finding_of_a_fleet_is_a_pass() -> None:
     """What is not said was not found: a pass or a skip would promise that it was looked at."""
-    told = {status for check in FLEET_CHECKS for status, _ in check.outcomes}
+    told = {status for check in FLEET_CHECKS for status, _ in check.page.outcomes}
     assert told == {Status.FAIL, Status.UNKNOWN, Status.WARN}
 
 

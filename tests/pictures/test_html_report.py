@@ -38,7 +38,7 @@ FINDINGS = st.builds(
 
 def reported(findings: list[Finding], command: str = "run this", root: str = "/") -> Report:
     consequences = {"a.b": Consequence.DIES_LATER}
-    found = Findings(findings, consequences, lambda _: (command, "# and this"))
+    found = Findings(findings, consequences.get, lambda _: (command, "# and this"))
     return report(found, {"memlock.limit": "known"}, None, root)
 
 

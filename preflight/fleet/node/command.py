@@ -40,14 +40,14 @@ def node_report(request: NodeRequest) -> Json:
     from checks.run.judging import every_check
     from preflight.check.judged_host import judged
     from preflight.check.launch import LAUNCH_CHECKS
-    from preflight.check.report import Findings, report
+    from preflight.check.report import Findings, consequences, report
 
     checks = list(every_check())
     waivers = waivers_of(request.ignore)
     seen = judged(request.launch, request.root, request.timeout_seconds, checks)
     declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
     # What mends a finding is for the one node that somebody looks at: check says it there.
-    found = Findings(seen.findings, {one.id: one.consequence for one in declared}, lambda _: ())
+    found = Findings(seen.findings, consequences(declared), lambda _: ())
     judged_so = report(found, waivers, seen.needs, seen.host.name)
     return node_object(judged_so, seen, request.node, _host_name(seen.host), int(time.time()))
 

@@ -1,0 +1,98 @@
+"""A check's page: one Markdown file beside the code that judges, ``<id>.md``, in a fixed order.
+
+    # memlock.limit
+    The question that the check answers.
+    What happens to a launch, when, and how that looks, in one paragraph or more.
+    ## Outcomes          - status: when it is given
+    ## What follows      the consequence of a failure, and those that some findings name instead
+    ## What to do
+    ## Read or seen in
+    ## As root           where root sees more; may be missing
+
+``explain``, ``list``, the reports and whoever reads the repository all read this file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from typing import NamedTuple
+
+from checks.base.finding import Consequence, Status
+
+_REQUIRED = ["Outcomes", "What follows", "What to do", "Read or seen in"]
+_OPTIONAL = "As root"
+
+
+class Page(NamedTuple):
+    """asks: the question that the check answers. consequence: of its failure.
+
+    why: what happens to a launch, when, and how that looks. outcomes: (status, when it is given).
+    remedy: in general. source: where the behaviour was read or seen. root: what root sees more.
+    or_else: consequences that some of its findings name in place of that one.
+    """
+
+    asks: str
+    consequence: Consequence
+    why: str
+    outcomes: tuple[tuple[Status, str], ...]
+    remedy: str
+    source: str
+    root: str = ""
+    or_else: tuple[Consequence, ...] = ()
+
+
+class PageError(Exception):
+    """A page that does not have the order of the others."""
+
+
+@cache
+def read_page(folder: str, check: str) -> Page:
+    """Return the page of ``check``; raises PageError, or OSError where there is none."""
+    path = os.path.join(folder, f"{check}.md")
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    try:
+        return _page(text, check)
+    except ValueError as error:
+        raise PageError(f"{path}: {error}") from None
+
+
+def _page(text: str, check: str) -> Page:
+    head, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    title, asks, *why = _paragraphs(head)
+    sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
+    if title != f"# {check}" or not why:
+        raise ValueError(f"it has no '# {check}', a question and a reason")
+    if list(sections) not in (_REQUIRED, [*_REQUIRED, _OPTIONAL]) or len(parts) != len(sections):
+        raise ValueError(f"its sections are {', '.join(sections)}")
+    before, *items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)
+    if before.strip() or not items:
+        raise ValueError(f"its outcomes are no list: {before.strip()}")
+    consequence, *or_else = map(Consequence, _one(sections["What follows"]).split(", or "))
+    return Page(
+        asks,
+        consequence,
+        "\n\n".join(why),
+        tuple(_outcome(item) for item in items),
+        _one(sections["What to do"]),
+        _one(sections["Read or seen in"]),
+        _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
+        tuple(or_else),
+    )
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Each as one line, however it is wrapped in the file."""
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _one(text: str) -> str:
+    (paragraph,) = _paragraphs(text)
+    return paragraph
+
+
+def _outcome(item: str) -> tuple[Status, str]:
+    name, when = " ".join(item.split()).split(": ", 1)
+    return Status(name), when
