@@ -18,7 +18,8 @@ that is intended goes into a TOML file with its reason, ``--allow FILE``:
 
 Only the commands' public face is used (``--json``, exit codes, what ``plan`` prints), so that the
 versions may have other modules. Hosts and launches are those of the tree that ``--corpus`` names:
-see ``tools/comparing/corpus.py``. Exit codes: 0 no difference that is not allowed, 1 some, 2 usage.
+see ``tools/comparing/corpus.py``. Exit codes: 0 no difference that is not allowed, 1 some, 2 usage,
+or nothing could be compared.
 """
 
 from __future__ import annotations
@@ -65,7 +66,6 @@ REQUEST_LIMIT_SECONDS = 300
 # What the tests' builders and the commands read from the environment is not handed on.
 KEPT_ENVIRONMENT = ("PATH", "TMPDIR", "LD_LIBRARY_PATH")
 MOST_CORES = 2
-DEFECT = 70
 
 
 class Request(NamedTuple):
@@ -80,6 +80,10 @@ class Request(NamedTuple):
     def line(self) -> str:
         """Return what to type in the corpus folder."""
         return shlex.join((self.program, *self.arguments))
+
+
+class NotComparedError(Exception):
+    """Nothing can be compared; the message says why."""
 
 
 class Version:
@@ -101,13 +105,17 @@ class Version:
             environment["PYTHONPATH"] = str(path)
         else:
             command = [str(path), worker]
-        self._start = {"args": command, "env": environment, "cwd": folder}
-        self._process = self._started()
-
-    def _started(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            **self._start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        except OSError as error:
+            raise NotComparedError(f"{place}: {error.strerror}") from None
 
     def send(self, request: Request) -> None:
         """Ask; ``receive`` returns the answer."""
@@ -117,15 +125,18 @@ class Version:
             "limit_seconds": REQUEST_LIMIT_SECONDS,
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise NotComparedError(f"{self.place}: cannot be run") from None
 
     def receive(self) -> dict[str, Any]:
         """Return the answer to what was sent."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.place}: cannot be run, see above")
+            raise NotComparedError(f"{self.place}: cannot be run")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -198,6 +209,21 @@ class Comparison:
                 else:
                     self.table.add(request.command, one, request.number, request.line)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return rows, allowed differences, exit codes and CPU time, for ``--json``."""
+        exits: dict[str, dict[int, int]] = {}
+        for (command, code), count in sorted(self.exits.items()):
+            exits.setdefault(command, {})[code] = count
+        return {
+            "exit_codes_of_old": exits,
+            "cpu_seconds": {
+                f"{command} {side}": round(spent, 1)
+                for (command, side), spent in self.cpu_seconds.items()
+            },
+            "differences": [row.as_json() for row in self.table.rows()],
+            "allowed": [{"reason": rule.reason, "count": rule.count} for rule in self._allowed],
+        }
+
 
 def compare(
     old: str, new: str, folder: Path, asked: Sequence[Request], jobs: int, comparison: Comparison
@@ -243,7 +269,9 @@ def make_corpus(tree: Path, shared: Path, folder: Path, pairs: int) -> None:
     """Collect the hosts and launches of ``tree`` into ``folder``."""
     script = HERE / "comparing" / "corpus.py"
     words = [sys.executable, str(script), str(tree), str(shared), str(folder), str(pairs)]
-    subprocess.run(words, env={**os.environ, "PYTHONPATH": str(tree)}, check=True)
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    if done.returncode != 0:
+        raise NotComparedError(f"{tree}: its hosts and launches cannot be collected")
 
 
 def show(comparison: Comparison, allowed: Sequence[Allowed], about: dict[str, Any]) -> None:
@@ -323,15 +351,25 @@ def main() -> int:
         allowed = read_allowed(Path(given.allow).read_text()) if given.allow else []
     except (AllowedError, OSError) as error:
         parser.error(f"--allow {given.allow}: {error}")
+    try:
+        return run(given, allowed)
+    except NotComparedError as error:
+        parser.error(str(error))
+
+
+def run(given: argparse.Namespace, allowed: Sequence[Allowed]) -> int:
+    """Compare and print; return the exit code."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(given.keep or temporary).resolve() / "corpus"
+        folder = Path(given.keep or Path(temporary, "corpus")).resolve()
         if not (folder / "index.json").exists():
             shared = Path(given.shared or Path(given.corpus).resolve().parent / "shared")
             make_corpus(Path(given.corpus), shared, folder, 0 if given.keep else given.sample)
         index = json.loads((folder / "index.json").read_text())
         pairs = spread(index["pairs"], given.sample)
         asked = list(requests(pairs, given.only or COMMANDS))
+        if not asked:
+            raise NotComparedError(f"{given.corpus}: no host and no launch to ask about")
         comparison = Comparison(allowed, not given.no_wording)
         jobs = given.jobs or min(os.cpu_count() or 1, MOST_CORES)
         compare(given.old, given.new, folder, asked, jobs, comparison)
@@ -342,13 +380,10 @@ def main() -> int:
         "requests": comparison.asked,
         "seconds": round(time.monotonic() - started),
         "skipped": index["skipped"],
-        "defects": sum(n for (_, code), n in comparison.exits.items() if code == DEFECT),
     }
     rows = comparison.table.rows()
     if given.json:
-        found = [row.as_json() for row in rows]
-        reasons = [{"reason": rule.reason, "count": rule.count} for rule in allowed]
-        print(json.dumps({**about, "differences": found, "allowed": reasons}, indent=1))
+        print(json.dumps({**about, **comparison.as_json()}, indent=1))
     else:
         show(comparison, allowed, about)
     return 1 if rows else 0

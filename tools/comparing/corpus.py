@@ -26,7 +26,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -157,16 +157,18 @@ class Corpus:
 
     def finish(self, count: int) -> None:
         """Choose the pairs, and write their hosts and the index."""
-        pairs = []
-        refused: set[str] = set()
+        hosts = [*self.recorded, *self.written]
+        pairs = {}
         for host, launch in self._chosen(count):
-            if host not in refused and self._host_is_there(host):
-                pairs.append({"host": host, "launch": launch, **self.launches[launch]})
-            else:
-                refused.add(host)
+            start = hosts.index(host)
+            for name in (*hosts[start:], *hosts[:start]):  # the next one where it is refused
+                if self._host_is_there(name):
+                    found = {"host": name, "launch": launch, **self.launches[launch]}
+                    pairs[name, launch] = found
+                    break
         counts = {"recorded": len(self.recorded), "written": len(self.written)}
         counts["launches"] = len(self.launches)
-        index = {"pairs": pairs, "counts": counts, "skipped": self.skipped}
+        index = {"pairs": list(pairs.values()), "counts": counts, "skipped": self.skipped}
         (self.folder / "index.json").write_text(json.dumps(index, indent=1))
 
     def _chosen(self, count: int) -> list[tuple[str, str]]:
@@ -187,8 +189,8 @@ class Corpus:
 
     def _host_is_there(self, name: str) -> bool:
         place = self.folder / "hosts" / name
-        if place.exists():
-            return True
+        if place.exists() or f"host {name}" in self.skipped:
+            return place.exists()
         host = self.written[name]
         writer = HOST_WRITERS[type(host).__name__]
         beside = getattr(sys.modules[type(host).__module__], writer, None)
@@ -353,8 +355,7 @@ class Expressions:
             return False
         if isinstance(called, type):
             return dataclasses.is_dataclass(called) or issubclass(called, tuple)
-        returned = getattr(called, "__annotations__", {}).get("return")
-        return returned in ("str", "Line", *HOST_WRITERS)
+        return _returned(called) in ("str", "Line", *HOST_WRITERS)
 
 
 def _outermost(statement: ast.stmt) -> Iterator[ast.expr]:
@@ -374,7 +375,7 @@ def take_module(corpus: Corpus, module: ModuleType) -> None:
     for name, value in list(vars(module).items()):
         if name.startswith("__"):
             continue
-        if isinstance(value, Callable) and getattr(value, "__module__", "") == module.__name__:
+        if callable(value) and getattr(value, "__module__", "") == module.__name__:
             for mark in getattr(value, "pytestmark", []):
                 if mark.name == "parametrize":
                     take(corpus, f"{label}-{name}", mark.args[1:2])
@@ -390,10 +391,16 @@ def take_module(corpus: Corpus, module: ModuleType) -> None:
 
 def _makes_a_host(function: Any) -> bool:
     """Return whether ``function`` needs no argument and returns a host."""
-    if getattr(function, "__annotations__", {}).get("return") not in HOST_WRITERS:
+    if _returned(function) not in HOST_WRITERS:
         return False
     needed = inspect.signature(function).parameters.values()
     return all(one.default is not one.empty for one in needed)
+
+
+def _returned(function: Any) -> str:
+    """Return the name of the type that ``function`` says it returns."""
+    annotation = getattr(function, "__annotations__", {}).get("return", "")
+    return str(getattr(annotation, "__name__", annotation))
 
 
 def take_drawn(corpus: Corpus, source: str, strategy: Any) -> None:
