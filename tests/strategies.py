@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from checks.releases.mooncake import RELEASES
 from preflight.programs.memory_records import (
     HotCache,
     Launch,
@@ -12,7 +13,6 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
-from preflight.releases.mooncake import RELEASES
 from tests.hosts import GIB, MIB
 
 # Sizes around page boundaries matter most.

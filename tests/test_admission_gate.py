@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import RELEASES, SglangRelease, sglang_release
+from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.admission_gate import (
     RESERVE_BYTES,
     FeasiblePages,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import sglang_release
+from checks.releases.sglang import sglang_release
 from preflight.sglang.device_pool import (
     DeviceRequest,
     Interval,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from checks.base.units import round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
+from checks.releases.mooncake import RELEASES
 from preflight.mooncake.allocations import Backing, Outcome, StockedPools
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
-from preflight.releases.mooncake import RELEASES
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot
 from tests.hosts import MIB
 from tests.strategies import launches, sizes

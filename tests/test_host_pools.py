@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import RELEASES, SglangRelease, sglang_release
+from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.host_pools import (
     MOST_TOKEN_BYTES,
     HostBytes,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.releases.mooncake import NumaSegments, mooncake_release, parse_version
 from preflight.programs.mooncake_grammar import UINT64_MAX, boolean, byte_size, leading_digits
 from preflight.programs.store_environment import read_store_settings
-from preflight.releases.mooncake import NumaSegments, parse_version, release
 from tests.hosts import GIB, MIB
 
 
@@ -71,7 +71,7 @@ def test_each_release_reads_what_it_knows() -> None:
         "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432",
     }
     read = {
-        version: read_store_settings(environment, release(version))[0]
+        version: read_store_settings(environment, mooncake_release(version))[0]
         for version in ("0.3.9", "0.3.10", "0.3.11.post1", "0.3.12", "0.3.13")
     }
     arenas = [settings.arena_bytes for settings in read.values()]
@@ -135,7 +135,7 @@ NAMES = (
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=12)), st.sampled_from([0, 1, 14]))
 def test_no_environment_makes_the_reader_raise(environment: dict[str, str], patch: int) -> None:
-    settings, _ = read_store_settings(environment, release(f"0.3.{patch}"))
+    settings, _ = read_store_settings(environment, mooncake_release(f"0.3.{patch}"))
     assert settings.hugepages is ("MC_STORE_USE_HUGEPAGE" in environment)
 
 
@@ -154,7 +154,7 @@ def test_no_environment_makes_the_reader_raise(environment: dict[str, str], patc
     ],
 )
 def test_what_is_misread_is_said(environment: dict[str, str], id_: str, says: str) -> None:
-    _, notes = read_store_settings(environment, release("0.3.13.post1"))
+    _, notes = read_store_settings(environment, mooncake_release("0.3.13.post1"))
     assert [note.id for note in notes] == [id_]
     assert says in notes[0].text
 
@@ -167,7 +167,7 @@ def test_a_plain_environment_is_read_in_silence() -> None:
         "MC_DISABLE_MMAP_ARENA": "0",
         "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432",
     }
-    settings, notes = read_store_settings(environment, release("0.3.13.post1"))
+    settings, notes = read_store_settings(environment, mooncake_release("0.3.13.post1"))
     assert notes == ()
     assert (settings.hugepage_bytes, settings.arena_bytes) == (GIB, 56 * GIB)
     assert not settings.arena_disabled
@@ -212,7 +212,7 @@ def test_versions_that_are_refused(text: str) -> None:
 def test_releases(
     version: str, hugepages: bool, arena: bool, in_store_pages: bool, numa: NumaSegments
 ) -> None:
-    row = release(version)
+    row = mooncake_release(version)
     assert (row.hugepages, row.arena, row.arena_in_store_pages, row.numa_segments) == (
         hugepages,
         arena,

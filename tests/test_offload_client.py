@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks.base.units import MIB
+from checks.releases.mooncake import mooncake_release
 from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.process_run import ADDRESS_SPACE_BYTES
@@ -15,7 +16,6 @@ from preflight.programs.store_processes import (
     offload_buffer_bytes,
     read_mooncake_client,
 )
-from preflight.releases.mooncake import release
 
 SETTINGS = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
 
@@ -39,12 +39,12 @@ def word(text: str) -> Word:
 def test_the_buffer_as_each_release_reads_it(text: str, before: int, since: int) -> None:
     """Leading digits up to 0.3.12, the whole text since; both were seen by running them."""
     environment = {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": word(text)}
-    assert offload_buffer_bytes(environment, release("0.3.12.post1")) == before
-    assert offload_buffer_bytes(environment, release("0.3.13")) == since
+    assert offload_buffer_bytes(environment, mooncake_release("0.3.12.post1")) == before
+    assert offload_buffer_bytes(environment, mooncake_release("0.3.13")) == since
 
 
 def failure(version: str, *clients: StoreClient) -> str:
-    launch = Launch((Process("process", SETTINGS, (), clients),), release(version))
+    launch = Launch((Process("process", SETTINGS, (), clients),), mooncake_release(version))
     (process,) = replay(launch, EndlessPools())
     return process.failure.error if process.failure else ""
 

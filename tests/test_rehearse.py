@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Spot, Stock
+from checks.releases.mooncake import mooncake_release
 from preflight.base.error_object import error_object
 from preflight.cli.main import run as run_program
 from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
@@ -43,12 +44,11 @@ from preflight.rehearsal.scaled_launch import (
 from preflight.rehearsal.to_json import SCHEMA as NAME
 from preflight.rehearsal.to_json import answer_object
 from preflight.rehearsal.to_text import answer_text
-from preflight.releases.mooncake import release
 from tests.hosts import GIB, MIB, Host, HostPool
 
 FILE = Path(__file__).parents[1] / "preflight/schemas/rehearse-v1.schema.json"
 SCHEMA = json.loads(FILE.read_text())
-RELEASE = release("0.3.13.post1")
+RELEASE = mooncake_release("0.3.13.post1")
 LIBRARY = Library("/usr/bin/python3", "/opt/packages", "mooncake-transfer-engine", "0.3.13.post1")
 HUGE = Settings(True, 2 * MIB)
 ANYWHERE = Spot(2 * MIB, None)

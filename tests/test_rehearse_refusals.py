@@ -9,6 +9,7 @@ import pytest
 from checks.base.needs import Region
 from checks.hugetlb.fit import Spot, Stock
 from checks.rdma.fork import Forking, bad_end
+from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.registrations import all_regions_of
 from preflight.mooncake.replay import replay
@@ -18,15 +19,14 @@ from preflight.rehearsal.answer import judge, predicted_pages
 from preflight.rehearsal.library import Library
 from preflight.rehearsal.plan import plan_members
 from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
-from preflight.releases.mooncake import release
 from tests.hosts import GIB, MIB
 
 OLD, NEW = "0.3.13.post1", "0.3.14"
 HUGE = Settings(True, 2 * MIB)
 ANYWHERE = Spot(2 * MIB, None)
 # Of a machine with six processors, and a device that takes any length in one registration.
-SIX = Forking(6, 1 << 40, (0, 3, 13, 1))
-SIX_NEW = SIX._replace(release=(0, 3, 14, 0))
+SIX = Forking(6, 1 << 40, mooncake_release("0.3.13.post1"))
+SIX_NEW = SIX._replace(release=mooncake_release("0.3.14"))
 
 
 def planned(
@@ -47,7 +47,9 @@ def planned(
     stock = {spot: Stock(9000, 9000) for spot in (ANYWHERE, Spot(2 * MIB, 0), Spot(2 * MIB, 1))}
     library = Library("python3", "/opt", "mooncake-transfer-engine", version)
     member = Member("rank", "sglang", rank, {}, forking=forking)
-    return plan_members((member,), Launch((rank,), release(version), nic_nodes), stock, library)
+    return plan_members(
+        (member,), Launch((rank,), mooncake_release(version), nic_nodes), stock, library
+    )
 
 
 def foretold(plan: Plan) -> tuple[str, int, str]:
@@ -128,7 +130,7 @@ def test_a_segment_in_shares_is_registered_once(nodes: tuple[int, ...]) -> None:
     """One region of all of it, which is what decides whether it is touched in blocks."""
     clients = (StoreClient(4 * GIB, 0, Protocol.RDMA),) * 2
     rank = Process("rank", HUGE, clients=clients)
-    (one,) = replay(Launch((rank,), release(OLD), nodes), EndlessPools())
+    (one,) = replay(Launch((rank,), mooncake_release(OLD), nodes), EndlessPools())
     found = list(all_regions_of(one.allocations))
     assert found == [Region("global segment", 4 * GIB, 2 * MIB)] * 2
     assert "6 blocks" in str(bad_end(found[0], SIX))

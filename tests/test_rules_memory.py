@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.releases.mooncake import release
-from preflight.releases.sglang import sglang_release
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Versions
 from preflight.sglang.model_geometry import geometry_from_config
@@ -289,7 +289,7 @@ def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
         if server.value("model_path") == "unequal":
             geometry = UNEQUAL
         versions = Versions(
-            geometry, sglang_release(example.sglang[turn]), release(example.mooncake[turn])
+            geometry, sglang_release(example.sglang[turn]), mooncake_release(example.mooncake[turn])
         )
         return {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
 
@@ -326,7 +326,9 @@ def test_what_is_assumed_may_fail_and_what_is_named_does(
     assert server is not None
     known = well_known_model(MHA)
     assert not isinstance(known, Unknown)
-    versions = Versions(known.geometry, sglang_release("0.5.23"), release("0.3.14"), *doubts)
+    versions = Versions(
+        known.geometry, sglang_release("0.5.23"), mooncake_release("0.3.14"), *doubts
+    )
     found = {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
     halves = [id_ for id_ in found if id_.startswith(("l2-halves-", "standalone-"))]
     assert halves == [expected]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 
-from preflight.releases.sglang import (
+from checks.releases.sglang import (
     NEWEST_KNOWN,
     RELEASES,
     DraftPool,
@@ -74,7 +75,7 @@ CHANGES = [
     ("0.5.11", "0.5.12", "sliding_pools", False, True),
     ("0.5.16", "0.5.17", "hybrid_size", HybridSize.EACH, HybridSize.SHARED),
     ("0.5.12", "0.5.13", "hugepage_environment", False, True),
-    ("0.5.12", "0.5.13", "default_protocol", "tcp", "rdma"),
+    ("0.5.12", "0.5.13", "store.protocol", "tcp", "rdma"),
     ("0.5.13", "0.5.14", "default_layout", "layer_first", "page_first"),
     ("0.5.13", "0.5.14", "asymmetric_heads", False, True),
     ("0.5.14", "0.5.15", "must_exceed_device", True, False),
@@ -92,5 +93,5 @@ CHANGES = [
 
 @pytest.mark.parametrize(("last", "first", "field", "old", "new"), CHANGES)
 def test_changes(last: str, first: str, field: str, old: object, new: object) -> None:
-    assert getattr(sglang_release(last), field) == old
-    assert getattr(sglang_release(first), field) == new
+    assert attrgetter(field)(sglang_release(last)) == old
+    assert attrgetter(field)(sglang_release(first)) == new

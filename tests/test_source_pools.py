@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
 from preflight.mooncake.replay import replay
 from preflight.processes.source_options import SourceOptions
@@ -25,8 +27,6 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
-from preflight.releases.mooncake import release
-from preflight.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import gate_booked
 from preflight.sglang.host_pools import HostPool as Pool
 from preflight.sglang.model import Models
@@ -175,13 +175,13 @@ def test_own_pools_take_from_others_and_fail_nobody() -> None:
         SETTINGS._replace(hugepages=True),
         clients=(StoreClient(20 * MIB, 0, Protocol.TCP),),
     )
-    launch = Launch((own(20 * MIB), store), release(MOONCAKE))
+    launch = Launch((own(20 * MIB), store), mooncake_release(MOONCAKE))
     usages = hugetlb_usages(launch)
     spot = Spot(2 * MIB, None)
     fits = [judge_fit(usages, {spot: Stock(count, count)}).fit for count in (20, 19, 10, 9)]
     # With 10 to 19 pages the segment may find them taken, which kills its process.
     assert fits == [Fit.FITS, Fit.FAILS, Fit.FAILS, Fit.FAILS]
-    alone = hugetlb_usages(Launch((own(20 * MIB),), release(MOONCAKE)))
+    alone = hugetlb_usages(Launch((own(20 * MIB),), mooncake_release(MOONCAKE)))
     assert judge_fit(alone, {spot: Stock(0, 0)}).fit is Fit.FALLS_BACK
 
 
@@ -208,7 +208,7 @@ def test_no_order_breaks_what_is_judged_to_start(
         )
         for number, (pools, is_own, segment, arena) in enumerate(members)
     )
-    launch, spot = Launch(processes, release(MOONCAKE)), Spot(2 * MIB, None)
+    launch, spot = Launch(processes, mooncake_release(MOONCAKE)), Spot(2 * MIB, None)
     fit = judge_fit(hugetlb_usages(launch), {spot: Stock(count, count)}).fit
     order = [turn for turn in turns if turn < len(processes)]
     got = replay(launch, StockedPools({spot: count}), order)
@@ -223,7 +223,9 @@ def test_a_fallen_back_pool_does_not_end_the_phase_of_pools() -> None:
     process = own(4 * MIB)._replace(
         host_pools_bytes=(4 * MIB, 2 * MIB), clients=(StoreClient(16 * MIB, 0, Protocol.TCP),)
     )
-    (got,) = replay(Launch((process,), release(MOONCAKE)), StockedPools({Spot(2 * MIB, None): 1}))
+    (got,) = replay(
+        Launch((process,), mooncake_release(MOONCAKE)), StockedPools({Spot(2 * MIB, None): 1})
+    )
     assert [(a.what, a.backing) for a in got.allocations] == [
         ("L2 host pool", Backing.NONE),
         ("L2 host pool", Backing.REGULAR),

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from checks.releases.sglang import RELEASES, sglang_release, store_reader
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_arguments import Setting
 from preflight.programs.store_config import Source, StoreConfig, read_store_config
-from preflight.releases.store_config import READERS, store_reader
 
 PATH = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"
 MASTER = {"master_server_address": "m:1"}
@@ -170,7 +170,7 @@ def test_the_local_buffer_of_the_extra_config(version: str, asked: int | None) -
 
 
 def test_versions() -> None:
-    assert store_reader(None) is READERS[-1]
-    assert store_reader("0.5.11").first == (0, 5, 9, 0)
-    assert store_reader("0.4.9") is READERS[0]
-    assert [row.first for row in READERS] == sorted(row.first for row in READERS)
+    assert store_reader(None) is RELEASES[-1].store
+    assert store_reader("0.5.11") == sglang_release("0.5.9").store
+    assert store_reader("0.4.9") is RELEASES[0].store
+    assert [row.first for row in RELEASES] == sorted(row.first for row in RELEASES)

@@ -20,7 +20,6 @@ from checks.base.needs import RdmaUse
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
-    FIRST_WITH_NODES,
     View,
     differences,
     parse_locations,
@@ -28,6 +27,7 @@ from checks.placement.mooncake_topology import (
     predicted,
 )
 from checks.placement.topology_checks import CHECKS
+from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from tests.checks.judged import judged
 from tests.checks.ranks import GIB, launch, rank
@@ -41,7 +41,7 @@ from tests.topology_hosts import (
 )
 
 TOPICS = ("gpus", "numa", "pci", "rdma")
-OLD = (0, 3, 7, 2)
+OLD = mooncake_release("0.3.7.post2")
 CHECK = CHECKS.checks[0]
 
 
@@ -74,7 +74,7 @@ def test_the_rule_before_nodes_were_looked_at(tmp_path: Path) -> None:
     """A root port of the other socket was nearer than a NIC of the GPU's own node."""
     facts = read(tmp_path, shallow_on_the_other_socket())
     assert view_of(facts, OLD)["cuda:0"][0] == ("mlx5_1",)
-    assert view_of(facts, FIRST_WITH_NODES)["cuda:0"][0] == ("mlx5_0",)
+    assert view_of(facts, mooncake_release("0.3.8"))["cuda:0"][0] == ("mlx5_0",)
 
 
 def test_a_nic_without_node_comes_last_where_others_name_theirs(tmp_path: Path) -> None:

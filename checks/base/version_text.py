@@ -10,7 +10,10 @@ _VERSION = re.compile(
 )
 
 
-def version_numbers(text: str, product: str, examples: str) -> tuple[int, int, int, int]:
+Numbers = tuple[int, int, int, int]
+
+
+def version_numbers(text: str, product: str, examples: str) -> Numbers:
     """``"0.3.13.post1"`` as ``(0, 3, 13, 1)``.
 
     Raises ValueError that names ``product`` (with its article) and ``examples`` of the spelling.
@@ -20,14 +23,3 @@ def version_numbers(text: str, product: str, examples: str) -> tuple[int, int, i
         raise ValueError(f"{text!r} is not {product} version: write {examples}, as the wheel does")
     major, minor, patch, post = match.groups()
     return (int(major), int(minor), int(patch), int(post or 0))
-
-
-Release = tuple[int, int, int, int]
-
-
-def release_of(text: str) -> Release | None:
-    """The same for a version that somebody else wrote; None where it cannot be told."""
-    try:
-        return version_numbers(text, "a", "")
-    except ValueError:
-        return None

@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import Function
 from checks.rdma.use import devices_in_use
+from checks.releases import sglang
+from checks.releases.mooncake import release_of
 
 if TYPE_CHECKING:
     from checks.run.facts import Facts
 
 NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a driver that is there
-
-# SGLang 0.5.15 tries numactl before it starts a rank under it (utils/numa_utils.py,
-# _probe_numactl_args); 0.5.14 and older do not (the wheels).
-PROBES_NUMACTL = (0, 5, 15, 0)
 
 
 def nics_of(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
@@ -144,9 +141,9 @@ def node_list(nodes: Iterable[int]) -> str:
     return f"node{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def at_least(version: str, wanted: tuple[int, int, int, int]) -> bool | Unknown:
-    """Whether a release ("0.5.23", "0.3.13.post1") is ``wanted`` or newer."""
-    release = release_of(version)
+def probes_numactl(sglang_version: str) -> bool | Unknown:
+    """Tell whether a rank of this SGLang goes on unbound where numactl cannot bind it."""
+    release = sglang.release_of(sglang_version)
     if release is None:
-        return Unknown(f"the version is not known ({version!r})")
-    return release >= wanted
+        return Unknown(f"the version is not known ({sglang_version!r})")
+    return release.probes_numactl

@@ -17,10 +17,10 @@ from checks.base.finding import Evidence
 from checks.base.needs import ContainerLimits, ProcessNeeds
 from checks.base.units import MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit
 from checks.rdma.registration import pinned_bytes, plan_region
+from checks.releases.mooncake import MooncakeRelease
 from checks.run.facts import Facts
 
 # The rings of queue pairs and completion queues count too where the provider registers them as user
@@ -100,7 +100,7 @@ def demand(
     nics: int,
     page_bytes: int,
     largest_bytes: int | Unknown = NO_LARGEST,
-    release: Release | None = None,
+    release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
     """What ``process`` pins on ``nics`` devices, in base pages of ``page_bytes``.
 

@@ -10,11 +10,11 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release, release_of
 from checks.limits.runtimes import Limit
 from checks.memlock.demand import NO_RDMA, QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
+from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts, TopicUnknownError
 
 CHECKS = CheckSet()
@@ -36,7 +36,7 @@ def memlock_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     yield from fold(_judge_limit(facts, process, release) for process in needs.rdma_processes)
 
 
-def _judge_limit(facts: Facts, process: ProcessNeeds, release: Release | None) -> Finding:
+def _judge_limit(facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None) -> Finding:
     granted = grant(facts, process.container)
     wanted = _demand_or_unknown(facts, process, release)
     if isinstance(wanted, Demand) and not wanted.nics:
@@ -119,7 +119,7 @@ def _within(soft: int, wanted: Demand) -> str:
 
 
 def _demand_or_unknown(
-    facts: Facts, process: ProcessNeeds, release: Release | None
+    facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
     try:
         names = devices_in_use(facts.rdma, process, release).names

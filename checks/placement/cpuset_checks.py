@@ -10,20 +10,17 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import (
-    PROBES_NUMACTL,
-    at_least,
     nic_node,
     nics_of,
     node_list,
+    probes_numactl,
     splits_segment,
 )
 from checks.numa.facts import STATUS, NumaFacts
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 
 CHECKS = CheckSet()
-
-# Mooncake 0.3.14 splits a segment over the nodes that the process may use.
-SPLITS_OVER_ALLOWED = (0, 3, 14, 0)
 
 
 @CHECKS.declare("numa.cpuset-excludes", "numa", "rdma")
@@ -100,10 +97,11 @@ def _nic_nodes(process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> set[i
 def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
     """What Mooncake makes of nodes of its segment that are missing, and SGLang of its rank's."""
     if split:
-        filters = at_least(needs.mooncake_version, SPLITS_OVER_ALLOWED)
-        if isinstance(filters, Unknown):
-            yield Status.UNKNOWN, f"Mooncake before 0.3.14 fails here: {filters.reason}"
-        elif filters:
+        mooncake = release_of(needs.mooncake_version)
+        if mooncake is None:
+            why = f"the version is not known ({needs.mooncake_version!r})"
+            yield Status.UNKNOWN, f"Mooncake before 0.3.14 fails here: {why}"
+        elif mooncake.numa_segments_stay_bound:
             yield Status.WARN, f"Mooncake leaves {node_list(split)} out of its segment"
         else:
             yield (
@@ -112,7 +110,7 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
                 "setup returns -600",
             )
     if bound:
-        probes = at_least(needs.sglang_version, PROBES_NUMACTL)
+        probes = probes_numactl(needs.sglang_version)
         if isinstance(probes, Unknown):
             yield Status.UNKNOWN, f"SGLang before 0.5.15 loses the rank here: {probes.reason}"
         elif probes:

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from checks.base.needs import ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.gpu.hardware_use import visible_gpus
 from checks.pci.facts import Function
 from checks.rdma.use import devices_in_use
+from checks.releases.mooncake import MooncakeRelease
 
 if TYPE_CHECKING:
     from checks.run.facts import Facts
 
-# The first release that looks for NICs of the GPU's own node before it counts PCI bridges.
-FIRST_WITH_NODES: Release = (0, 3, 8, 0)
 # How ``devices_in_use`` calls it where nobody names a device.
 OWN_DISCOVERY = "Mooncake's own discovery"
 # Anything on this host, with all that Mooncake finds by itself.
@@ -64,7 +62,7 @@ class View(NamedTuple):
 
 
 def predicted(
-    facts: Facts, process: ProcessNeeds, release: Release | None, knows_gpus: bool = True
+    facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None, knows_gpus: bool = True
 ) -> View | Unknown:
     """The view of ``process`` with this release, None: as the newest known.
 
@@ -98,7 +96,7 @@ def _of_node(facts: Facts, node: int, names: Sequence[str]) -> Location:
 
 
 def _of_gpu(
-    facts: Facts, location: str, address: str, names: Sequence[str], release: Release | None
+    facts: Facts, location: str, address: str, names: Sequence[str], release: MooncakeRelease | None
 ) -> Location:
     """Of the NICs of the GPU's node, or of all where it has none, those fewest steps away."""
     if isinstance(facts.gpus.accelerators, Unknown):
@@ -113,7 +111,7 @@ def _of_gpu(
         if not function.parents:
             return Location(location, Unknown(f"{function.address}: sysfs shows no bridge above"))
     near = {name: nic for name, nic in nics.items() if _same_node(gpu, nic)}
-    if release is not None and release < FIRST_WITH_NODES:
+    if release is not None and not release.looks_at_nodes:
         near = {}
     steps = {name: pci_steps(_path(gpu), _path(nic)) for name, nic in (near or nics).items()}
     least = min(steps.values(), default=0)

@@ -9,7 +9,7 @@ from checks.base.finding import Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.gpu.hardware_use import PROBES_NUMACTL, at_least
+from checks.gpu.hardware_use import probes_numactl
 from checks.run.facts import Facts
 from checks.software.facts import Environment
 from checks.software.judging import OTHER_CONTAINER, elsewhere
@@ -44,7 +44,7 @@ def _judge_numactl(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> F
     found = Finding(_NUMACTL, Status.PASS, process.name, path or "none", "numactl on PATH")
     if path is not None:
         return found
-    probes = at_least(_version(facts, needs), PROBES_NUMACTL)
+    probes = probes_numactl(_version(facts, needs))
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     found = found._replace(advice="Install numactl.", settings=(package,))
     if isinstance(probes, Unknown):

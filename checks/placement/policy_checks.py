@@ -11,7 +11,7 @@ from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.gpu.hardware_use import PROBES_NUMACTL, at_least, splits_segment
+from checks.gpu.hardware_use import probes_numactl, splits_segment
 from checks.numa.facts import MemoryPolicy
 from checks.run.facts import Facts
 
@@ -74,7 +74,7 @@ def _policy_of(
             f"{_named(policy.mbind)} and setup returns -600"
         )
         return finding._replace(status=Status.FAIL, text=text)
-    probes = at_least(needs.sglang_version, PROBES_NUMACTL)
+    probes = probes_numactl(needs.sglang_version)
     if isinstance(probes, Unknown):
         return finding._replace(
             status=Status.UNKNOWN,

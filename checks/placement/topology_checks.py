@@ -9,11 +9,11 @@ from checks.base.finding import Evidence, Finding, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release, release_of
 from checks.gpu.hardware_use import nics_of, visible_gpus
 from checks.pci.paths import PathClass
-from checks.placement.mooncake_topology import ANY_PROCESS, FIRST_WITH_NODES, View, predicted
+from checks.placement.mooncake_topology import ANY_PROCESS, View, predicted
 from checks.rdma.use import devices_in_use
+from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
 
 CHECKS = CheckSet()
@@ -71,7 +71,7 @@ def judge_gpu(
     view: View,
     gpu: int,
     names: tuple[str, ...],
-    release: Release | None,
+    release: MooncakeRelease | None,
 ) -> Finding:
     """``finding`` of GPU number ``gpu`` of ``view``, whose NICs in use are ``names``."""
     finding = finding._replace(need="the nearest NIC in use preferred")
@@ -103,7 +103,7 @@ def judge_gpu(
         return finding._replace(status=Status.PASS)
     nearest = tuple(name for name in names if known.get(name) == near)
     farther = tuple(name for name in first if name in known and known[name] > near)
-    old = release is not None and release < FIRST_WITH_NODES and far is PathClass.SYS
+    old = release is not None and not release.looks_at_nodes and far is PathClass.SYS
     newer = "Mooncake 0.3.8 and later look at the node first; or " if old else ""
     return finding._replace(
         status=Status.WARN,

@@ -16,15 +16,14 @@ from typing import NamedTuple
 from checks.base.needs import MemoryKind, Region
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.facts import RdmaFacts
-from checks.rdma.registration import FIRST_ALIGNED
+from checks.releases.mooncake import MooncakeRelease
 
 BASE_PAGE_BYTES = 4096
 # rdma-core 51 asks the kernel whether it copies pinned pages at fork, and then leaves madvise out.
 FIRST_FORK_SAFE = 51
 VARIABLE = "RDMAV_HUGEPAGES_SAFE"
-# FIRST_ALIGNED's pools, pieces and blocks touched in advance end on huge pages; this does not.
+# Where registrations end on huge pages, this does not.
 LOCAL_BUFFER = MemoryKind.LOCAL_BUFFER
 SEEN_ALIGNED = (MemoryKind.HOST_POOL, MemoryKind.SEGMENT)
 # What Mooncake does without where it cannot be registered; all else ends setup.
@@ -42,7 +41,7 @@ class Forking(NamedTuple):
 
     cpus: int | Unknown
     largest_bytes: int | Unknown
-    release: Release | None
+    release: MooncakeRelease | None
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
@@ -62,12 +61,13 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """What of ``region`` ends inside a huge page, in words; "" for nothing.
 
-    Where Mooncake's version is not known it is taken for one before FIRST_ALIGNED.
+    Where Mooncake's version is not known it is taken for one whose registrations do
+    not end on huge pages.
     """
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""
-    aligned = forking.release is not None and forking.release >= FIRST_ALIGNED
+    aligned = forking.release is not None and forking.release.registrations_end_on_pages
     if aligned and what != LOCAL_BUFFER:
         if region.bytes % page and what not in SEEN_ALIGNED:
             return Unknown(f"whether this Mooncake registers the {what} whole was not seen")

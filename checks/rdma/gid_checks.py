@@ -8,7 +8,6 @@ from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.devices import DEVICES
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
@@ -24,6 +23,7 @@ from checks.rdma.problems import (
     reach_problem,
 )
 from checks.rdma.use import Use
+from checks.releases.mooncake import MooncakeRelease
 from checks.run.facts import Facts
 
 CHECKS = CheckSet()
@@ -169,7 +169,7 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
 def subnets(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
     check = "rdma.subnets"
 
-    def judge_use(use: Use, release: Release | None) -> Iterator[Finding]:
+    def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
         subnets: dict[str, str | Unknown] = {}
         for nic in nics_of(facts, use):
             choice = gid_choice(nic, use.environment, release)

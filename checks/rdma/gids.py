@@ -10,15 +10,8 @@ from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.ports import IB, ROCE_2, Gid, Port
-
-# Before this release an index whose entry has no network interface disabled the device.
-FIRST_WITH_ANY_INDEX: Release = (0, 3, 10, 0)
-# Before it, the first IPv4 RoCE v2 or IB entry was taken; since then all entries are ranked.
-FIRST_WITH_RANKS: Release = (0, 3, 12, 0)
-# Before it, index 0 was taken.
-FIRST_WITH_CHOICE: Release = (0, 3, 8, 0)
+from checks.releases.mooncake import MooncakeRelease
 
 # ibv_query_gid takes any index; Mooncake's own bound on the variable.
 LARGEST_INDEX = 255
@@ -49,13 +42,13 @@ def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
 
 
 def choose_gid(
-    port: Port, environment: Mapping[str, str], release: Release | None
+    port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     """The GID of ``port`` that Mooncake uses; ``release`` None: as the newest known does."""
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
-    if asked is None and release is not None and release < FIRST_WITH_CHOICE:
+    if asked is None and release is not None and not release.chooses_gid:
         asked = (0, "the default of this release")
     if asked is not None:
         return _given(port.gids, asked, release)
@@ -65,18 +58,20 @@ def choose_gid(
                 return fact
     if not port.gids:
         return GidChoice(None, True, "the GID table is empty")
-    if release is not None and release < FIRST_WITH_RANKS:
+    if release is not None and not release.ranks_gids:
         return _first(port.gids)
     ranked = min(port.gids, key=lambda gid: (_rank(gid), gid.number))
     return GidChoice(ranked, True, _RANKS[_rank(ranked)])
 
 
-def _given(gids: tuple[Gid, ...], asked: tuple[int, str], release: Release | None) -> GidChoice:
+def _given(
+    gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
+) -> GidChoice:
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
         return GidChoice(None, False, f"{name}: entry {index} of the GID table is empty")
-    strict = release is not None and release < FIRST_WITH_ANY_INDEX
+    strict = release is not None and not release.takes_any_gid
     if strict and gid.netdev == "":
         return GidChoice(None, False, f"{name}: entry {index} has no network interface")
     return GidChoice(gid, False, f"{name}={index}")

@@ -9,10 +9,10 @@ from checks.base.finding import Finding, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds, Region
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release, release_of
 from checks.rdma.facts import Nic
 from checks.rdma.problems import Cause, Lost
 from checks.rdma.use import Use, uses
+from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
 
 NO_RDMA = "the launch does not use RDMA"
@@ -30,7 +30,7 @@ class Scope(NamedTuple):
     environment: Mapping[str, str]
     nics: tuple[Nic, ...]
     names: tuple[str, ...] | Unknown | None
-    release: Release | None
+    release: MooncakeRelease | None
 
     @property
     def lost_status(self) -> Status:
@@ -160,7 +160,7 @@ def judge_uses(
     check: str,
     facts: Facts,
     needs: LaunchNeeds | None,
-    judge: Callable[[Use, Release | None], Iterable[Finding]],
+    judge: Callable[[Use, MooncakeRelease | None], Iterable[Finding]],
 ) -> list[Finding]:
     """``judge`` of each use of devices, with Mooncake's release; why not, where none can be had."""
     skipped = nothing_asked(check, needs)
@@ -180,7 +180,7 @@ class Registered(NamedTuple):
     regions: tuple[Region, ...]
     nics: tuple[Nic, ...]
     environment: Mapping[str, str]
-    release: Release | None
+    release: MooncakeRelease | None
 
 
 def judge_regions(
@@ -188,7 +188,7 @@ def judge_regions(
 ) -> list[Finding]:
     """``judge`` of each process that registers memory; equal findings together."""
 
-    def judge_use(use: Use, release: Release | None) -> Iterator[Finding]:
+    def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
         nics = nics_of(facts, use)
         for process in use.processes:
             regions = process.regions

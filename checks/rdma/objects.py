@@ -8,10 +8,10 @@ from typing import NamedTuple
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.registration import largest_region_bytes, load_of
 from checks.rdma.use import FORCED_TCP, Use
+from checks.releases.mooncake import release_of
 
 # config.h: MC_NUM_QP_PER_EP, MC_NUM_CQ_PER_CTX.
 DEFAULT_QUEUE_PAIRS, DEFAULT_COMPLETION_QUEUES = 2, 1

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.facts import Nic
 from checks.rdma.gids import GidChoice, choose_gid
+from checks.releases.mooncake import MooncakeRelease
 
 DEFAULT_PORT = 1
 # What opening a device says where the rdma cgroup has no handle left (kernel/cgroup/rdma.c); seen.
@@ -88,7 +88,7 @@ def provider_problem(nic: Nic) -> Lost | Unknown | None:
 
 
 def open_problem(
-    nic: Nic, environment: Mapping[str, str], release: Release | None
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> Lost | Unknown | None:
     """Why Mooncake drops a device that it listed, None where it uses it."""
     problem = port_problem(nic, environment)
@@ -111,7 +111,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 
 
 def gid_problem(
-    nic: Nic, environment: Mapping[str, str], release: Release | None
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> Lost | Unknown | None:
     """Whether Mooncake finds a GID on the port that it opens."""
     choice = gid_choice(nic, environment, release)
@@ -121,7 +121,7 @@ def gid_problem(
 
 
 def gid_choice(
-    nic: Nic, environment: Mapping[str, str], release: Release | None
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     port = nic.port(port_of(environment))
     if port is None:

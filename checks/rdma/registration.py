@@ -18,16 +18,12 @@ from checks.base.c_numbers import leading_integer
 from checks.base.needs import MemoryKind, ProcessNeeds, Region
 from checks.base.units import round_up
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.device_table import BASE_PAGE_BYTES
 from checks.rdma.facts import Nic
+from checks.releases.mooncake import MooncakeRelease
 
 # config.h: the default of MC_MAX_MR_SIZE.
 DEFAULT_LARGEST_REGION_BYTES = 1 << 40
-# Since this release a region longer than the device takes is registered in pieces.
-FIRST_WITH_PIECES: Release = (0, 3, 13, 0)
-# Since this one pieces, host pools and the blocks touched in advance end on huge pages.
-FIRST_ALIGNED: Release = (0, 3, 14, 0)
 # NVIDIA's driver hands out its memory in pages of 64 KiB (nv-p2p.h; Mooncake #1407).
 GPU_PAGE_BYTES = 65536
 
@@ -71,16 +67,16 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
     return -(-size_bytes // largest_bytes) if size_bytes and largest_bytes > 0 else 1
 
 
-def plan_region(region: Region, largest_bytes: int, release: Release | None) -> Plan:
+def plan_region(region: Region, largest_bytes: int, release: MooncakeRelease | None) -> Plan:
     """How ``region`` is registered where one registration takes ``largest_bytes`` at most."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Plan(Split.WHOLE, 1, size, size)
-    if release is not None and release >= FIRST_ALIGNED and page > BASE_PAGE_BYTES:
+    if release is not None and release.registrations_end_on_pages and page > BASE_PAGE_BYTES:
         largest_bytes -= largest_bytes % page
         if not largest_bytes:
             return Plan(Split.REFUSED, 0, 0, 0)
-    if region.what == MemoryKind.SEGMENT or (release is not None and release >= FIRST_WITH_PIECES):
+    if region.what == MemoryKind.SEGMENT or (release is not None and release.registers_in_pieces):
         return Plan(Split.PIECES, pieces(size, largest_bytes), largest_bytes, size)
     if release is None:
         return Plan(Split.UNTOLD, pieces(size, largest_bytes), largest_bytes, size)
@@ -141,7 +137,7 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds,
     largest_bytes: int | Unknown,
-    release: Release | None,
+    release: MooncakeRelease | None,
     page_bytes: int = BASE_PAGE_BYTES,
 ) -> Load | Unknown:
     """What ``process`` registers with each NIC; Unknown where its memory is.

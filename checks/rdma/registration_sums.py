@@ -8,13 +8,13 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow, device_row
 from checks.rdma.facts import Nic
 from checks.rdma.judging import nics_of
 from checks.rdma.registration import Load, largest_region_bytes, load_of
 from checks.rdma.registration_measured import DEVICE_TABLE, Measured
 from checks.rdma.use import Use
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 
 HUGE_PAGE_BYTES = 2 * MIB

@@ -14,12 +14,10 @@ from typing import NamedTuple
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release, release_of
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.problems import Cause, Lost, open_problem, reach_problem
+from checks.releases.mooncake import MooncakeRelease, release_of
 
-# The first release that reads MC_TE_FILTERS.
-FIRST_WITH_TE_FILTERS: Release = (0, 3, 12, 0)
 # It is read before any device is looked for.
 FORCED_TCP = "MC_FORCE_TCP"
 
@@ -100,7 +98,7 @@ _VARIABLES = (
 
 
 def devices_in_use(
-    rdma: RdmaFacts, process: ProcessNeeds, release: Release | None = None
+    rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
     """The devices of ``process``; ``release`` of Mooncake, None: as the newest known."""
     if process.rdma is None:
@@ -202,9 +200,9 @@ def _of_topology(content: str) -> tuple[str, ...]:
         return ()
 
 
-def _listed(environment: Mapping[str, str], release: Release | None) -> set[str] | None:
+def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
     """MC_TE_FILTERS: what the engine may take at all; None where it says nothing."""
-    if release is not None and release < FIRST_WITH_TE_FILTERS:
+    if release is not None and not release.reads_te_filters:
         return None
     names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
     return names or None

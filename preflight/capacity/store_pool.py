@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Cluster, cluster_hosts, instances
 from preflight.launches.source import Word
@@ -17,18 +18,11 @@ from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import unresolved_reason
-from preflight.releases.mooncake import parse_version
 from preflight.sglang.launch import server_client
 from preflight.sglang.ranks import server_ranks
 from preflight.sizing.source_inputs import SourceInputs
 
 _WATERMARK = "eviction_high_watermark_ratio"
-# From which release on the master evicts above this part of the pool.
-_DEFAULTS = (
-    ((0, 0, 0, 0), 1.0),
-    ((0, 3, 6, 1), 0.95),
-    ((0, 3, 12, 0), 0.90),
-)
 NO_SEGMENT = (
     "no process of the launch contributes memory to the store: give --other-segments with what "
     "other hosts contribute"
@@ -87,8 +81,7 @@ def eviction(
     processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None
 ) -> Eviction | Unknown:
     """As the launch's own master is told, else ``given``, else the default of ``mooncake``."""
-    version = parse_version(mooncake)
-    _, watermark = next(row for row in reversed(_DEFAULTS) if row[0] <= version)
+    watermark = mooncake_release(mooncake).eviction_watermark
     origin = f"default of Mooncake {mooncake}"
     cachelib = False
     for process in processes:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
 from preflight.base.output import say, say_json
@@ -21,7 +22,6 @@ from preflight.rehearsal.programs import RehearsalError
 from preflight.rehearsal.records import Plan
 from preflight.rehearsal.run import run
 from preflight.rehearsal.scaled_launch import scaled_launch
-from preflight.releases.mooncake import release
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.sizing import judge_inputs
 from preflight.sizing.source_sizing import SourceSizing
@@ -66,7 +66,7 @@ def rehearse(request: RehearseRequest) -> Answer:
     if isinstance(library, Unknown):
         return Answer("unknown", library.reason)
     try:
-        release(library.version)
+        mooncake_release(library.version)
     except ValueError as error:
         return Answer("unknown", f"{library.name}: {error}")
     host = open_host("/")

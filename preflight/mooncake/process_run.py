@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from checks.base.needs import MemoryKind
 from checks.base.units import GIB, KIB, MIB, TIB, format_page_size, round_up
+from checks.releases.mooncake import NumaSegments
 from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
-from preflight.releases.mooncake import NumaSegments
 
 REGULAR_PAGE_BYTES = 4 * KIB
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.memlock.demand import grant
 from checks.rdma.device_table import BASE_PAGE_BYTES, Bound
 from checks.rdma.facts import Nic
@@ -18,6 +17,7 @@ from checks.rdma.registration import largest_region_bytes, load_of, plan_region,
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.registration_sums import nic_loads, row_of
 from checks.rdma.use import devices_in_use, uses
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from preflight.probes.limits import CGROUP, MEMLOCK
 

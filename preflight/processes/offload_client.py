@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.store_processes import offload_buffer_bytes, offload_folder
-from preflight.releases.mooncake import Release
 
 
 def offloading(
-    client: StoreClient, process: LaunchProcess, mooncake: Release, own_folder: str = ""
+    client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, own_folder: str = ""
 ) -> StoreClient:
     """``client`` of ``process`` with the buffer that ``mooncake`` reads, and its folder.
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from checks.base.needs import ProcessId
 from checks.base.units import MIB
-from preflight.releases.mooncake import Release
+from checks.releases.mooncake import MooncakeRelease
 
 # SGLang's DEFAULT_LOCAL_BUFFER_SIZE (mem_cache/storage/mooncake_store/mooncake_store.py), fixed
 # since 0.5.6; MOONCAKE_LOCAL_BUFFER_SIZE does not change it.
@@ -105,7 +105,7 @@ class Launch(NamedTuple):
     """
 
     processes: tuple[Process, ...]
-    release: Release
+    release: MooncakeRelease
     nic_nodes: tuple[int, ...] = ()
     default_page_bytes: int = 2 * MIB
 

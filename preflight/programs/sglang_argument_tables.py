@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from checks.releases.sglang import parse_version
 from preflight.base.data_file import data_file
-from preflight.releases.sglang import parse_version
 
 
 class ArgumentTable(NamedTuple):

@@ -4,7 +4,7 @@ The extra-config JSON where it names a master or a client; else the file that
 SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names; else the environment. In the first two, a missing key
 takes a constant, not its environment variable (``protocol`` and ``local_hostname`` apart).
 Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStoreConfig``); what
-other releases do differently is in ``store_config_releases``.
+other releases do differently is in ``checks.releases.sglang``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
+from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int
 from preflight.programs.sglang_arguments import Setting, unresolved_reason
 from preflight.programs.store_extra_config import HICACHE_KEYS, misused, read_extra_config
-from preflight.releases.store_config import StoreReader, store_reader
 
 
 class Source(Enum):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.units import GIB, MIB
+from checks.releases.mooncake import MooncakeRelease
 from preflight.programs import mooncake_grammar
 from preflight.programs.memory_records import HotCache, StoreSettings
-from preflight.releases.mooncake import Release
 
 # Mooncake's --mmap_arena_pool_size default, used for an unreadable MC_MMAP_ARENA_POOL_SIZE.
 DEFAULT_ARENA_BYTES = 8 * GIB
@@ -25,7 +25,7 @@ class Note(NamedTuple):
 
 
 def read_store_settings(
-    environment: Mapping[str, str], release: Release
+    environment: Mapping[str, str], release: MooncakeRelease
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
     """What Mooncake of ``release`` makes of ``environment``; never raises, as it never does."""
     notes: list[Note] = []
@@ -52,7 +52,9 @@ def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
     return True
 
 
-def _hugepage_bytes(environment: Mapping[str, str], release: Release, notes: list[Note]) -> int:
+def _hugepage_bytes(
+    environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
+) -> int:
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -68,7 +70,9 @@ def _hugepage_bytes(environment: Mapping[str, str], release: Release, notes: lis
     return DEFAULT_HUGEPAGE_BYTES
 
 
-def _arena_bytes(environment: Mapping[str, str], release: Release, notes: list[Note]) -> int | None:
+def _arena_bytes(
+    environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
+) -> int | None:
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return None
@@ -83,7 +87,9 @@ def _arena_bytes(environment: Mapping[str, str], release: Release, notes: list[N
     return DEFAULT_ARENA_BYTES
 
 
-def _arena_disabled(environment: Mapping[str, str], release: Release, notes: list[Note]) -> bool:
+def _arena_disabled(
+    environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
+) -> bool:
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = mooncake_grammar.boolean(text, release.common_reader)
     if text and disabled is None:
@@ -96,7 +102,7 @@ def _arena_disabled(environment: Mapping[str, str], release: Release, notes: lis
 
 
 def _hot_cache(
-    environment: Mapping[str, str], release: Release, notes: list[Note]
+    environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:

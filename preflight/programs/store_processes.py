@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.memory_records import Protocol, StoreClient
@@ -19,7 +20,6 @@ from preflight.programs.mooncake_reading import read_number
 from preflight.programs.mooncake_variables import Reader
 from preflight.programs.sglang_arguments import unresolved_reason
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
-from preflight.releases.mooncake import Release
 
 # real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
 CLIENT_SEGMENT_BYTES = 4 * GIB
@@ -123,7 +123,9 @@ def read_mooncake_client(
     )
 
 
-def offload_buffer_bytes(environment: Mapping[str, Word], mooncake: Release | None = None) -> int:
+def offload_buffer_bytes(
+    environment: Mapping[str, Word], mooncake: MooncakeRelease | None = None
+) -> int:
     """MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES: a number, else the default; 0 or less ends setup.
 
     mooncake: None for the newest. Before 0.3.13 leading digits were enough: 20GB was 20 bytes.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.memlock.demand import RING_EDGES_BYTES, demand
 from checks.rdma.facts import Nic
 from checks.rdma.fork import Forking, advises
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
 from preflight.processes.processes import Kind

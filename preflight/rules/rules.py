@@ -7,10 +7,10 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
+from checks.releases.sglang import SglangRelease
 from preflight.launches.source import Origin
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.releases.mooncake import Release
-from preflight.releases.sglang import SglangRelease
 from preflight.sglang.model_geometry import ModelGeometry
 
 
@@ -57,7 +57,7 @@ class Versions(NamedTuple):
 
     geometry: ModelGeometry | Unknown
     sglang: SglangRelease
-    mooncake: Release
+    mooncake: MooncakeRelease
     sglang_unsure: str = ""
     mooncake_assumed: str = ""
     mooncake_newer: str = ""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from checks.releases.sglang import DraftPool, Indexer
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.releases.sglang import DraftPool, Indexer
 from preflight.rules.rules import Finding, Rule, RuleSet, Seen, Severity, Versions
 from preflight.sglang.launch import own_allocator
 from preflight.sglang.model_geometry import AttentionKind
@@ -106,7 +106,7 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 )
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     store, tp = server.store, server.number("tp_size")
-    if store is None or versions.sglang.first >= (0, 5, 21, 0) or not isinstance(tp, int):
+    if store is None or versions.sglang.rank_offload_folders or not isinstance(tp, int):
         return
     path = store.value("ssd_offload_path")
     if store.value("enable_ssd_offload") is True and isinstance(path, str) and tp > 1:

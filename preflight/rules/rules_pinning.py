@@ -11,9 +11,6 @@ from preflight.sglang.launch import own_allocator, plain_environment
 
 RULES = RuleSet()
 _PINS = "SGLang mem_cache/pool_host/common.py _cuda_host_register and its forerunners, every wheel"
-# The first release that pins with cudaHostRegister, that looks at what it returns, and that calls
-# it once for each chunk of a pool (not of layer_first ones).
-_PINS_ITSELF, _LOOKS, _CHUNKS = (0, 5, 4, 2), (0, 5, 13, 0), (0, 5, 19, 0)
 _CHUNK_VARIABLE, _CHUNK_GIB = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", 256
 # 16 bytes of the driver's for each 4 KiB page, in one kvzalloc, which Linux caps at INT_MAX.
 _DRIVER_CALL_BYTES = 512 * GIB
@@ -33,8 +30,9 @@ _LONG_SECONDS = 60
     f"{_PINS}: 0.5.4.post2 to 0.5.12.post1; SGLang #26301",
 )
 def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    first = versions.sglang.first
-    if _pins(server) and _PINS_ITSELF <= first < _LOOKS and not versions.sglang_unsure:
+    sglang = versions.sglang
+    blind = sglang.pins_itself and not sglang.looks_at_pinning
+    if _pins(server) and blind and not versions.sglang_unsure:
         yield Seen("the L2 pools are pinned by a call whose result nobody reads")
 
 
@@ -51,7 +49,7 @@ def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[See
 )
 def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     size = server.value("hicache_size")
-    if not _pins(server) or versions.sglang.first < _PINS_ITSELF or not isinstance(size, int):
+    if not _pins(server) or not versions.sglang.pins_itself or not isinstance(size, int):
         return
     whole_bytes, chunk_bytes = size * 10**9, _chunk_bytes(server, versions)
     call_bytes = whole_bytes if chunk_bytes is None else min(whole_bytes, chunk_bytes)
@@ -89,7 +87,7 @@ def _pins(server: SglangServer) -> bool:
 def _chunk_bytes(server: SglangServer, versions: Versions) -> int | None:
     """The most that one call pins; None for a whole pool."""
     layout = server.value("hicache_mem_layout")
-    if versions.sglang.first < _CHUNKS or layout == "layer_first":
+    if not versions.sglang.pins_in_chunks or layout == "layer_first":
         return None
     text = plain_environment(server.environment).get(_CHUNK_VARIABLE, "")
     try:

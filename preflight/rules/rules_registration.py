@@ -27,8 +27,6 @@ _EMBED = (
     "switch standalone_storage off, so that each rank has a client of its own, or SGLang 0.5.20"
 )
 _RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
-# Rows of the releases' table: the first that reads the variable for certain, and with it on.
-_CAN_RELAX, _RELAXES = (0, 3, 8, 1), (0, 3, 13, 0)
 _NAME = "name what runs with --sglang-version and --mooncake-version, the model with --model-config"
 
 
@@ -104,15 +102,15 @@ def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[S
     environment = plain_environment(server.environment)
     if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
         return
-    if versions.mooncake_assumed or versions.mooncake.first < _CAN_RELAX:
+    if versions.mooncake_assumed or not versions.mooncake.reads_relaxed_ordering:
         return
     text = environment.get(_RELAXED)
     if text is None:
-        if _RELAXED not in server.environment and versions.mooncake.first < _RELAXES:
+        if _RELAXED not in server.environment and not versions.mooncake.relaxed_ordering:
             yield Seen(f"{_RELAXED} is not set, and off before Mooncake 0.3.13")
         return
     number = leading_integer(text) or 0  # atoi; what is out of range leaves the default
-    if number == 0 or (number not in (1, 2) and versions.mooncake.first < _RELAXES):
+    if number == 0 or (number not in (1, 2) and not versions.mooncake.relaxed_ordering):
         yield Seen(f"{_RELAXED}={text!r} leaves it off", server.environment[_RELAXED].origin)
 
 

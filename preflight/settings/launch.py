@@ -9,7 +9,6 @@ from checks.base.finding import Kind
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Spot
@@ -24,6 +23,7 @@ from checks.rdma.problems import Cause
 from checks.rdma.use import devices_in_use
 from checks.rdma.verbs import NODES as DEVICE_NODES
 from checks.rdma.verbs import DeviceNode
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from preflight.launches.secret_names import is_secret
 from preflight.settings.records import Gap, PoolTarget, Reason, Request, Wish

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import SglangRelease
+from checks.releases.sglang import SglangRelease
 from preflight.sglang.host_pools import HostPool
 
 # What SGLang leaves to the rest of the host (HICACHE_HOST_MEMORY_RESERVE_BYTES; every release).

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import SglangRelease
+from checks.releases.sglang import SglangRelease
 from preflight.sglang.host_pool_layers import StageLayers, index_key_bytes, row_bytes, stage_layers
 from preflight.sglang.host_pools import HostBytes, PoolRequest, host_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry

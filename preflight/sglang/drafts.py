@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.sglang import DraftPool, SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.releases.sglang import DraftPool, SglangRelease
 from preflight.sglang.model import Model, Models
 from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.model_layers import LayerKind

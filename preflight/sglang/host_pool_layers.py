@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import Indexer, SglangRelease
+from checks.releases.sglang import Indexer, SglangRelease
 from preflight.sglang.model_geometry import AttentionKind, Heads, LinearState, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
 

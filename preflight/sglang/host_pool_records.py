@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import SglangRelease
+from checks.releases.sglang import SglangRelease
 from preflight.sglang.host_pool_layers import RowBytes
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 

@@ -1,7 +1,7 @@
 """The host pools (L2) that one SGLang rank allocates, as its pool classes compute them.
 
 Source: ``mem_cache/pool_host`` and ``mem_cache/hybrid_cache/hybrid_pool_assembler.py`` of 0.5.23,
-and their forerunners per release (``preflight.releases.sglang``). The numbers are held
+and their forerunners per release (``checks.releases.sglang``). The numbers are held
 against the real classes in ``tests/sglang``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from checks.base.units import MIB, format_bytes
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import DraftPool, Indexer
+from checks.releases.sglang import DraftPool, Indexer
 from preflight.sglang.host_pool_layers import RowBytes, row_bytes, stage_layers
 from preflight.sglang.host_pool_records import (
     GIGABYTE,

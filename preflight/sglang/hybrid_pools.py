@@ -7,7 +7,7 @@ Source: ``build_hybrid_swa_stack`` and ``_split_hicache_size`` of
 from __future__ import annotations
 
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import HybridSize
+from checks.releases.sglang import HybridSize
 from preflight.sglang.host_pool_layers import RowBytes, StageLayers
 from preflight.sglang.host_pool_records import (
     GIGABYTE,

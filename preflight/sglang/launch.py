@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from checks.base.needs import ProcessId
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
+from checks.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.launches.source import Word
 from preflight.processes.processes import SglangServer
 from preflight.programs.consumer_grammar import sglang_segment_bytes
@@ -23,8 +25,6 @@ from preflight.programs.memory_records import (
 )
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.programs.store_processes import offload_buffer_bytes
-from preflight.releases.mooncake import Release
-from preflight.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.sglang.pd_metadata import Metadata
 from preflight.sglang.ranks import Ranks, server_ranks
 
@@ -85,15 +85,15 @@ def server_client(
         return Unknown(f"global_segment_size {size!r}: {error}")
     buffer = offload_buffer_bytes(server.environment) if offload else None
     local = SGLANG_LOCAL_BUFFER_BYTES
-    if release.first < (0, 5, 6, 0):
-        # Before, the extra config could ask for another, and it was divided as the segment is.
+    if release.store.local_buffer:
+        # Up to 0.5.5 the extra config could ask for another, and it was divided as the segment is.
         asked = store.local_buffer_bytes
         local = segment_per_rank(local if asked is None else asked, ranks, release)
     return StoreClient(segment, local, kind, buffer)
 
 
 def own_allocator(
-    server: SglangServer, release: SglangRelease, mooncake: Release
+    server: SglangServer, release: SglangRelease, mooncake: MooncakeRelease
 ) -> OwnAllocator | None:
     """SGLang's own allocator of host pools; None where Mooncake's takes them.
 
@@ -102,7 +102,7 @@ def own_allocator(
     asked for none before SGLang 0.5.17.
     """
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
-    alone = offloads and not server.hicache and release.first < (0, 5, 17, 0)
+    alone = offloads and not server.hicache and not release.decode_offload_allocates
     if server.store is not None and mooncake.hugepages and not alone:
         return None
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
@@ -132,7 +132,7 @@ def server_processes(
     ranks: Ranks,
     pools_bytes: tuple[int, ...],
     clients: Sequence[StoreClient | None],
-    mooncake: Release,
+    mooncake: MooncakeRelease,
     nodes: tuple[int | None, ...],
     allocator: OwnAllocator | None,
     metadata: Metadata,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.releases.sglang import Indexer
+from checks.releases.sglang import Indexer
 from preflight.sglang.host_pools import HostBytes, HostPool, HostPools, PoolRequest, host_pools
 from preflight.sglang.pool_request import Given, Purpose
 

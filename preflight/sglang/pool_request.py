@@ -6,8 +6,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.sglang.admission_gate import HostMemory
 from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
 from preflight.sglang.drafts import Drafts
@@ -151,7 +151,7 @@ def default_ratio(
     if purpose is Purpose.RETRACTION:
         return _retraction_ratio(given, request, tokens)
     buffers = given.value("hicache_host_memory_mode") == "buffer_only"
-    if buffers and given.release.first >= (0, 5, 19, 0) and purpose is Purpose.PREFIX_CACHE:
+    if buffers and given.release.buffer_only and purpose is Purpose.PREFIX_CACHE:
         return BUFFER_ONLY_RATIO, BUFFER_ONLY_RATIO
     return DEFAULT_RATIO, DEFAULT_RATIO
 

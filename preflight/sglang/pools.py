@@ -6,8 +6,8 @@ Where a model's geometry is unknown a pool is a bound and says so.
 from __future__ import annotations
 
 from checks.base.unknown import Unknown
+from checks.releases.sglang import SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.releases.sglang import SglangRelease
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
 from preflight.sglang.pool_bounds import ServerMemory, bounds, refused

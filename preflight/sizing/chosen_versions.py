@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checks.base.installed import Installed, installed_mooncake, installed_sglang
+from checks.releases.mooncake import (
+    NEWEST_KNOWN,
+    MooncakeRelease,
+    mooncake_release,
+    newer_than_known,
+)
 from preflight.base.usage_error import UsageError
 from preflight.programs.store_environment import Note
-from preflight.releases.mooncake import NEWEST_KNOWN, Release, newer_than_known, release
 from preflight.sizing.sizing_records import Input
 
 if TYPE_CHECKING:
     from checks.base.root import Root
+    from checks.releases.sglang import SglangRelease
     from preflight.launches.source import Reading
-    from preflight.releases.sglang import SglangRelease
 
 # The SGLang that is sized for when none is named.
 SGLANG_VERSION = "0.5.23"
@@ -23,7 +28,7 @@ ASSUMED = "assumed"
 
 def choose_mooncake(
     given: str | None, installed: Installed | None = None
-) -> tuple[Release, Input, tuple[Note, ...]]:
+) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
     """The release to size for: the one given, else the one installed, else the newest known.
 
     installed: what a capture's machine has; None for this one. Raises UsageError for a version that
@@ -41,14 +46,14 @@ def choose_mooncake(
             text_ = f"several Mooncakes are installed: {several}"
             notes.append(Note("mooncake-installed-twice", text_))
         try:
-            release(text)
+            mooncake_release(text)
         except ValueError as error:
             notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
         text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is {installed_where(installed, True)}"
     try:
-        behaviour = release(text)
+        behaviour = mooncake_release(text)
     except ValueError as error:
         raise UsageError(f"--mooncake-version {error}") from None
     if newer_than_known(text):
@@ -85,7 +90,7 @@ def known_sglang(
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
     if given is not None:
-        from preflight.releases.sglang import sglang_release
+        from checks.releases.sglang import sglang_release
 
         try:
             return sglang_release(given), Input(given, "--sglang-version")
@@ -98,7 +103,7 @@ def choose_sglang(
     given: str | None, installed: Installed | None = None
 ) -> tuple[SglangRelease, Input]:
     """The release to size for: the known one, else the newest. Raises as ``known_sglang`` does."""
-    from preflight.releases.sglang import sglang_release
+    from checks.releases.sglang import sglang_release
 
     if given is not None:
         known, here = known_sglang(given), None
@@ -122,7 +127,7 @@ def _read_installed(
 ) -> tuple[SglangRelease, Input] | None:
     if text is None:
         return None
-    from preflight.releases.sglang import sglang_release
+    from checks.releases.sglang import sglang_release
 
     try:
         return sglang_release(text), Input(text, installed_where(installed))
@@ -132,7 +137,7 @@ def _read_installed(
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
     """Why the launch's SGLang and Mooncake may be others than these, as ``Versions`` has it."""
-    from preflight.releases.sglang import newer_than_known as newer_sglang
+    from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)
     unsure = newer = assumed = ""

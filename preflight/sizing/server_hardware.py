@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.releases.sglang import SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import HostMemory
 from preflight.sglang.drafts import server_drafts
 from preflight.sglang.model import Models

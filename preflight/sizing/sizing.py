@@ -14,11 +14,11 @@ from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import Meminfo, read_meminfo
 from checks.numa.nodes import memory_nodes
+from checks.releases.mooncake import MooncakeRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.allocations import Backing
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.store_environment import Note
-from preflight.releases.mooncake import Release
 from preflight.sizing.documented_rule import DocumentedRule, documented_rule
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot, taken_from
 from preflight.sizing.sizing_inputs import gather_inputs
@@ -131,7 +131,7 @@ def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> t
     return tuple(dict.fromkeys(notes))
 
 
-def _unused_by(process: ProcessReplay, mooncake: Release, version: str) -> list[Note]:
+def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) -> list[Note]:
     notes: list[Note] = []
     settings, allocations = process.process.settings, process.allocations
     created = any(allocation.what is MemoryKind.ARENA for allocation in allocations)

@@ -12,6 +12,7 @@ from checks.base.needs import ProcessId
 from checks.base.root import Root
 from checks.base.units import MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import MooncakeRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.placement import (
     RankPlacement,
@@ -29,12 +30,11 @@ from preflight.programs.memory_records import (
     StoreSettings,
 )
 from preflight.programs.store_environment import Note, read_store_settings
-from preflight.releases.mooncake import Release
 from preflight.sizing.chosen_versions import ASSUMED, choose_mooncake, known_sglang
 from preflight.sizing.sizing_records import Flags, Input, SizingInputs
 
 if TYPE_CHECKING:
-    from preflight.releases.sglang import SglangRelease
+    from checks.releases.sglang import SglangRelease
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024
@@ -161,7 +161,7 @@ def _segment_per_process(reading: _Reading) -> int:
     return flags.segment_bytes // (flags.tp_size * flags.pp_size)
 
 
-def _mooncake(reading: _Reading) -> Release:
+def _mooncake(reading: _Reading) -> MooncakeRelease:
     behaviour, shown, notes = choose_mooncake(reading.flags.mooncake_version)
     reading.shown["mooncake_version"] = shown
     reading.notes.extend(notes)
@@ -183,7 +183,7 @@ def _protocol(reading: _Reading) -> Protocol:
     return protocol
 
 
-def _settings(reading: _Reading, mooncake: Release) -> StoreSettings:
+def _settings(reading: _Reading, mooncake: MooncakeRelease) -> StoreSettings:
     flags = reading.flags
     found, notes = read_store_settings(reading.environment, mooncake)
     reading.notes.extend(notes)
@@ -203,7 +203,7 @@ def _settings(reading: _Reading, mooncake: Release) -> StoreSettings:
     )
 
 
-def _hugepage_bytes(reading: _Reading, mooncake: Release, found: StoreSettings) -> int:
+def _hugepage_bytes(reading: _Reading, mooncake: MooncakeRelease, found: StoreSettings) -> int:
     size = reading.flags.hugepage_bytes
     if size is None:
         named = "MC_STORE_HUGEPAGE_SIZE" in reading.environment

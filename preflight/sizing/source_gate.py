@@ -10,9 +10,9 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit
 from checks.memory.cgroup import memory_headroom
+from checks.releases.sglang import SglangRelease
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.processes import SglangServer
-from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     GateAnswer,

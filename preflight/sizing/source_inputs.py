@@ -12,12 +12,12 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
+from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.client_nics import ClientNics
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Launch, Process
-from preflight.releases.sglang import SglangRelease
 from preflight.rules.launch_rules import findings
 from preflight.rules.rules import Finding, Severity, Versions
 from preflight.rules.rules_memory import with_refusals

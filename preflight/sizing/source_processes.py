@@ -9,6 +9,8 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memory.cgroup import memory_headroom
 from checks.numa.meminfo import read_meminfo
+from checks.releases.mooncake import MooncakeRelease
+from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.client_nics import ClientNics
 from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
@@ -17,8 +19,6 @@ from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Process, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
-from preflight.releases.mooncake import Release
-from preflight.releases.sglang import SglangRelease
 from preflight.sglang.admission_gate import HostMemory
 from preflight.sglang.launch import (
     own_allocator,
@@ -39,7 +39,7 @@ class Shared(NamedTuple):
 
     options: SourceOptions
     root: Root
-    mooncake: Release
+    mooncake: MooncakeRelease
     sglang: SglangRelease
     default_page_bytes: int
     nics: ClientNics

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.base.version_text import release_of
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
     OWN_DISCOVERY,
@@ -19,6 +18,7 @@ from checks.placement.mooncake_topology import (
     predicted,
 )
 from checks.rdma.use import DevicesInUse, Transport, devices_in_use
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from checks.software.facts import Environment
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release
 from checks.rdma.gids import GidChoice, asked_index, choose_gid
 from checks.rdma.ports import IB, ROCE_1, ROCE_2, Gid, Port
+from checks.releases.mooncake import MooncakeRelease, mooncake_release
 
 V4 = bytes(10) + b"\xff\xff"
 PRIVATE, CARRIER, PUBLIC = V4 + b"\x0a\0\0\1", V4 + b"\x64\x40\0\1", V4 + b"\xc0\xa8\0\1"
 FE80, FEC0 = b"\xfe\x80" + bytes(13) + b"\1", b"\xfe\xc0" + bytes(13) + b"\1"
-NEWEST: Release = (0, 3, 13, 1)
+NEWEST = mooncake_release("0.3.13.post1")
 
 
 def port(*gids: Gid) -> Port:
@@ -27,7 +27,7 @@ def gid(number: int, raw: bytes, kind: str = ROCE_2, netdev: str = "eth0") -> Gi
 
 
 def taken(
-    *gids: Gid, release: Release = NEWEST, environment: dict[str, str] | None = None
+    *gids: Gid, release: MooncakeRelease = NEWEST, environment: dict[str, str] | None = None
 ) -> int | None:
     choice = choose_gid(port(*gids), environment or {}, release)
     assert isinstance(choice, GidChoice)
@@ -67,15 +67,22 @@ def test_the_own_choice_of_releases_since_0_3_12(gids: tuple[Gid, ...], number: 
 
 @pytest.mark.parametrize(
     ("release", "number"),
-    [((0, 3, 7, 2), 0), ((0, 3, 8, 0), 1), ((0, 3, 11, 1), 1), ((0, 3, 12, 0), 2)],
+    [
+        (mooncake_release("0.3.7.post2"), 0),
+        (mooncake_release("0.3.8"), 1),
+        (mooncake_release("0.3.11.post1"), 1),
+        (mooncake_release("0.3.12"), 2),
+    ],
 )
-def test_older_releases_took_the_first_ipv4_or_entry_0(release: Release, number: int) -> None:
+def test_older_releases_took_the_first_ipv4_or_entry_0(
+    release: MooncakeRelease, number: int
+) -> None:
     """The same table, the lab's: what was index 1 became 2 with the ranks of 0.3.12."""
     assert taken(gid(0, FE80), gid(1, PRIVATE), gid(2, FEC0), release=release) == number
 
 
 def test_before_0_3_12_ipv6_alone_is_no_gid() -> None:
-    assert taken(gid(0, FE80), gid(1, FEC0), release=(0, 3, 11, 0)) is None
+    assert taken(gid(0, FE80), gid(1, FEC0), release=mooncake_release("0.3.11")) is None
 
 
 @pytest.mark.parametrize(
@@ -98,10 +105,11 @@ def test_the_index_as_mooncake_reads_it(environment: dict[str, str], index: int 
 
 
 @pytest.mark.parametrize(
-    ("release", "number"), [((0, 3, 9, 0), None), ((0, 3, 10, 0), 1), (NEWEST, 1)]
+    ("release", "number"),
+    [(mooncake_release("0.3.9"), None), (mooncake_release("0.3.10"), 1), (NEWEST, 1)],
 )
 def test_an_index_without_an_interface_disabled_old_releases(
-    release: Release, number: int | None
+    release: MooncakeRelease, number: int | None
 ) -> None:
     table = (gid(0, PUBLIC), gid(1, PRIVATE, netdev=""))
     assert taken(*table, release=release, environment={"MC_GID_INDEX": "1"}) == number

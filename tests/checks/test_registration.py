@@ -30,6 +30,7 @@ from checks.rdma.registration import (
 )
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_SCHEMA
 from checks.rdma.verbs import PROVIDERS
+from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from checks.run.judging import judge
 from preflight.inputs.host_source import LaunchWords, open_host, size_and_needs
@@ -48,7 +49,11 @@ from tests.synthetic import build_host, erdma_host
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB
-OLD, NEW, ALIGNED = (0, 3, 12, 1), (0, 3, 13, 0), (0, 3, 14, 0)
+OLD, NEW, ALIGNED = (
+    mooncake_release("0.3.12.post1"),
+    mooncake_release("0.3.13"),
+    mooncake_release("0.3.14"),
+)
 LAUNCHES = Path(__file__).parents[1] / "launches"
 
 

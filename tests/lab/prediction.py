@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import FitVerdict, Spot, Stock, judge_fit
+from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import ProcessReplay, replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.releases.mooncake import release
 from preflight.sizing.needs import hugetlb_usages, pages_by_spot
 from tests.lab.experiments import MIB, Experiment
 
@@ -76,7 +76,7 @@ def judge(experiment: Experiment) -> FitVerdict:
 
 
 def _launch(experiment: Experiment) -> Launch:
-    mooncake = release(experiment.release)
+    mooncake = mooncake_release(experiment.release)
     settings, _notes = read_store_settings(experiment.environment(), mooncake)
     client = StoreClient(
         experiment.segment_bytes, experiment.local_bytes, Protocol(experiment.protocol)

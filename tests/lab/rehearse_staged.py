@@ -41,6 +41,7 @@ def rehearse_staged(
     from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
     from checks.base.root import Root
     from checks.hugetlb.fit import Spot, Stock
+    from checks.releases.mooncake import mooncake_release
     from checks.run.reading import read_facts
     from preflight.base.output import say_json
     from preflight.mooncake.registrations import all_regions_of
@@ -52,12 +53,11 @@ def rehearse_staged(
     from preflight.rehearsal.plan import plan_members
     from preflight.rehearsal.run import run
     from preflight.rehearsal.to_json import answer_object
-    from preflight.releases.mooncake import release
     from preflight.sizing.needs import asked_for
 
     library = find_library(None)
     assert isinstance(library, Library), library
-    mooncake = release(library.version)
+    mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]
     environments = [{**os.environ, **dict(one.environment)} for one in given]
     launch = Launch(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from checks.hugetlb.fit import Spot
+from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.releases.mooncake import release
 from preflight.sizing.needs import pages_by_spot
 from tests.real.cases import GIB, MIB, Case
 
@@ -22,7 +22,7 @@ class Prediction:
 
 
 def predict(case: Case, version: str) -> Prediction:
-    mooncake = release(version)
+    mooncake = mooncake_release(version)
     settings, _notes = read_store_settings(case.environment, mooncake)
     clients = tuple(
         StoreClient(

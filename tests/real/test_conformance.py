@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from checks.hugetlb.fit import Spot
+from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
-from preflight.releases.mooncake import release
 from preflight.sizing.needs import pages_by_spot
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
@@ -23,7 +23,7 @@ from tests.real.prediction import predict
 
 pytestmark = pytest.mark.real
 CASES = RECORDED + MORE
-# One release of each row of the table in preflight.releases.mooncake.
+# One release of each row of the table in checks.releases.mooncake.
 RELEASES = ("0.3.8", "0.3.8.post1", "0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
 
 Stores = Callable[[Wheel], Store]
@@ -99,7 +99,7 @@ def test_a_rank_beside_a_mooncake_client(
     huge_pages: HugePages,
 ) -> None:
     assert huge_pages.set(300, 0, 0) is None
-    mooncake = release("0.3.13.post1")
+    mooncake = mooncake_release("0.3.13.post1")
     settings, _ = read_store_settings(environment, mooncake)
     owner = StoreClient(byte_size(segment) or 0, byte_size(local) or 0, Protocol.TCP)
     rank = StoreClient(0, 20_000_000, Protocol.TCP, dummy=True)

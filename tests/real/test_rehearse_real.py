@@ -18,6 +18,7 @@ import pytest
 
 from checks.base.root import Root
 from checks.hugetlb.fit import Spot, Stock
+from checks.releases.mooncake import mooncake_release
 from preflight.programs.memory_records import Launch, OwnAllocator, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
@@ -27,7 +28,6 @@ from preflight.rehearsal.memory import MemoryWatch, Room, status_bytes
 from preflight.rehearsal.plan import plan_members
 from preflight.rehearsal.records import Member
 from preflight.rehearsal.run import run
-from preflight.releases.mooncake import release
 from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages
@@ -326,7 +326,7 @@ def test_rows_that_no_launch_expresses(
     refused = huge_pages.set(case.pages_2m, case.pages_1g, case.overcommit_2m)
     if refused:
         pytest.skip(refused)
-    mooncake = release(wheel_0_3_13.version)
+    mooncake = mooncake_release(wheel_0_3_13.version)
     settings, _ = read_store_settings(case.environment, mooncake)
     clients = tuple(
         StoreClient(one.segment_bytes, one.local_buffer_bytes, Protocol(one.protocol))
@@ -357,7 +357,7 @@ def test_three_stores_in_one_process(wheel_0_3_13: Wheel, huge_pages: HugePages)
     """R13: an arena of 100 MiB serves two of 16 + 32 MiB; the third goes beside it: 50, 50, 74."""
     assert huge_pages.set(100, 0, 0) is None
     environment = {"MC_STORE_USE_HUGEPAGE": "1", "MC_MMAP_ARENA_POOL_SIZE": "100mb"}
-    mooncake = release(wheel_0_3_13.version)
+    mooncake = mooncake_release(wheel_0_3_13.version)
     settings, _ = read_store_settings(environment, mooncake)
     clients = (StoreClient(32 * MIB, 16 * MIB, Protocol.TCP),) * 3
     rank = Process("rank 0", settings, clients=clients)
@@ -399,10 +399,10 @@ def test_it_is_broken_off_before_the_host_comes_to_its_limit(
     monkeypatch.setattr(rehearsal_run, "MemoryWatch", Short)
     pools = (200 * MIB, 2048 * MIB)
     own = OwnAllocator()
-    settings = read_store_settings({}, release(wheel_0_3_13.version))[0]
+    settings = read_store_settings({}, mooncake_release(wheel_0_3_13.version))[0]
     rank = Process("rank 0", settings, pools, own_allocator=own)
     members = (Member(rank.name, "sglang", rank, {}),)
-    launch = Launch((rank,), release(wheel_0_3_13.version))
+    launch = Launch((rank,), mooncake_release(wheel_0_3_13.version))
     plan = plan_members(members, launch, {}, library(wheel_0_3_13))
     done = run(plan, Root(), 60, lambda _: None)
     assert done.stopped.startswith("rank 0, L2 host pool 2 of 2: broken off")

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from checks.base.needs import RdmaUse
-from checks.base.version_text import release_of
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
     View,
@@ -26,6 +25,7 @@ from checks.placement.mooncake_topology import (
     parse_locations,
     predicted,
 )
+from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from tests.real.conftest import Wheel, install
 from tests.synthetic import SyntheticHost, erdma_host, gpu_host, read_host

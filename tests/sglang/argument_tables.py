@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from checks.releases.sglang import parse_version
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_argument_tables import argument_table
 from preflight.programs.sglang_arguments import parse_sglang_arguments
-from preflight.releases.sglang import parse_version
 from tests.sglang.rerun import CACHE, WHEEL_PYTHON, environment
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from preflight.releases.sglang import sglang_release
+from checks.releases.sglang import sglang_release
 from preflight.sglang.host_pools import PoolRequest
 from preflight.sglang.model_geometry import AttentionKind, Heads, ModelGeometry
 from preflight.sglang.model_layers import LayerKind

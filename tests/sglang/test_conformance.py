@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from preflight.releases.sglang import sglang_release
+from checks.releases.sglang import sglang_release
 from preflight.sglang.admission_gate import HostMemory, gate_on_hugepages
 from preflight.sglang.host_pools import HostPool, HostPools, host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.addresses import Names, Place, loops, split_place
 from preflight.fleet.merge.records import FleetFinding, NodeRow
-from preflight.releases.wire import work_together
 
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.base.version_text import Release, release_of
 from checks.network.routing import Routing, exits
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import choose_gid
 from checks.rdma.ports import Port
 from checks.rdma.problems import port_of
 from checks.rdma.use import Use, uses
+from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
 
 ROUTES = "/proc/net/route"
@@ -129,7 +129,7 @@ def rail_of(
     nic: Nic,
     port: Port,
     environment: Mapping[str, str],
-    release: Release | None,
+    release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
     """A port as a process with this environment takes it."""

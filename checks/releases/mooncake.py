@@ -1,0 +1,220 @@
+"""How Mooncake's releases differ: one row for each release that changed a fact, in one table.
+
+A new release is a row that names what it changed, and the flags that ``tools/mooncake_flags.py``
+writes. What is mapped was read in source at each tag; the rows over TCP were also run (the wheels
+0.3.8 to 0.3.13.post1 and 0.3.14), see ``tests/real``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from checks.base.units import GIB, MIB
+from checks.base.version_text import Numbers, version_numbers
+
+
+class NumaSegments(Enum):
+    """What a segment is mapped from when the NICs sit on several NUMA nodes."""
+
+    NONE = "one mapping, on no node in particular"
+    REGULAR = "split over the NIC nodes, on regular pages even where huge pages are asked for"
+    HUGETLB = "split over the NIC nodes, on huge pages"
+
+
+class MooncakeRelease(NamedTuple):
+    """What one release does; each field holds until a later row changes it."""
+
+    first: Numbers
+
+    # What it maps (mooncake-store/src: shm_helper.cpp, mmap_arena.cpp, real_client.cpp).
+    hugepages: bool  # MC_STORE_USE_HUGEPAGE is read at all
+    arena: bool
+    arena_in_store_pages: bool  # else in pages of the kernel's default size
+    numa_segments: NumaSegments
+    # A rank bound to some nodes (numactl --membind) splits its segment over those alone; else a
+    # node that the process may not use makes mbind, and setup, fail.
+    numa_segments_stay_bound: bool
+    page_sizes_bytes: tuple[int, ...]
+    no_local_buffer: str  # what setup does when the local buffer finds no pages
+    no_host_pool: str  # what the allocator says when an L2 host pool finds none
+    hot_cache: bool
+
+    # What it registers (transfer_engine_impl.cpp, rdma_context.cpp).
+    # Of an L2 host pool on huge pages all is registered, whatever part of it is handed over.
+    registers_whole_pool: bool
+    registers_hot_cache: bool
+    registers_in_pieces: bool  # a region longer than the device takes; else it is cut off
+    # Pieces, host pools and the blocks touched in advance end on huge pages.
+    registrations_end_on_pages: bool
+    reads_relaxed_ordering: bool  # MC_IB_PCI_RELAXED_ORDERING, for certain
+    relaxed_ordering: bool  # it is on where the variable is not set
+
+    # How it reads its environment (mooncake-common, utils.h).
+    negative_sizes_wrap: bool  # a size of -5 is read as 2^64 - 5
+    # "enable" and "disable" are truth values, numbers are read whole, and MOONCAKE_STORE_CHECKSUM
+    # is read.
+    common_reader: bool
+
+    # What setup and the master know (real_client.cpp, master.cpp, types.h).
+    setup_offloads: bool  # else setup knows no SSD offload, and SGLang calls it again without
+    locks_offload_folder: bool
+    tenants: bool  # setup takes tenant_id
+    eviction_watermark: float  # the part of the pool above which the master evicts
+
+    # Which NIC and which GID it takes (topology.cpp, rdma_context.cpp).
+    reads_te_filters: bool  # MC_TE_FILTERS
+    looks_at_nodes: bool  # for NICs of the GPU's own node, before it counts PCI bridges
+    chooses_gid: bool  # else index 0 is taken
+    ranks_gids: bool  # all entries; else the first IPv4 RoCE v2 or IB entry is taken
+    takes_any_gid: bool  # else an entry without a network interface disables the device
+
+    # Releases that store and read together over one master, among those that were tried over TCP:
+    # masters 0.3.8 to 0.3.14 with clients 0.3.8 to 0.3.13.post1 (setup, put, get). The others
+    # failed at the first call that changed. What client and master compare by themselves ("Version
+    # mismatch") is another number, 2.0.0 in all of these.
+    together: frozenset[str]
+
+    def changed(self, *first: int, together: str | None = None, **facts: object) -> MooncakeRelease:
+        """Return the row of a later release, which differs in ``facts``."""
+        row = self._replace(first=(*first, *(0,) * (4 - len(first))), **facts)  # type: ignore[arg-type]
+        return row if together is None else row._replace(together=frozenset(together.split()))
+
+
+_OLDEST = MooncakeRelease(
+    first=(0, 0, 0, 0),
+    hugepages=False,
+    arena=False,
+    arena_in_store_pages=False,
+    numa_segments=NumaSegments.NONE,
+    numa_segments_stay_bound=False,
+    page_sizes_bytes=(),
+    no_local_buffer="setup raises MemoryError: std::bad_alloc",
+    no_host_pool="RuntimeError: Failed to map shared memory: Cannot allocate memory",
+    hot_cache=False,
+    registers_whole_pool=False,
+    registers_hot_cache=False,
+    registers_in_pieces=False,
+    registrations_end_on_pages=False,
+    reads_relaxed_ordering=False,
+    relaxed_ordering=False,
+    negative_sizes_wrap=True,
+    common_reader=False,
+    setup_offloads=False,
+    locks_offload_folder=False,
+    tenants=False,
+    eviction_watermark=1.0,
+    reads_te_filters=False,
+    looks_at_nodes=False,
+    chooses_gid=False,
+    ranks_gids=False,
+    takes_any_gid=False,
+    together=frozenset(),
+)
+_0_3_6_1 = _OLDEST.changed(0, 3, 6, 1, eviction_watermark=0.95)
+_0_3_8 = _0_3_6_1.changed(
+    0, 3, 8, looks_at_nodes=True, chooses_gid=True, together="0.3.8 0.3.8.post1"
+)
+_0_3_8_1 = _0_3_8.changed(
+    0, 3, 8, 1, hugepages=True, page_sizes_bytes=(2 * MIB, GIB), reads_relaxed_ordering=True
+)
+_0_3_9 = _0_3_8_1.changed(0, 3, 9, together="0.3.9 0.3.10")
+_0_3_10 = _0_3_9.changed(0, 3, 10, hot_cache=True, takes_any_gid=True)
+_0_3_10_2 = _0_3_10.changed(
+    0,
+    3,
+    10,
+    2,
+    numa_segments=NumaSegments.REGULAR,
+    setup_offloads=True,
+    together="0.3.10.post2",
+)
+_0_3_11 = _0_3_10_2.changed(0, 3, 11, arena=True, together="0.3.11 0.3.11.post1")
+_0_3_12 = _0_3_11.changed(
+    0,
+    3,
+    12,
+    numa_segments=NumaSegments.HUGETLB,
+    registers_hot_cache=True,
+    negative_sizes_wrap=False,
+    tenants=True,
+    eviction_watermark=0.90,
+    reads_te_filters=True,
+    ranks_gids=True,
+    together="0.3.12 0.3.12.post1",
+)
+_0_3_13 = _0_3_12.changed(
+    0,
+    3,
+    13,
+    registers_in_pieces=True,
+    relaxed_ordering=True,
+    common_reader=True,
+    # A client 0.3.14 was not tried with an older master.
+    together="0.3.13 0.3.13.post1 0.3.14",
+)
+_0_3_14 = _0_3_13.changed(
+    0,
+    3,
+    14,
+    arena_in_store_pages=True,
+    numa_segments_stay_bound=True,
+    page_sizes_bytes=(2 * MIB, 512 * MIB, GIB),
+    no_local_buffer="setup returns -1",
+    no_host_pool="RuntimeError: Failed to map shared memory using {page} hugepages (size {size} "
+    "bytes, need {pages} hugepages): Cannot allocate memory",
+    registers_whole_pool=True,
+    registrations_end_on_pages=True,
+    locks_offload_folder=True,
+)
+
+RELEASES = (
+    _OLDEST,
+    _0_3_6_1,
+    _0_3_8,
+    _0_3_8_1,
+    _0_3_9,
+    _0_3_10,
+    _0_3_10_2,
+    _0_3_11,
+    _0_3_12,
+    _0_3_13,
+    _0_3_14,
+)
+# The newest release that this table was held against.
+NEWEST_KNOWN = "0.3.14"
+
+
+def parse_version(text: str) -> Numbers:
+    """Return ``"0.3.13.post1"`` as ``(0, 3, 13, 1)``. Raises ValueError with the right spelling."""
+    return version_numbers(text, "a Mooncake", "0.3.13.post1 or 0.3.14")
+
+
+def mooncake_release(text: str) -> MooncakeRelease:
+    """Return what the version ``text`` does. Raises ValueError as ``parse_version`` does."""
+    version = parse_version(text)
+    return next(row for row in reversed(RELEASES) if row.first <= version)
+
+
+def release_of(text: str) -> MooncakeRelease | None:
+    """Return the same for a version that somebody else wrote; None where it cannot be told."""
+    try:
+        return mooncake_release(text)
+    except ValueError:
+        return None
+
+
+def newer_than_known(text: str) -> bool:
+    """Tell whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    return parse_version(text) > parse_version(NEWEST_KNOWN)
+
+
+def work_together(one: str, other: str) -> bool | None:
+    """Tell whether two releases share a master; None where one of them was not tried."""
+    if one == other:
+        return True
+    groups = {row.together for row in RELEASES}
+    tried = [group for group in groups if one in group or other in group]
+    if len(tried) == 2:
+        return False
+    return True if tried and {one, other} <= tried[0] else None

@@ -1,0 +1,361 @@
+"""How SGLang's releases differ: one row for each release that changed a fact, in one table.
+
+A new release is a row that names what it changed, and the arguments that
+``tools/sglang_arguments.py`` writes. Every row was read in the wheel of that version and of the one
+before it; the byte counts of 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2 were also run,
+see ``tests/sglang``; so was the class that reads the store's configuration, see ``tests/real`` and
+``tests/test_store_config_releases.py``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from checks.base.version_text import Numbers, version_numbers
+
+
+class Indexer(Enum):
+    """Where a sparse-attention model's index keys go (DSA: DeepSeek-V3.2, GLM-5)."""
+
+    NONE = "no host pool for the index keys: the latent rows alone are kept"
+    INSIDE_PER_LAYER = "inside --hicache-size, one allocation per layer"
+    INSIDE = "inside --hicache-size, one allocation (one per layer under layer_first)"
+    ON_TOP = "on top of --hicache-size, one allocation"
+
+
+class HybridSize(Enum):
+    """What ``--hicache-size`` means where a model has pools of several kinds."""
+
+    NONE = "no such host pools"
+    EACH = "every pool gets the whole size"
+    SHARED = "split by the bytes of the pools on the device"
+
+
+class DraftPool(Enum):
+    """What an EAGLE or STANDALONE draft model's own pool gets."""
+
+    NONE = "no host pool"
+    OWN_PAGE = "the target's tokens, rounded as an independent pool"
+    EXACT = "exactly the target's tokens"
+
+
+class SegmentDivisor(Enum):
+    """What divides ``global_segment_size`` into one rank's Mooncake segment."""
+
+    ONE = "1"
+    TP = "tp"
+    TP_PP = "tp * pp"
+
+
+class StoreReader(NamedTuple):
+    """What one release reads of the Mooncake store's configuration.
+
+    absent: keys that it does not know, in JSON and in the environment. config_file: whether
+    SGLANG_HICACHE_MOONCAKE_CONFIG_PATH is read. gigabytes: whether ``4gb`` is a segment size.
+    local_buffer: whether the extra config's ``local_buffer_size`` counts. hostnames: the variables
+    of the local host name, the first one set. hostname_first: they go before the JSON's own.
+    protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves out.
+    set_counts: a variable that is empty counts as set. typed: keys of HiCache's own in the extra
+    config that are refused where their value is of another type.
+    """
+
+    absent: frozenset[str]
+    config_file: bool
+    gigabytes: bool
+    local_buffer: bool
+    protocol: str
+    device: str
+    hostnames: tuple[str, ...]
+    hostname_first: bool
+    protocol_from_environment: bool
+    set_counts: bool
+    typed: frozenset[str]
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The keys of which the extra config must name one to be used."""
+        both = ("master_server_address", "client_server_address")
+        return tuple(key for key in both if key not in self.absent)
+
+
+class SglangRelease(NamedTuple):
+    """What one release does; each field holds until a later row changes it."""
+
+    first: Numbers
+    # One page more than fits, even where the size is a whole number of pages; else rounded down.
+    extra_page: bool
+    # torch's pinned allocator: each allocation takes the next power of two of its bytes.
+    pinned_power_of_two: bool
+    # A pool that is not larger than the device's stops the server; later a warning.
+    must_exceed_device: bool
+    ranks_share_memory: bool  # the gate divides what is free by the ranks on the host
+    cgroup_headroom: bool  # the gate looks at the memory cgroup too
+    # Size and ratio both unset: the ratio shrinks to what --hicache-host-memory-fraction allows.
+    auto_size: bool
+    default_layout: str
+    hugepage_environment: bool  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
+    indexer: Indexer
+    indexer_name: str  # as the gate's message spells it
+    compact_index: bool  # layers that share another's index keep no index keys on the host
+    sliding_pools: bool  # a host pool for sliding-window layers exists
+    hybrid_size: HybridSize
+    # A pool for K and V of different width: two tensors; before, such models had none.
+    asymmetric_heads: bool
+    draft: DraftPool
+    mem_fraction_rules: bool  # --mem-fraction-static defaults as in 0.5.23
+    draft_indexer: bool  # a sparse-attention draft's index keys have a host pool
+    packed_drafts: bool  # a NEXTN/MTP draft's layers join the target's pool
+    # The pipeline stages' fixed-size pools agree on the fewest tokens.
+    stages_share_tokens: bool
+    # Layers that do not divide by the stages: one each to the last stages; else all to the last.
+    spread_layers: bool
+    # The ratio of the pool that a decode server gets with no flag at all; None: no such pool.
+    decode_ratio: float | None
+    # That ratio is raised until one request of the model's full context fits.
+    decode_fits_request: bool
+    segment_divisor: SegmentDivisor
+    # Each rank is started under numactl --membind of its GPU's node, without being asked to.
+    binds_numa: bool
+    # SGLANG_AUTO_NUMA_BIND is read: it can turn that off.
+    numa_switch: bool
+    # K and V are registered as two regions, one after the other in one allocation; else as one.
+    registers_halves: bool
+    # Each rank's SSD offload has a folder of its own, which SGLang makes.
+    rank_offload_folders: bool
+    # It pins host pools with cudaHostRegister itself, looks at what that returns, and calls it once
+    # for each chunk of a pool (not of layer_first ones).
+    pins_itself: bool
+    looks_at_pinning: bool
+    pins_in_chunks: bool
+    # The decode offload manager takes its host pool from the storage backend's allocator too.
+    decode_offload_allocates: bool
+    buffer_only: bool  # --hicache-host-memory-mode buffer_only has a ratio of its own
+    probes_numactl: bool  # a rank that numactl cannot bind goes on unbound; else it ends
+    store: StoreReader
+
+    def changed(self, *first: int, **facts: object) -> SglangRelease:
+        """Return the row of a later release, which differs in ``facts``.
+
+        Fields of ``store`` stand among them by their own names.
+        """
+        own = {name: fact for name, fact in facts.items() if name in self._fields}
+        of_store = {name: fact for name, fact in facts.items() if name not in own}
+        store = self.store._replace(**of_store)  # type: ignore[arg-type]
+        return self._replace(first=(*first, *(0,) * (4 - len(first))), store=store, **own)  # type: ignore[arg-type]
+
+
+_SERVER_CHECK = frozenset(("master_metrics_port", "check_server"))
+_STANDALONE = frozenset(("standalone_storage", "client_server_address"))
+_OFFLOAD = frozenset(("enable_ssd_offload", "ssd_offload_path"))
+_TENANT = frozenset(("tenant_id",))
+_PREFETCH = frozenset(
+    ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
+)
+_PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
+
+_STORE = StoreReader(
+    absent=_SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT,
+    config_file=False,
+    gigabytes=False,
+    local_buffer=True,
+    protocol="tcp",
+    device="auto",
+    hostnames=("LOCAL_HOSTNAME",),
+    hostname_first=False,
+    protocol_from_environment=False,
+    set_counts=False,
+    typed=frozenset(),
+)
+_0_5_2 = SglangRelease(
+    first=(0, 5, 2, 0),
+    extra_page=False,
+    pinned_power_of_two=True,
+    must_exceed_device=True,
+    ranks_share_memory=False,
+    cgroup_headroom=False,
+    auto_size=False,
+    default_layout="layer_first",
+    hugepage_environment=False,
+    indexer=Indexer.NONE,
+    indexer_name="NSA",
+    compact_index=False,
+    sliding_pools=False,
+    hybrid_size=HybridSize.NONE,
+    asymmetric_heads=False,
+    draft=DraftPool.NONE,
+    mem_fraction_rules=False,
+    draft_indexer=False,
+    packed_drafts=False,
+    stages_share_tokens=False,
+    spread_layers=False,
+    decode_ratio=None,
+    decode_fits_request=False,
+    segment_divisor=SegmentDivisor.ONE,
+    binds_numa=False,
+    numa_switch=False,
+    registers_halves=False,
+    rank_offload_folders=False,
+    pins_itself=False,
+    looks_at_pinning=False,
+    pins_in_chunks=False,
+    decode_offload_allocates=False,
+    buffer_only=False,
+    probes_numactl=False,
+    store=_STORE,
+)
+_0_5_3 = _0_5_2.changed(
+    0, 5, 3, segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH
+)
+_0_5_4 = _0_5_3.changed(0, 5, 4, gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT)
+_0_5_4_POST2 = _0_5_4.changed(0, 5, 4, 2, pinned_power_of_two=False, pins_itself=True)
+_0_5_5_POST3 = _0_5_4_POST2.changed(0, 5, 5, 3, extra_page=True)
+_0_5_6 = _0_5_5_POST3.changed(
+    0,
+    5,
+    6,
+    spread_layers=True,
+    local_buffer=False,
+    hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
+    set_counts=True,
+)
+_0_5_7 = _0_5_6.changed(0, 5, 7, absent=_OFFLOAD | _TENANT)
+_0_5_9 = _0_5_7.changed(0, 5, 9, indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX)
+_0_5_10 = _0_5_9.changed(
+    0, 5, 10, indexer=Indexer.INSIDE, hybrid_size=HybridSize.EACH, binds_numa=True
+)
+_0_5_11 = _0_5_10.changed(0, 5, 11, indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE)
+_0_5_12 = _0_5_11.changed(
+    0,
+    5,
+    12,
+    sliding_pools=True,
+    absent=_TENANT,
+    typed=_PREFETCH | _PREFIX | {"prefetch_timeout_max"},
+)
+_0_5_13 = _0_5_12.changed(
+    0,
+    5,
+    13,
+    hugepage_environment=True,
+    indexer_name="DSA",
+    looks_at_pinning=True,
+    protocol="rdma",
+)
+_0_5_14 = _0_5_13.changed(0, 5, 14, default_layout="page_first", asymmetric_heads=True)
+_0_5_15 = _0_5_14.changed(
+    0, 5, 15, must_exceed_device=False, stages_share_tokens=True, probes_numactl=True
+)
+_0_5_16 = _0_5_15.changed(0, 5, 16, mem_fraction_rules=True)
+_0_5_17 = _0_5_16.changed(
+    0,
+    5,
+    17,
+    hybrid_size=HybridSize.SHARED,
+    decode_offload_allocates=True,
+    absent=frozenset(),
+)
+_0_5_18 = _0_5_17.changed(
+    0, 5, 18, draft_indexer=True, packed_drafts=True, decode_ratio=1.0, numa_switch=True
+)
+_0_5_19 = _0_5_18.changed(
+    0,
+    5,
+    19,
+    ranks_share_memory=True,
+    decode_ratio=0.2,
+    segment_divisor=SegmentDivisor.TP_PP,
+    pins_in_chunks=True,
+    buffer_only=True,
+)
+_0_5_21 = _0_5_19.changed(
+    0,
+    5,
+    21,
+    cgroup_headroom=True,
+    auto_size=True,
+    decode_fits_request=True,
+    registers_halves=True,
+    rank_offload_folders=True,
+    hostname_first=True,
+    typed=_PREFETCH | _PREFIX,
+)
+_0_5_22 = _0_5_21.changed(0, 5, 22, compact_index=True)
+_0_5_23 = _0_5_22.changed(0, 5, 23, draft=DraftPool.EXACT, protocol_from_environment=True)
+
+RELEASES = (
+    _0_5_2,
+    _0_5_3,
+    _0_5_4,
+    _0_5_4_POST2,
+    _0_5_5_POST3,
+    _0_5_6,
+    _0_5_7,
+    _0_5_9,
+    _0_5_10,
+    _0_5_11,
+    _0_5_12,
+    _0_5_13,
+    _0_5_14,
+    _0_5_15,
+    _0_5_16,
+    _0_5_17,
+    _0_5_18,
+    _0_5_19,
+    _0_5_21,
+    _0_5_22,
+    _0_5_23,
+)
+
+# Every release: the host pool of a prefix cache holds twice the device's tokens (a server with
+# --hicache-host-memory-mode buffer_only: 1.2 times, since 0.5.19).
+DEFAULT_RATIO = 2.0
+BUFFER_ONLY_RATIO = 1.2
+
+# The oldest and the newest release that this table was held against.
+OLDEST_KNOWN = "0.5.2"
+NEWEST_KNOWN = "0.5.23"
+
+
+def parse_version(text: str) -> Numbers:
+    """Return ``"0.5.5.post3"`` as ``(0, 5, 5, 3)``. Raises ValueError with the right spelling."""
+    return version_numbers(text, "an SGLang", "0.5.5.post3 or 0.5.23")
+
+
+def sglang_release(text: str) -> SglangRelease:
+    """Return what the version ``text`` does.
+
+    Raises ValueError as ``parse_version`` does, and for a version older than the table.
+    """
+    version = parse_version(text)
+    for row in reversed(RELEASES):
+        if row.first <= version:
+            return row
+    raise ValueError(
+        f"SGLang {text.strip()} is older than {OLDEST_KNOWN}, the oldest whose sizing is known"
+    )
+
+
+def newer_than_known(text: str) -> bool:
+    """Tell whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    return parse_version(text) > parse_version(NEWEST_KNOWN)
+
+
+def store_reader(version: str | None) -> StoreReader:
+    """Return what ``version`` reads, or the newest where none is said, the oldest for an older."""
+    if version is None:
+        return RELEASES[-1].store
+    asked = parse_version(version)
+    return next((row for row in reversed(RELEASES) if row.first <= asked), RELEASES[0]).store
+
+
+def release_of(text: str) -> SglangRelease | None:
+    """Return the release that somebody else wrote, or None where it cannot be told.
+
+    What is older than the table is taken for its oldest row.
+    """
+    try:
+        version = parse_version(text)
+    except ValueError:
+        return None
+    return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
