@@ -27,7 +27,7 @@ from preflight.probes.child import Order
 from preflight.probes.memory import memory_available_bytes
 from preflight.probes.run import measure
 from preflight.probes.search import search
-from preflight.probes.verbs import OpenDevice, probe_library
+from preflight.probes.verbs import OpenDevice
 from tests.lab.guest import run_in_guest
 from tests.lab.probe_runner import prepare
 
@@ -68,7 +68,7 @@ def counted() -> None:
 
 def until_it_fails(_limit_bytes: int) -> dict[str, Any]:
     """Run in the guest, in a process of its own: allocate a region, register it, and so on."""
-    device = OpenDevice(probe_library(), "rxe0")
+    device = OpenDevice("rxe0")
     before = memory_available_bytes() or 0
     start = time.monotonic()
     rooms = []

@@ -85,11 +85,10 @@ def _die_with(parent: int) -> None:
 
 
 def _measure(order: Order, say: Say) -> None:
-    from preflight.probes.verbs import OpenDevice, probe_library
+    from preflight.probes.verbs import OpenDevice
 
     log = KernelLog()
-    loaded = probe_library()
-    devices = [OpenDevice(loaded, name) for name in order.devices]
+    devices = [OpenDevice(name) for name in order.devices]
     largest = min(device.largest_bytes for device in devices)
     layout = layout_of(order, largest)
     before = memory_available_bytes()

@@ -40,20 +40,20 @@ from preflight.fleet.pairs.records import (
     end_of,
     written,
 )
-from preflight.fleet.pairs.structures import (
+from preflight.fleet.pairs.to_json import pair_object
+from preflight.fleet.pairs.to_text import pair_text
+from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, End
+from preflight.fleet.rails.rails import Reach, Way
+from preflight.verbs.ctypes_objects import (
     LID_OFFSET,
     QPN_OFFSET,
     Attributes,
     Completion,
     InitAttributes,
-    Region,
+    RegionFields,
     Request,
 )
-from preflight.fleet.pairs.structures import Path as Path_
-from preflight.fleet.pairs.to_json import pair_object
-from preflight.fleet.pairs.to_text import pair_text
-from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, End
-from preflight.fleet.rails.rails import Reach, Way
+from preflight.verbs.ctypes_objects import Path as Path_
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "preflight/schemas/pair-v1.schema.json").read_text()
@@ -241,8 +241,8 @@ OFFSETS = [
     (InitAttributes.qp_type, 52),
     (Request.remote_addr, 40),
     (Request.rkey, 48),
-    (Region.lkey, 36),
-    (Region.rkey, 40),
+    (RegionFields.lkey, 36),
+    (RegionFields.rkey, 40),
     (Completion.status, 8),
 ]
 

@@ -151,9 +151,9 @@ class Neighbour:
         if not self._process:
             import ctypes
 
-            from preflight.probes.verbs import OpenDevice, probe_library
+            from preflight.probes.verbs import OpenDevice
 
-            device = OpenDevice(probe_library(), NICS[0])
+            device = OpenDevice(NICS[0])
             room = ctypes.create_string_buffer(8192)
             device.register(ctypes.addressof(room), 8192)
             os.write(writing, b"x")

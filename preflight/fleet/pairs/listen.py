@@ -27,7 +27,7 @@ from preflight.fleet.pairs.records import (
 )
 from preflight.fleet.pairs.writes import MOST_WRITES, port_tried, writes
 from preflight.inputs.host_source import LaunchWords
-from preflight.probes.verbs import VerbsError
+from preflight.verbs.objects import VerbsError
 
 # A side that says nothing for so long is gone; an address that does not answer takes seconds.
 SILENCE_SECONDS = 30.0

@@ -13,10 +13,11 @@ from preflight.fleet.merge.parts import routes as routes_of
 from preflight.fleet.merge.records import NodeRail, Route, Unread
 from preflight.fleet.pairs.launch import Part
 from preflight.fleet.pairs.records import Json, PairError, Port
-from preflight.fleet.pairs.verbs import Connection, pair_library
+from preflight.fleet.pairs.verbs import Connection
 from preflight.fleet.rails.findings import talks
 from preflight.fleet.rails.lanes import lane_of
 from preflight.fleet.rails.rails import Group, Lane
+from preflight.verbs.objects import VerbsError
 
 FACTS_SECONDS = 20.0
 OVER = ("rdma", "tcp")
@@ -149,7 +150,8 @@ def connection(facts: Json, device: Any, port: Any, gid_index: Any) -> Connectio
     else:
         raise PairError(f"{str(device)[:40]} port {str(port)[:10]} has no such GID in use here")
     try:
-        loaded = pair_library()
+        return Connection(device, port, gid_index, row["mtu_limit_bytes"])
+    except VerbsError:
+        raise
     except (OSError, AttributeError) as error:
         raise PairError(f"libibverbs cannot be used here: {error}") from None
-    return Connection(loaded, device, port, gid_index, row["mtu_limit_bytes"])

@@ -26,7 +26,7 @@ from preflight.fleet.pairs.records import (
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection, End
 from preflight.fleet.pairs.writes import MOST_WRITES, SMALL_WRITES, writes
 from preflight.fleet.rails.rails import way
-from preflight.probes.verbs import VerbsError
+from preflight.verbs.objects import VerbsError
 
 
 def try_pair(

@@ -1,0 +1,68 @@
+"""In the guest: one connection of a device to itself, and registrations, through each binding."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import resource
+import sys
+from importlib import import_module
+
+from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection
+from preflight.probes.verbs import OpenDevice
+from preflight.verbs import libraries
+from preflight.verbs.objects import VerbsError
+
+DEVICE, PORT, GID_INDEX = "rxe0", 1, 1
+MIB = 1 << 20
+
+
+def tried(library: str) -> dict[str, object]:
+    """What came of it. Raises VerbsError, and ImportError where the binding is not installed."""
+    found: dict[str, object] = {}
+    opened = import_module(f"preflight.verbs.{library}").open_device
+    libraries.LIBRARIES = (library, "ctypes_objects")
+    found["kind"] = type(opened(DEVICE)).__name__
+    here, there = (Connection(DEVICE, PORT, GID_INDEX, 1024) for _ in range(2))
+    here.connect(there.end)
+    there.connect(here.end)
+    found["mtu_bytes"] = here.mtu_bytes
+    found["statuses"] = [here.write(there.end, size).status for size in (SMALL_BYTES, BUFFER_BYTES)]
+    found["arrived_bytes"] = there.arrived_bytes()
+    wrong = there.end._replace(key=there.end.key ^ 0xFFFF)
+    found["wrong key"] = here.write(wrong, SMALL_BYTES).status
+    here.close()
+    there.close()
+    try:
+        OpenDevice("no0")
+    except VerbsError as error:
+        found["absent"] = [error.call, error.errno]
+    device = OpenDevice(DEVICE)
+    found["largest"] = device.largest_bytes > MIB
+    memory = mmap.mmap(-1, MIB)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    device.register(address, MIB)
+    found["regions"] = device.regions
+    device.take_back()
+    try:
+        device.register(0x1000, MIB)
+    except VerbsError as error:
+        found["refused"] = [error.call, error.errno]
+    device.close()
+    return found
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 * MIB, 64 * MIB))
+    for library in sys.argv[1:]:
+        try:
+            answer = tried(library)
+        except Exception as error:
+            call = getattr(error, "call", "")
+            answer = {"error": f"{type(error).__name__}: {call} {error}"}
+        print(json.dumps({"library": library, **answer}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
