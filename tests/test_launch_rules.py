@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from checks.base.page import PageError
 from preflight.rules.launch_rules import RULE_SETS, RULES, findings
-from preflight.rules.rules import Severity
-from preflight.rules.rules_memory import POOLS_REFUSED
+from preflight.rules.rules import Severity, read_page
 from tests import (
     test_rules_allocator,
     test_rules_arguments,
@@ -41,15 +43,61 @@ def test_every_rule_has_an_example() -> None:
     shown = {example.id for examples in SHOWN for example in examples}
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
     # Found when the pools are computed: tests/test_source_pools.py shows it.
-    assert shown | {POOLS_REFUSED.id} == set(RULES)
+    assert shown | {"host-pools-refused"} == set(RULES)
 
 
-def test_rules_are_declared_once_and_in_full() -> None:
-    declared = [rule for rules in RULE_SETS for rule in rules.rules]
-    assert len({rule.id for rule in declared}) == len(declared)
-    for rule in declared:
-        assert all((rule.finds, rule.consequence, rule.remedy, rule.source))
+def test_each_section_has_its_function_and_stands_once() -> None:
+    """A section that nothing checks would promise what is never found."""
+    checked = [
+        rule.id for rules in RULE_SETS for rule, _ in (*rules.launch_checks, *rules.memory_checks)
+    ]
+    assert len(set(checked)) == len(checked)
+    assert {*checked, "host-pools-refused"} == set(RULES)
+    assert sum(len(rules.page) for rules in RULE_SETS) == len(RULES)
+    for rule in RULES.values():
         assert not rule.finds.endswith(".")
+
+
+SECTION = """# Topic
+
+## a-rule
+
+**warn**: a `--flag` that
+nothing reads
+
+- what follows: nothing
+- what to do: drop
+  it
+- read or seen in: a.cpp
+"""
+
+
+def test_a_page_is_read_as_it_is_written() -> None:
+    """Lines are joined, and backticks are for the reader of the page."""
+    (rule,) = read_page(SECTION).values()
+    assert rule == (
+        "a-rule",
+        Severity.WARN,
+        "a --flag that nothing reads",
+        "nothing",
+        "drop it",
+        "a.cpp",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECTION.replace("warn", "worse"),
+        SECTION.replace("- what to do: drop\n  it\n", ""),
+        SECTION.replace("**warn**: a `--flag` that\nnothing reads\n\n", ""),
+        SECTION + "\n" + SECTION.partition("\n\n")[2],
+    ],
+)
+def test_a_section_that_is_wrong_is_named(text: str) -> None:
+    """By its id, with how it has to be."""
+    with pytest.raises(PageError, match=r"a-rule: it is there twice, or is not written as"):
+        read_page(text)
 
 
 def test_findings_come_worst_first() -> None:

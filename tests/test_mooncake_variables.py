@@ -29,7 +29,7 @@ from preflight.programs.mooncake_variables import (
     Reader,
 )
 from preflight.programs.store_config import KEYS
-from preflight.rules.rules_environment import known_variables
+from preflight.rules.variables import known_variables
 
 EVERY_NUMBER = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}
 

@@ -76,12 +76,6 @@ def rule_page(rule: Rule) -> PageText:
     return PageText(rule.id, _sentence(rule.finds), "", rows)
 
 
-def as_markdown(page: PageText) -> str:
-    """Return a rule's page for docs/."""
-    rows = "".join(f"| {name} | {_cell(text)} |\n" for name, text in page.rows)
-    return f"# {page.title}\n\n{page.lead}\n\n| | |\n| --- | --- |\n{rows}"
-
-
 def as_text(page: PageText, width: int) -> str:
     """For a terminal."""
     import textwrap
@@ -103,10 +97,6 @@ def as_text(page: PageText, width: int) -> str:
         parts.append("\n".join(lines))
     parts.append("\n".join(wrap(f"{name}: {text}", "", "  ") for name, text in page.rows))
     return "\n\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _sentence(text: str) -> str:

@@ -1,11 +1,14 @@
-"""What can be found wrong: a declaration per rule, and the findings that rules make."""
+"""What can be found wrong in a launch: the rules of a topic's page, and the findings they make."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
+from checks.base.page import PageError
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
@@ -66,57 +69,88 @@ class Versions(NamedTuple):
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
-Check = TypeVar("Check", ServerCheck, MemoryCheck, LaunchCheck)
+
+_FIELDS = ("what follows", "what to do", "read or seen in")
+_SECTION = re.compile(
+    r"(?P<id>[a-z0-9-]+)\n\n\*\*(?P<severity>fail|warn|note)\*\*: (?P<finds>.+?)\n\n"
+    + r"\n".join(rf"- {field}: (?P<{field.replace(' ', '_')}>.+?)" for field in _FIELDS)
+    + r"\s*\Z",
+    re.DOTALL,
+)
 
 
-class Declared(Generic[Check]):
-    """Rules whose checks look at the same thing; calling it declares the next one."""
+def read_page(text: str) -> dict[str, Rule]:
+    """Return the rules of a topic's Markdown page by id, in its order. Raises PageError.
 
-    def __init__(self) -> None:
-        self.checks: list[tuple[Rule, Check]] = []
-
-    def __call__(
-        self, id_: str, severity: Severity, finds: str, consequence: str, remedy: str, source: str
-    ) -> Callable[[Check], Check]:
-        """Declare a rule above the function that checks it."""
-
-        def add(check: Check) -> Check:
-            self.checks.append((Rule(id_, severity, finds, consequence, remedy, source), check))
-            return check
-
-        return add
+    Each is a section: its id, its severity and what it finds, and a list of three items. Backticks
+    are for the reader of the page alone.
+    """
+    rules: dict[str, Rule] = {}
+    for section in text.split("\n## ")[1:]:
+        found = _SECTION.match(section)
+        name = section.partition("\n")[0]
+        if found is None or name in rules:
+            wanted = (
+                f"**fail|warn|note**: ..., then {', '.join(f'- {field}:' for field in _FIELDS)}"
+            )
+            raise PageError(f"{name}: it is there twice, or is not written as {wanted}")
+        id_, severity, *prose = (" ".join(part.replace("`", "").split()) for part in found.groups())
+        rules[id_] = Rule(id_, Severity(severity), *prose)
+    return rules
 
 
 class RuleSet:
-    """Rules of one topic, each declared above the function that checks it.
+    """The rules of one topic's page, each checked by the function that names it.
 
     server: about one SGLang server. launch: about all processes of a host together. memory: about
     one SGLang server with its model and versions.
     """
 
-    def __init__(self) -> None:
-        self.server: Declared[ServerCheck] = Declared()
-        self.launch: Declared[LaunchCheck] = Declared()
-        self.memory: Declared[MemoryCheck] = Declared()
+    def __init__(self, topic: str) -> None:
+        path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
+        with open(path, encoding="utf-8") as file:
+            self.page = read_page(file.read())
+        self.launch_checks: list[tuple[Rule, LaunchCheck]] = []
+        self.memory_checks: list[tuple[Rule, MemoryCheck]] = []
 
-    @property
-    def rules(self) -> list[Rule]:
-        checks = (*self.server.checks, *self.launch.checks, *self.memory.checks)
-        return [rule for rule, _ in checks]
+    def launch(self, id_: str) -> Callable[[LaunchCheck], LaunchCheck]:
+        def add(check: LaunchCheck) -> LaunchCheck:
+            self.launch_checks.append((self.page[id_], check))
+            return check
+
+        return add
+
+    def server(self, id_: str) -> Callable[[ServerCheck], ServerCheck]:
+        def add(check: ServerCheck) -> ServerCheck:
+            def over_servers(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+                for server in (process.server for process in processes if process.server):
+                    yield from _placed(check(server), server)
+
+            self.launch_checks.append((self.page[id_], over_servers))
+            return check
+
+        return add
+
+    def memory(self, id_: str) -> Callable[[MemoryCheck], MemoryCheck]:
+        def add(check: MemoryCheck) -> MemoryCheck:
+            self.memory_checks.append((self.page[id_], check))
+            return check
+
+        return add
+
+    def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[Finding]:
+        """What the rules about servers and launches find, rule by rule."""
+        for rule, check in self.launch_checks:
+            for seen in check(processes):
+                yield Finding(rule, *seen)
 
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[Finding]:
         """What the rules about memory find in one server."""
-        for rule, check in self.memory.checks:
-            for seen in check(server, versions):
-                yield Finding(rule, seen.text, seen.origin or server.command.origin)
+        for rule, check in self.memory_checks:
+            for seen in _placed(check(server, versions), server):
+                yield Finding(rule, *seen)
 
-    def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[Finding]:
-        """What the rules find, rule by rule."""
-        servers = [process.server for process in processes if process.server]
-        for rule, server_check in self.server.checks:
-            for server in servers:
-                for seen in server_check(server):
-                    yield Finding(rule, seen.text, seen.origin or server.command.origin)
-        for rule, launch_check in self.launch.checks:
-            for seen in launch_check(processes):
-                yield Finding(rule, seen.text, seen.origin)
+
+def _placed(found: Iterable[Seen], server: SglangServer) -> Iterator[Seen]:
+    """``found``, where its own place is not told at the server's command."""
+    return (Seen(text, origin or server.command.origin) for text, origin in found)

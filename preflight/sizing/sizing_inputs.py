@@ -97,7 +97,7 @@ def gather_inputs(
 def _halves_may_overlap(reading: _Reading, launch: Launch) -> Unknown | None:
     """What flags do not tell: whether the model's L2 is registered as K and V, which may end it.
 
-    ``preflight.rules.rules_registration`` judges it where the launch itself is given.
+    ``preflight.rules.memory`` judges it where the launch itself is given.
     """
     flags = reading.flags
     huge = any(process.settings.hugepages for process in launch.processes)

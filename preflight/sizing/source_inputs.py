@@ -19,8 +19,8 @@ from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Launch, Process
 from preflight.rules.launch_rules import findings
+from preflight.rules.memory import with_refusals
 from preflight.rules.rules import Finding, Severity, Versions
-from preflight.rules.rules_memory import with_refusals
 from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from preflight.rules.launch_rules import findings
-from preflight.rules.rules_allocator import SLAB_BYTES
+from preflight.rules.programs import SLAB_BYTES
 from tests.launch_text import understood
 from tests.real.conftest import Wheel, free_port
 

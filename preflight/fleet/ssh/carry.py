@@ -17,7 +17,7 @@ OWN = ("checks", "preflight")
 OTHERS = ("click", "tabulate", "yaml", "pynvml")
 STAND_IN = "stand_in/psutil.py"
 # Python and tables; no C, which is for this machine's Python alone, and no notes of an editor.
-_SUFFIXES = (".py", ".md", ".json", ".txt", ".gz", ".js", ".css", ".html", ".svg", "")
+_SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".gz", ".js", ".css", ".html", ".svg", "")
 # 1980-01-01, the first that a zip can write: the same bytes for the same content.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 

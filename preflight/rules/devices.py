@@ -1,0 +1,163 @@
+"""Rules about the RDMA devices that a launch names, and the transfer engines that it makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from checks.base.unknown import Unknown
+from preflight.processes.processes import SglangServer
+from preflight.programs.store_config import Source
+from preflight.rules.rules import RuleSet, Seen
+
+RULES = RuleSet("devices")
+
+
+@RULES.server("device-name-syntax")
+def device_name_syntax(server: SglangServer) -> Iterator[Seen]:
+    for what, text in _device_lists(server):
+        names = text.split(",")
+        for name in names:
+            wrong = _wrong_with(name, names)
+            if wrong:
+                yield Seen(f"{what}: {name!r} {wrong}")
+
+
+@RULES.server("device-map-unreadable")
+def device_map_unreadable(server: SglangServer) -> Iterator[Seen]:
+    text = _store_devices(server)
+    if text is not None and isinstance(_device_map(text), str):
+        yield Seen(f"device_name {text!r}: {_device_map(text)}")
+
+
+@RULES.server("device-map-rank-missing")
+def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
+    text, ranks = _store_devices(server), server.number("tp_size")
+    mapped = None if text is None else _device_map(text)
+    if not isinstance(mapped, dict) or isinstance(ranks, Unknown) or ranks > 1024:
+        return
+    missing = [str(rank) for rank in range(ranks) if str(rank) not in mapped]
+    if missing:
+        yield Seen(f"device_name names no device for rank {', '.join(missing)}")
+
+
+@RULES.server("device-map-repeats")
+def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
+    text, groups = _store_devices(server), server.number("dp_size")
+    mapped = text is not None and isinstance(_device_map(text), dict)
+    if mapped and isinstance(groups, int) and groups > 1:
+        yield Seen(f"a device map with --dp-size {groups}")
+
+
+@RULES.server("two-transfer-engines")
+def two_transfer_engines(server: SglangServer) -> Iterator[Seen]:
+    store = server.store
+    if store is None or store.error or isinstance(store.source, Unknown) or not _reuses(server):
+        return
+    given = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
+    engine = next((value for value in given if value is not None), None)
+    device, metadata = store.value("device_name"), store.value("metadata_server")
+    protocol = store.value("protocol")
+    values = (engine, device, metadata, protocol)
+    if any(isinstance(value, Unknown) for value in values) or protocol != "rdma":
+        return
+    if device != engine or metadata != "P2PHANDSHAKE":
+        yield Seen(
+            f"the store has {_device(device)} and metadata server {metadata!r}, SGLang's "
+            f"engine {_device(engine)} and P2PHANDSHAKE"
+        )
+
+
+@RULES.server("tcp-takes-rdma")
+def tcp_takes_rdma(server: SglangServer) -> Iterator[Seen]:
+    store, word = server.store, server.environment.get("MOONCAKE_PROTOCOL")
+    if "MC_FORCE_TCP" in server.environment or not _has_engine(server):
+        return
+    if store and store.value("protocol") == "tcp":
+        yield Seen(f"protocol is tcp ({store.settings['protocol'].origin})")
+    elif word is not None and word.text == "tcp":
+        yield Seen("protocol is tcp (MOONCAKE_PROTOCOL)", word.origin)
+
+
+@RULES.server("custom-mem-pool-unknown")
+def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_MOONCAKE_CUSTOM_MEM_POOL")
+    known = ("NVLINK", "BAREX", "INTRA_NODE_NVLINK")
+    if word is None or word.unresolved or word.text.lower() in ("true", "false", "0", ""):
+        return
+    if word.text not in known:
+        yield Seen(f"SGLANG_MOONCAKE_CUSTOM_MEM_POOL={word.text}", word.origin)
+
+
+def _device(name: object) -> str:
+    return f"device {name!r}" if name else "no device"
+
+
+def _reuses(server: SglangServer) -> bool:
+    """Whether SGLang starts its own engine for a store to share."""
+    reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
+    return reuse is None or reuse.text.lower() not in ("0", "false", "no", "n")
+
+
+def _has_engine(server: SglangServer) -> bool:
+    """Whether SGLang starts a Mooncake transfer engine of its own."""
+    transfers = server.mode in ("prefill", "decode")
+    if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
+        return True
+    return server.store is not None and _reuses(server)
+
+
+def _store_devices(server: SglangServer) -> str | None:
+    store = server.store
+    if store is None or not isinstance(store.source, Source):
+        return None
+    value = store.value("device_name")
+    return value if isinstance(value, str) else None
+
+
+def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
+    """Every plain list of device names in a launch, with what it is called."""
+    stored = _store_devices(server)
+    given = [("device_name", stored)]
+    given += [
+        ("--" + name.replace("_", "-"), server.value(name))
+        for name in ("disaggregation_ib_device", "mooncake_ib_device")
+    ]
+    for what, text in given:
+        if not isinstance(text, str) or not text or text in ("auto-discovery", "auto"):
+            continue
+        if text.endswith(".json") and what.startswith("--"):
+            continue
+        mapped = _device_map(text)
+        if mapped is None:
+            yield what, text
+        elif isinstance(mapped, dict):
+            yield from ((what, item) for item in mapped.values() if isinstance(item, str))
+
+
+def _device_map(text: str) -> dict[str, Any] | str | None:
+    """A per-rank JSON map of devices; its error as a string; None for a plain list of names."""
+    if not text.strip().startswith("{"):
+        return None
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return parsed if isinstance(parsed, dict) else "not an object"
+
+
+def _wrong_with(name: str, names: list[str]) -> str | None:
+    if not name.strip():
+        return "is empty"
+    if "$" in name:
+        return None
+    if ":" in name:
+        return "has a port, which is NCCL's spelling"
+    if '"' in name or "'" in name:
+        return "has quotes in it"
+    if name != name.strip() or " " in name.strip():
+        return "has a blank in it, which Mooncake takes as part of the name"
+    if names.count(name) > 1:
+        return "is named twice"
+    return None

@@ -1,0 +1,258 @@
+"""Rules about SGLang's arguments: HiCache's flags, and words that the source leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs.sglang_argument_tables import known_releases, releases_with
+from preflight.programs.sglang_arguments import parse_sglang_arguments
+from preflight.rules.rules import RuleSet, Seen
+
+RULES = RuleSet("hicache")
+# The arguments that a script itself was given.
+OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
+_READ = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT)
+
+
+@RULES.launch("arguments-not-set")
+def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, word in open_words(processes):
+        if not _is_own(word):
+            names = ", ".join(dict.fromkeys(word.unresolved))
+            yield Seen(f"{process.kind.value}: {word.text}: {names} is not set", word.origin)
+
+
+@RULES.launch("script-arguments")
+def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, word in open_words(processes):
+        if _is_own(word):
+            yield Seen(f"{process.kind.value}: {word.text} passes them on", word.origin)
+
+
+@RULES.server("arguments-refused")
+def arguments_refused(server: SglangServer) -> Iterator[Seen]:
+    arguments = server.arguments
+    if arguments.error and (arguments.exact or _every_release_refuses(server)):
+        yield Seen(f"sglang serve: error: {arguments.error}")
+    words = [word for word in arguments.unrecognized if _is_known(word)]
+    if arguments.exact and words:
+        yield Seen(_unrecognized(words, arguments.version), words[0].origin)
+
+
+@RULES.server("argument-unknown")
+def argument_unknown(server: SglangServer) -> Iterator[Seen]:
+    arguments = server.arguments
+    if arguments.exact:
+        return
+    if arguments.error and not _every_release_refuses(server):
+        yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}")
+    words = [
+        word for word in arguments.unrecognized if word.text.startswith("-") and _is_known(word)
+    ]
+    if words:
+        yield Seen(_unrecognized(words, arguments.version), words[0].origin)
+
+
+@RULES.server("hicache-not-enabled")
+def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
+    if server.hicache or server.value("disaggregation_decode_enable_offload_kvcache") is True:
+        return
+    # A decode server reads them for the host pool in which it keeps retracted requests.
+    if server.mode == "decode":
+        return
+    given = [
+        name
+        for name in server.arguments.settings
+        if name.startswith("hicache_") and server.arguments.given(name)
+    ]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        yield Seen(f"{flags}: without --enable-hierarchical-cache nothing reads them")
+
+
+@RULES.server("hicache-size-per-rank")
+def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
+    size, ranks = server.value("hicache_size"), _ranks(server)
+    if server.hicache and isinstance(size, int) and size > 0 and ranks is not None and ranks > 1:
+        yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
+
+
+@RULES.server("hicache-size-unset")
+def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
+    size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
+    if isinstance(size, int) and size < 0:
+        yield Seen(f"--hicache-size {size}: taken as not set, --hicache-ratio decides")
+    if isinstance(ratio, float) and ratio <= 0 and not _positive(size):
+        what = "a pool of one page" if ratio == 0 else "OverflowError at start"
+        yield Seen(f"--hicache-ratio {ratio:g}: {what}")
+
+
+@RULES.server("page-size-one")
+def page_size_one(server: SglangServer) -> Iterator[Seen]:
+    if server.store is None:
+        return
+    given = server.arguments.given("page_size")
+    if server.value("page_size") == 1:
+        yield Seen("--page-size 1 with the Mooncake store")
+    elif not given:
+        yield Seen("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
+
+
+@RULES.server("layout-rewritten")
+def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
+    if not server.hicache:
+        return
+    layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
+    if layout == "page_first_direct" and backend == "kernel":
+        yield Seen("page_first_direct with the kernel I/O backend: direct is used")
+    elif layout == "page_first" and backend == "direct":
+        yield Seen("page_first with the direct I/O backend: page_first_direct is used")
+    elif layout == "layer_first" and server.store is not None:
+        yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
+
+
+@RULES.server("attach-at-runtime")
+def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
+    attached = server.hicache and server.value("hicache_storage_backend") is None
+    if not attached or server.value("admin_api_key") is None:
+        return
+    if server.value("hicache_mem_layout") == "layer_first":
+        yield Seen("--admin-api-key allows attaching; --hicache-mem-layout layer_first stays")
+    word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
+    if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
+        text = "the host pool is not Mooncake's, which standalone storage needs"
+        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin)
+
+
+@RULES.server("storage-needs-other-kv-type")
+def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
+    stores = server.hicache and server.value("hicache_storage_backend") is not None
+    if stores and server.value("kv_cache_dtype") == "mxfp8":
+        yield Seen("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
+
+
+@RULES.server("tp-lcm-size-ignored")
+def tp_lcm_size_ignored(server: SglangServer) -> Iterator[Seen]:
+    if server.store and "tp_lcm_size" in server.store.extra:
+        layout = server.value("hicache_mem_layout")
+        if layout != "page_head":
+            yield Seen(f"tp_lcm_size in the extra config with the layout {layout}")
+
+
+@RULES.server("prefetch-best-effort")
+def prefetch_best_effort(server: SglangServer) -> Iterator[Seen]:
+    if server.store and server.value("hicache_storage_prefetch_policy") == "best_effort":
+        yield Seen("--hicache-storage-prefetch-policy best_effort")
+
+
+@RULES.server("max-total-tokens-bounds")
+def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
+    tokens = server.value("max_total_tokens")
+    if server.hicache and isinstance(tokens, int) and not _positive(server.value("hicache_size")):
+        yield Seen(f"--max-total-tokens {tokens} bounds the host pool from above")
+
+
+@RULES.server("sglang-hugepages-ignored")
+def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
+    if word and server.store:
+        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text} has no effect", word.origin)
+
+
+@RULES.server("sglang-hugepage-size-refused")
+def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
+    if word is None or word.unresolved or server.store:
+        return
+    if word.text.strip().upper() not in ("2MB", "1GB", ""):
+        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
+
+
+@RULES.server("register-chunk-ignored")
+def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB")
+    layout = server.value("hicache_mem_layout")
+    if word and server.hicache and layout in ("layer_first", "page_head"):
+        yield Seen(f"SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with the layout {layout}", word.origin)
+
+
+@RULES.launch("gate-assumes-one-engine")
+def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    servers = [process.server for process in processes if process.server and process.server.hicache]
+    if len(servers) > 1:
+        places = ", ".join(str(server.command.origin) for server in servers)
+        yield Seen(f"{len(servers)} servers with HiCache in one source: {places}")
+    for server in servers:
+        replicas = server.replicas
+        if isinstance(replicas, int) and replicas > 1:
+            yield Seen(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
+
+
+def _is_own(word: Word) -> bool:
+    return all(name in OWN_ARGUMENTS for name in word.unresolved)
+
+
+def open_words(
+    processes: tuple[LaunchProcess, ...],
+) -> Iterator[tuple[LaunchProcess, Word]]:
+    """Words that stand for themselves, no flag's value, and whose text is not known."""
+    for process in processes:
+        if process.kind not in _READ:
+            continue
+        words = process.server.arguments.unrecognized if process.server else process.arguments
+        value_of = ""
+        for word in words:
+            is_flag = word.text.startswith("-")
+            is_open = word.unresolved and (not is_flag or "$" in word.text.partition("=")[0])
+            # What follows a flag of a store's own process is its value.
+            if is_open and (process.server or not value_of):
+                yield process, word
+            value_of = word.text if is_flag and "=" not in word.text else ""
+
+
+def _is_known(word: Word) -> bool:
+    """Whether it is known to be no argument: a flag is, whatever its value."""
+    flag = word.text.partition("=")[0]
+    return not word.unresolved or (flag.startswith("-") and "$" not in flag and "`" not in flag)
+
+
+def _unrecognized(words: list[Word], version: str) -> str:
+    """SGLang's own words, and which releases have such flags."""
+    together = " ".join(word.text for word in words)
+    said = [f"sglang serve: error: unrecognized arguments: {together} (SGLang {version})"]
+    for word in words:
+        flag = word.text.partition("=")[0]
+        spans = releases_with(flag) if flag.startswith("--") else ()
+        named = ", ".join(a if a == b else f"{a} to {b}" for a, b in spans)
+        if named:
+            said.append(f"{flag} is in {named}")
+    return "; ".join(said)
+
+
+def _every_release_refuses(server: SglangServer) -> bool:
+    """Whether no release that is known takes these arguments; asked only where one refuses."""
+    return _refused_by_all(server.arguments.words)
+
+
+@lru_cache(maxsize=8)  # both rules ask
+def _refused_by_all(words: tuple[Word, ...]) -> bool:
+    return all(parse_sglang_arguments(words, version).error for version in known_releases())
+
+
+def _ranks(server: SglangServer) -> int | None:
+    sizes = [server.number("tp_size"), server.number("pp_size"), server.replicas]
+    total = 1
+    for size in sizes:
+        if isinstance(size, Unknown):
+            return None
+        total *= size
+    return total
+
+
+def _positive(size: Any) -> bool:
+    return isinstance(size, int) and size > 0

@@ -1,0 +1,294 @@
+"""Rules about memory, which take the model and the versions: its size, registering, pinning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from checks.base.c_numbers import leading_integer
+from checks.base.units import GIB, format_bytes
+from checks.base.unknown import Unknown
+from checks.releases.sglang import DraftPool, Indexer
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.rules.rules import Finding, RuleSet, Seen, Versions
+from preflight.sglang.launch import own_allocator, plain_environment
+from preflight.sglang.model_geometry import AttentionKind
+from preflight.sglang.pools import ServerMemory
+
+RULES = RuleSet("memory")
+_REFUSES = "RuntimeError: Failed to register buffer to Mooncake Store, error code: "
+_RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
+_CHUNK_VARIABLE, _CHUNK_GIB = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", 256
+# 16 bytes of the driver's for each 4 KiB page, in one kvzalloc, which Linux caps at INT_MAX.
+_DRIVER_CALL_BYTES = 512 * GIB
+# MAP_POPULATE of 4 KiB pages by one thread, as the pool's allocator does it, on a two-socket host
+# with 2 TiB; 2.6 GB/s on another one.
+_POPULATE_BYTES_PER_SECOND = 3.1e9
+_LONG_SECONDS = 60
+
+
+@RULES.memory("indexer-on-top")
+def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    geometry, size = versions.geometry, server.value("hicache_size")
+    if isinstance(geometry, Unknown) or not server.hicache or not isinstance(size, int):
+        return
+    if size > 0 and geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP:
+        yield Seen(f"{geometry.name}: index keys of {len(geometry.index_layers)} layers on top")
+
+
+@RULES.memory("draft-on-top")
+def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    algorithm, size = server.value("speculative_algorithm"), server.value("hicache_size")
+    sidecar = versions.sglang.draft is not DraftPool.NONE
+    named = isinstance(algorithm, str) and algorithm.upper() in ("EAGLE", "EAGLE3", "STANDALONE")
+    if server.hicache and sidecar and named and isinstance(size, int) and size > 0:
+        yield Seen(f"--speculative-algorithm {algorithm} with --hicache-size {size}")
+
+
+@RULES.memory("mla-copies")
+def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    geometry, tp = versions.geometry, server.number("tp_size")
+    attention_dp = server.attention_dp
+    if isinstance(geometry, Unknown) or isinstance(tp, Unknown):
+        return
+    if isinstance(attention_dp, Unknown) or geometry.kind is not AttentionKind.MLA:
+        return
+    copies = tp // max(1, attention_dp)
+    if server.hicache and copies > 1:
+        size = server.value("hicache_size")
+        paid = ""
+        if isinstance(size, int) and size > 0:
+            paid = f": {format_bytes(copies * size * 10**9)} for {format_bytes(size * 10**9)}"
+        yield Seen(f"{geometry.name}: {copies} ranks keep the same rows{paid}")
+
+
+@RULES.memory("offload-folder-shared")
+def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    store, tp = server.store, server.number("tp_size")
+    if store is None or versions.sglang.rank_offload_folders or not isinstance(tp, int):
+        return
+    path = store.value("ssd_offload_path")
+    if store.value("enable_ssd_offload") is True and isinstance(path, str) and tp > 1:
+        yield Seen(f"{tp} ranks offload to {path}")
+
+
+@RULES.memory("gate-blind-to-hugepages")
+def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if not server.hicache:
+        return
+    own = own_allocator(server, versions.sglang, versions.mooncake)
+    if own is not None and own.hugepage_bytes is not None:
+        yield Seen("SGLANG_HUGEPAGE_SIZE puts the L2 pool on huge pages")
+    elif own is None and "MC_STORE_USE_HUGEPAGE" in server.environment:
+        yield Seen("MC_STORE_USE_HUGEPAGE puts the L2 pool on huge pages")
+
+
+@RULES.memory("storage-needs-equal-heads")
+def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    geometry, backend = versions.geometry, server.value("hicache_storage_backend")
+    if isinstance(geometry, Unknown) or geometry.kind is not AttentionKind.MHA:
+        return
+    heads = geometry.heads
+    unequal = heads.head_dim != heads.v_head_dim
+    if server.hicache and unequal and backend in ("hf3fs", "nixl", "eic"):
+        widths = f"K of {heads.head_dim}, V of {heads.v_head_dim}"
+        yield Seen(f"{geometry.name}: {widths}, {backend}")
+
+
+@RULES.memory("mooncake-too-old")
+def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if server.store is not None and not versions.mooncake.hugepages:
+        yield Seen("Mooncake is older than 0.3.8.post1")
+
+
+@RULES.memory("tenant-unsupported")
+def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if server.store is None or server.store.error or versions.mooncake.tenants:
+        return
+    tenant, standalone = server.store.value("tenant_id"), server.store.value("standalone_storage")
+    named = str(tenant).strip() not in ("", "default", "None")
+    if not isinstance(tenant, Unknown) and standalone is False and named:
+        origin = server.store.settings["tenant_id"].origin
+        yield Seen(f"tenant_id is {tenant!r} ({origin}), and Mooncake is older than 0.3.12")
+
+
+@RULES.memory("l2-halves-overlap")
+def l2_halves_overlap(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if _overlap(server, versions) and not _overlap_doubt(versions):
+        yield Seen(_overlapping(versions))
+
+
+@RULES.memory("l2-halves-may-overlap")
+def l2_halves_may_overlap(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    doubt = _overlap_doubt(versions)
+    if doubt and _overlap(server, versions):
+        yield Seen(f"{doubt}: {_overlapping(versions)}")
+
+
+@RULES.memory("standalone-breaks-mha")
+def standalone_breaks_mha(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    if _alone(server, versions) and not _doubt(versions, versions.mooncake_newer):
+        yield Seen(_refused(server, versions))
+
+
+@RULES.memory("standalone-may-break-mha")
+def standalone_may_break_mha(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    doubt = _doubt(versions, versions.mooncake_newer)
+    if doubt and _alone(server, versions):
+        yield Seen(f"{doubt}: {_refused(server, versions)}")
+
+
+@RULES.memory("relaxed-ordering-off")
+def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    environment = plain_environment(server.environment)
+    if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
+        return
+    if versions.mooncake_assumed or not versions.mooncake.reads_relaxed_ordering:
+        return
+    text = environment.get(_RELAXED)
+    if text is None:
+        if _RELAXED not in server.environment and not versions.mooncake.relaxed_ordering:
+            yield Seen(f"{_RELAXED} is not set, and off before Mooncake 0.3.13")
+        return
+    number = leading_integer(text) or 0  # atoi; what is out of range leaves the default
+    if number == 0 or (number not in (1, 2) and not versions.mooncake.relaxed_ordering):
+        yield Seen(f"{_RELAXED}={text!r} leaves it off", server.environment[_RELAXED].origin)
+
+
+@RULES.memory("pin-result-ignored")
+def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    sglang = versions.sglang
+    blind = sglang.pins_itself and not sglang.looks_at_pinning
+    if _pins(server) and blind and not versions.sglang_unsure:
+        yield Seen("the L2 pools are pinned by a call whose result nobody reads")
+
+
+@RULES.memory("pinned-in-one-call")
+def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    size = server.value("hicache_size")
+    if not _pins(server) or not versions.sglang.pins_itself or not isinstance(size, int):
+        return
+    whole_bytes, chunk_bytes = size * 10**9, _chunk_bytes(server, versions)
+    call_bytes = whole_bytes if chunk_bytes is None else min(whole_bytes, chunk_bytes)
+    if call_bytes >= _DRIVER_CALL_BYTES:
+        yield Seen(f"--hicache-size {size}: {format_bytes(call_bytes)} in one call")
+
+
+@RULES.memory("populate-takes-long")
+def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    size = server.value("hicache_size")
+    if server.store is None or not server.hicache or not isinstance(size, int):
+        return
+    own = own_allocator(server, versions.sglang, versions.mooncake)
+    if own is not None or "MC_STORE_USE_HUGEPAGE" in server.environment:
+        return
+    seconds = size * 10**9 / _POPULATE_BYTES_PER_SECOND
+    if seconds >= _LONG_SECONDS:
+        yield Seen(f"--hicache-size {size}: about {seconds:.0f} s, at an estimated 3.1 GB/s")
+
+
+def with_refusals(
+    found: tuple[Finding, ...],
+    processes: Iterable[LaunchProcess],
+    memory: Mapping[int, ServerMemory],
+) -> tuple[Finding, ...]:
+    """``found``, and before it the words with which SGLang stops while it builds its pools."""
+    refusal = RULES.page["host-pools-refused"]
+    refused = [
+        Finding(refusal, f"{process.command.origin}: {pools.refused}")
+        for process in processes
+        for pools in (memory.get(process.number),)
+        if pools is not None and pools.refused is not None
+    ]
+    return (*refused, *found)
+
+
+def _uses_rdma(server: SglangServer) -> bool:
+    """Whether the server's store, or its transfer of prefilled requests, goes over RDMA."""
+    transfers = server.mode in ("prefill", "decode")
+    if transfers and server.value("disaggregation_transfer_backend") == "mooncake":
+        return True
+    return server.store is not None and server.store.value("protocol") == "rdma"
+
+
+def _overlap(server: SglangServer, versions: Versions) -> bool:
+    """Whether L2 lies in Mooncake's huge pages and K and V of it are, or may be, handed over."""
+    return (
+        _in_halves(server, versions)
+        and not _is_standalone(server)
+        and versions.mooncake.registers_whole_pool
+        and own_allocator(server, versions.sglang, versions.mooncake) is None
+        and "MC_STORE_USE_HUGEPAGE" in server.environment
+    )
+
+
+def _alone(server: SglangServer, versions: Versions) -> bool:
+    return _is_standalone(server) and _in_halves(server, versions)
+
+
+def _is_standalone(server: SglangServer) -> bool:
+    return server.store is not None and server.store.value("standalone_storage") is True
+
+
+def _in_halves(server: SglangServer, versions: Versions) -> bool:
+    """Whether K and V of the prefix cache are registered apart; also where nobody knows."""
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    if server.store is None or not (server.hicache or offloads):
+        return False
+    return versions.sglang.registers_halves and _has_both(versions) is not False
+
+
+def _has_both(versions: Versions) -> bool | Unknown:
+    """Whether one tensor holds K and V; those of different widths have a tensor each."""
+    geometry = versions.geometry
+    if isinstance(geometry, Unknown):
+        return geometry
+    heads = geometry.heads
+    return geometry.kind is AttentionKind.MHA and heads.head_dim == heads.v_head_dim
+
+
+def _doubt(versions: Versions, mooncake: str) -> str:
+    """What is not certain, "" where all is; the first of it, which a capture keeps too."""
+    both = _has_both(versions)
+    model = f"the model is not known ({both.reason})" if isinstance(both, Unknown) else ""
+    return versions.sglang_unsure or mooncake or model
+
+
+def _overlap_doubt(versions: Versions) -> str:
+    return _doubt(versions, versions.mooncake_assumed or versions.mooncake_newer)
+
+
+def _overlapping(versions: Versions) -> str:
+    return (
+        f"{_model(versions)}: K is registered with the whole pool, V is refused: {_REFUSES}-600 "
+        "(Mooncake: Transfer Engine does not support overlapped memory region)"
+    )
+
+
+def _refused(server: SglangServer, versions: Versions) -> str:
+    where = "" if server.store is None else server.store.settings["standalone_storage"].origin
+    return (
+        f"{_model(versions)}, standalone_storage is on ({where}): K is refused: {_REFUSES}-1 "
+        "(Mooncake: Invalid buffer address or size for registration)"
+    )
+
+
+def _model(versions: Versions) -> str:
+    geometry = versions.geometry
+    return "a model that is not MLA" if isinstance(geometry, Unknown) else geometry.name
+
+
+def _pins(server: SglangServer) -> bool:
+    return server.hicache and server.value("device") != "cpu"
+
+
+def _chunk_bytes(server: SglangServer, versions: Versions) -> int | None:
+    """The most that one call pins; None for a whole pool."""
+    layout = server.value("hicache_mem_layout")
+    if not versions.sglang.pins_in_chunks or layout == "layer_first":
+        return None
+    text = plain_environment(server.environment).get(_CHUNK_VARIABLE, "")
+    try:
+        chunk_gib = int(text) if text else _CHUNK_GIB
+    except ValueError:  # SGLang warns and takes its default
+        chunk_gib = _CHUNK_GIB
+    return max(1, chunk_gib) * GIB

@@ -1,0 +1,230 @@
+"""Rules about SSD offload: where it goes, who shares the folder, and which sides have it on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Word
+from preflight.processes.mooncake_users import place, settings_of, store_clients
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import flags_of, is_on, read_flags
+from preflight.programs.mooncake_reading import read_number, read_ratio
+from preflight.programs.mooncake_variables import OFFLOAD_NUMBERS, RATIOS, Reader
+from preflight.programs.store_processes import offload_folder
+from preflight.rules.rules import RuleSet, Seen
+
+RULES = RuleSet("offload")
+_PATH, _QUOTA = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
+
+
+@RULES.launch("offload-buffer-misread")
+def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for _, name, word in settings_of(processes, ("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",)):
+        size = read_number(Reader.WHOLE, word.text).value
+        if size is None or size >= 2**63:
+            text = f"{name}={word.text}: 1342177280 bytes are taken"
+            yield Seen(f"{text}, up to 0.3.12 its leading digits", word.origin)
+        elif size <= 0:
+            yield Seen(f"{name}={word.text}: a segmentation fault at start", word.origin)
+
+
+@RULES.launch("offload-without-switch")
+def offload_without_switch(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        store = process.server.store if process.server else None
+        if store is not None:
+            path = store.value("ssd_offload_path")
+            if isinstance(path, str) and path and store.value("enable_ssd_offload") is False:
+                where = store.settings["ssd_offload_path"].origin
+                yield Seen(f"ssd_offload_path is set ({where})", process.command.origin)
+        elif process.store is not None and process.store.offload is False:
+            word = process.command.environment.get(_PATH)
+            if word is not None and word.text:
+                yield Seen(
+                    f"{_PATH}={word.text}: {process.kind.value} does not offload", word.origin
+                )
+            elif isinstance(process.store.offload_path, str) and process.store.offload_path:
+                text = (
+                    f"ssd_offload_path is {process.store.offload_path}, enable_ssd_offload is off"
+                )
+                yield Seen(text, process.command.origin)
+
+
+@RULES.launch("offload-switch-misplaced")
+def offload_switch_misplaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    own = {
+        Kind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
+        Kind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
+    }
+    for process in processes:
+        if not store_clients(process) or _is_on(process) is not False:
+            continue
+        environment = process.command.environment
+        if own.get(process.kind) in environment:
+            continue
+        for name in own.values():
+            word = environment.get(name)
+            if word is not None and word.text.strip().lower() in ("1", "true", "yes", "on", "y"):
+                yield Seen(
+                    f"{name}={word.text}: {process.kind.value} does not read it", word.origin
+                )
+
+
+@RULES.launch("offload-one-sided")
+def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    masters = [process for process in processes if process.kind is Kind.MASTER]
+    if not masters or any(_offers_offload(master) is not False for master in masters):
+        return
+    for process in processes:
+        if _is_on(process) is True:
+            yield Seen(f"{process.name} offloads, the master does not", process.command.origin)
+
+
+@RULES.launch("offload-unused")
+def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    clients = [process for process in processes if store_clients(process)]
+    if not clients or any(_is_on(client) is not False for client in clients):
+        return
+    for process in processes:
+        if process.kind is Kind.MASTER and _offers_offload(process) is True:
+            yield Seen(f"{process.name} offers offload, no client uses it", process.command.origin)
+
+
+@RULES.launch("offload-path-refused")
+def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for offload in _offloads(processes):
+        wrong = None
+        if not offload.folder.startswith("/"):
+            wrong = "is not an absolute path" if offload.folder else "is empty"
+        elif ".." in offload.folder.split("/"):
+            wrong = "has '..' in it"
+        if wrong:
+            text = f"{offload.process.name} offloads to {offload.folder!r}, which {wrong}"
+            yield Seen(text, offload.process.command.origin)
+
+
+@RULES.launch("offload-folder-default")
+def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for offload in _offloads(processes):
+        if not offload.named and offload.ranks > 1:
+            text = f"{offload.ranks} ranks of {offload.process.name} offload to {offload.folder}"
+            yield Seen(text, offload.process.command.origin)
+
+
+@RULES.launch("offload-folder-common")
+def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    first: dict[tuple[object, ...], _Offload] = {}
+    for offload in _offloads(processes):
+        where = place(offload.process)
+        if where is None:
+            continue
+        key = (where, offload.folder.rstrip("/"), offload.named)
+        other = first.setdefault(key, offload)
+        if other is not offload:
+            text = f"{other.process.name} and {offload.process.name} offload to {offload.folder}"
+            yield Seen(text, offload.process.command.origin)
+
+
+@RULES.launch("offload-quota-unset")
+def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    open_ended = [item for item in _offloads(processes) if not _has_quota(item.process)]
+    clients = sum(offload.ranks for offload in open_ended)
+    if clients > 1:
+        text = f"{clients} clients offload, and {_QUOTA} is not set: {clients} x 90% of the disk"
+        yield Seen(text, open_ended[0].process.command.origin)
+
+
+@RULES.launch("offload-watermarks-refused")
+def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for offload in _offloads(processes):
+        environment = offload.process.command.environment
+        high, low = (_watermark(environment, level) for level in ("HIGH", "LOW"))
+        if high is not None and low is not None and low >= high:
+            text = f"{offload.process.name}: low watermark {low:g}, high watermark {high:g}"
+            yield Seen(text, offload.process.command.origin)
+
+
+class _Offload(NamedTuple):
+    """One process that offloads: its folder, and how many ranks use it.
+
+    named: SGLang gives each rank a folder of its own below; otherwise all use the folder itself.
+    """
+
+    process: LaunchProcess
+    folder: str
+    ranks: int
+    named: bool
+
+
+def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
+    """Every process of which it is known that it offloads, and where to."""
+    for process in processes:
+        if _is_on(process) is not True:
+            continue
+        environment, ranks, named = process.command.environment, 1, False
+        given: object = process.store.offload_path if process.store else None
+        if process.server is not None and process.server.store is not None:
+            given = process.server.store.value("ssd_offload_path")
+            named = isinstance(given, str)
+            sizes = (process.server.number("tp_size"), process.server.number("pp_size"))
+            ranks = (
+                sizes[0] * sizes[1]
+                if isinstance(sizes[0], int) and isinstance(sizes[1], int)
+                else 1
+            )
+        if named:
+            folder: str | Unknown = str(given)
+        elif given is None or isinstance(given, str):
+            folder = offload_folder(given or "", environment)
+        else:
+            continue
+        if isinstance(folder, str) and "$" not in folder:
+            yield _Offload(process, folder, ranks, named)
+
+
+def _is_on(process: LaunchProcess) -> bool | None:
+    """Whether a store client offloads; None where a variable decides it, or it is no client."""
+    if process.server is not None:
+        store = process.server.store
+        value = None if store is None else store.value("enable_ssd_offload")
+        return None if value is None or isinstance(value, Unknown) else bool(value)
+    offload = None if process.store is None else process.store.offload
+    return None if isinstance(offload, Unknown) else offload
+
+
+def _offers_offload(process: LaunchProcess) -> bool | None:
+    """Whether a master is started with offload; None where a file or a variable decides it."""
+    given = [one.name for one in read_flags(process.arguments, flags_of("mooncake_master"))]
+    if "config_path" in given and "enable_offload" not in given:
+        return None
+    return is_on(process.arguments, "mooncake_master", "enable_offload")
+
+
+def _has_quota(process: LaunchProcess) -> bool:
+    """Whether a positive quota is set; another storage backend has its own."""
+    environment = process.command.environment
+    backend = environment.get("MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR")
+    if backend is not None and backend.text != "bucket_storage_backend":
+        return True
+    rows = {row.name: row for row in OFFLOAD_NUMBERS}
+    for name in (_QUOTA, rows["MOONCAKE_BUCKET_MAX_TOTAL_SIZE"].name):
+        word = environment.get(name)
+        if word is not None:
+            value = read_number(rows[name].reader, word.text).value
+            return bool(word.unresolved) or (value is not None and value > 0)
+    return False
+
+
+def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
+    """The watermark that holds; None where a variable decides it."""
+    rows = [row for row in RATIOS if f"_{level}_" in row.name]
+    for row in rows:
+        word = environment.get(row.name)
+        if word is not None and word.text:
+            if word.unresolved:
+                return None
+            read = read_ratio(word.text)
+            return row.default if read is None else read
+    return rows[0].default

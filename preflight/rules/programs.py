@@ -1,0 +1,354 @@
+"""Rules about mooncake_master, mooncake_client and the store service: flags, ports, segments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from checks.base.units import GIB, MIB, format_bytes, round_up
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.processes.mooncake_users import place
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs import mooncake_grammar
+from preflight.programs.mooncake_flags import (
+    NEWEST,
+    OLDEST,
+    TRUE,
+    Flag,
+    Given,
+    as_double,
+    flags_of,
+    is_on,
+    read_flags,
+    value_of,
+)
+from preflight.programs.store_service_config import KEYS, SERVICE_PORT
+from preflight.rules.rules import RuleSet, Seen
+from preflight.sglang.launch import configured_segment
+
+RULES = RuleSet("programs")
+_PROGRAMS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
+# rules_processes reports the switches of mooncake_client.
+_SEEN_ELSEWHERE = frozenset(("enable_offload", "start_offload_rpc_server"))
+# In most of the releases in use: that one of these is newer than the oldest is no news.
+_COMMON_SINCE = frozenset(("0.3.8", "0.3.8.post1", "0.3.9", "0.3.10", "0.3.10.post2", "0.3.11"))
+_FRACTIONS = (
+    "eviction_ratio",
+    "eviction_high_watermark_ratio",
+    "nof_eviction_ratio",
+    "nof_eviction_high_watermark_ratio",
+    "offload_cap_ratio",
+)
+# A lifetime as master.cpp ValidateDurationFlag reads it.
+_LIFETIMES = ("default_kv_lease_ttl", "default_kv_soft_pin_ttl", "max_kv_soft_pin_ttl")
+_MOST_QUEUED = 100_000_000  # master.cpp, offloading_queue_limit
+# master.cpp: seconds after which a put that was only started is discarded, and released.
+_DISCARD_S, _RELEASE_S = 30, 600
+SLAB_BYTES = 16 * MIB  # cachelib_memory_allocator Slab.h, Slab::kSize
+# Mooncake #3791, its maintainers: an NPU takes 20 to 32 GB, and 32 GiB was seen to work.
+CERTAIN_BYTES = 20 * GIB
+
+
+@RULES.launch("store-service-refused")
+def store_service_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        for message in process.store.refused if process.store else ():
+            yield Seen(f"{process.kind.value}: {message}", process.command.origin)
+
+
+@RULES.launch("service-setting-misread")
+def service_setting_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        if process.kind is Kind.STORE_SERVICE and process.store:
+            for message in process.store.misread:
+                yield Seen(message, process.command.origin)
+
+
+@RULES.launch("service-key-unknown")
+def service_key_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    import difflib
+
+    for process in processes:
+        for key in process.store.unknown_keys if process.store else ():
+            near = difflib.get_close_matches(key.split("'")[1], list(KEYS), n=1, cutoff=0.75)
+            hint = f": {near[0]}?" if near else ""
+            text = f"{key} is no setting of the store service{hint}"
+            yield Seen(text, process.command.origin)
+
+
+@RULES.launch("service-port-taken")
+def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    first: dict[tuple[object, int], LaunchProcess] = {}
+    listening = [(process, _http_port(process), place(process)) for process in processes]
+    # A master or a metadata server comes up in no time; a service only after its setup.
+    for process, port, where in sorted(
+        listening, key=lambda entry: entry[0].kind is Kind.STORE_SERVICE
+    ):
+        if port is None or where is None:
+            continue
+        other = first.setdefault((where, port), process)
+        if other is not process and process.kind is Kind.STORE_SERVICE:
+            yield Seen(f"{other.name} listens on port {port} too", process.command.origin)
+
+
+@RULES.launch("client-size-misread")
+def client_size_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        if process.kind is Kind.CLIENT and process.store:
+            for message in process.store.misread:
+                yield Seen(message, process.command.origin)
+
+
+@RULES.launch("mooncake-flags-refused")
+def mooncake_flags_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        given = _flags(process)[1]
+        for each in given:
+            elsewhere = process.kind is Kind.CLIENT and each.name in _SEEN_ELSEWHERE
+            if each.problem and each.flag is not None and not elsewhere:
+                yield Seen(f"{process.kind.value}: {each.problem}", each.word.origin)
+        if process.kind is Kind.MASTER:
+            values = {each.name: each for each in given if not each.problem}
+            for name, text in _master_refuses(values):
+                yield Seen(f"{process.kind.value}: {text}", values[name].word.origin)
+
+
+@RULES.launch("mooncake-flag-unknown")
+def mooncake_flag_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    import difflib
+
+    for process in processes:
+        known, given = _flags(process)
+        if any(each.name == "undefok" for each in given):
+            continue
+        for each in given:
+            if each.flag is not None or not each.problem:
+                continue
+            near = difflib.get_close_matches(each.name, list(known), n=1, cutoff=0.75)
+            hint = f": --{near[0]}?" if near else ""
+            text = f"--{each.name}: no release from {OLDEST} to {NEWEST} has it{hint}"
+            yield Seen(f"{process.kind.value}: {text}", each.word.origin)
+
+
+@RULES.launch("mooncake-switch-is-on")
+def mooncake_switch_is_on(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        for each in _flags(process)[1]:
+            if each.passed_over and each.passed_over.lower() not in TRUE:
+                text = f"--{each.name} {each.passed_over} is read as --{each.name}=true"
+                yield Seen(f"{process.kind.value}: {text}", each.word.origin)
+
+
+@RULES.launch("mooncake-flag-of-some-releases")
+def mooncake_flag_of_some_releases(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        for each in _flags(process)[1]:
+            flag = each.flag
+            if flag is None or not (flag.until or flag.since):
+                continue
+            if not flag.until and flag.since in _COMMON_SINCE:
+                continue
+            until = f"to {flag.until}" if flag.until else "on"
+            text = f"--{each.name} is there from {flag.since} {until}"
+            yield Seen(f"{process.kind.value}: {text}", each.word.origin)
+
+
+@RULES.launch("segment-not-slabs")
+def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    if not _takes_slabs(processes):
+        return
+    for process in processes:
+        size, origin = segment_of(process)
+        page = _page_bytes(process)
+        if not size or page is None:
+            continue
+        mounted = round_up(size, page) if page else size
+        if mounted % SLAB_BYTES:
+            text = (
+                f"{process.kind.value}: a client mounts {mounted} bytes ({format_bytes(mounted)})"
+            )
+            yield Seen(f"{text}, no multiple of {SLAB_BYTES}", origin)
+
+
+@RULES.launch("segment-base-unaligned")
+def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    if not _takes_slabs(processes):
+        return
+    for process in processes:
+        size, origin = segment_of(process)
+        if size and _page_bytes(process) == 2 * MIB:
+            text = f"{process.kind.value}: {format_bytes(size)} a client on pages of 2 MiB"
+            yield Seen(text, origin)
+
+
+@RULES.launch("ascend-host-memory")
+def ascend_host_memory(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        if not _speaks_ascend(process):
+            continue
+        size, origin = segment_of(process)
+        if size is not None and size > CERTAIN_BYTES:
+            text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
+            yield Seen(text, origin)
+
+
+def _http_port(process: LaunchProcess) -> int | None:
+    """The port that a store service, a master's or a standalone metadata server listens on."""
+    if process.kind is Kind.STORE_SERVICE:
+        port = process.store.port if process.store else None
+        return port if isinstance(port, int) else None
+    if process.kind is Kind.METADATA:
+        return _number(process, "port")
+    if process.kind is Kind.MASTER:
+        on = is_on(process.arguments, "mooncake_master", "enable_http_metadata_server")
+        return _number(process, "http_metadata_server_port") if on else None
+    return None
+
+
+def _number(process: LaunchProcess, name: str) -> int | None:
+    word = value_of(process.arguments, name)
+    if word is None:
+        return SERVICE_PORT
+    text = word.text
+    return int(text) if text.isdecimal() and len(text) < 6 else None
+
+
+def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[Given]]:
+    """What the program of ``process`` knows, and what it is given; nothing for other programs."""
+    program = _PROGRAMS.get(process.kind)
+    if program is None:
+        return {}, []
+    known = flags_of(program)
+    return known, list(read_flags(process.arguments, known))
+
+
+def _master_refuses(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
+    """The flag, and what the master says of its value, or of it and another."""
+
+    def text(name: str) -> str | None:
+        return values[name].value if name in values else None
+
+    for name in _FRACTIONS:
+        number = as_double(text(name) or "")
+        if number is not None and not 0 <= number <= 1 and number == number:
+            yield name, f"--{name}={text(name)}: it must be between 0.0 and 1.0"
+    for name in _LIFETIMES:
+        lifetime = text(name)
+        if lifetime is not None and not re.fullmatch(r"\d+(?:ms|s|m|h)?", lifetime):
+            yield name, f"--{name}={lifetime}: a whole number, and ms, s, m or h behind it"
+    queued = _whole(text("offloading_queue_limit"))
+    if queued is not None and not 0 < queued <= _MOST_QUEUED:
+        yield "offloading_queue_limit", f"--offloading_queue_limit={queued}: 1 to {_MOST_QUEUED}"
+    allocator = text("memory_allocator")
+    if allocator is not None and allocator not in ("cachelib", "offset"):
+        yield "memory_allocator", f"--memory_allocator={allocator}: must be cachelib or offset"
+    path = text("config_path")
+    if path and not path.endswith((".json", ".yaml", ".yml")):
+        yield "config_path", f"--config_path={path}: Unsupported config file format: json or yaml"
+    if "config_path" not in values and "flagfile" not in values:
+        yield from _together(values)
+
+
+def _together(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
+    """What flags say against each other, where no file says more."""
+
+    def is_on(name: str) -> bool:
+        return name in values and (values[name].value or "").lower() in TRUE
+
+    said = [values[name].value for name in ("ha_backend_connstring",) if name in values]
+    backend = values["ha_backend_type"].value if "ha_backend_type" in values else "etcd"
+    if backend == "etcd" and "etcd_endpoints" in values:
+        said.append(values["etcd_endpoints"].value)
+    # None is a variable that may name one.
+    if is_on("enable_ha") and all(value == "" for value in said):
+        text = "--enable_ha without --etcd_endpoints or --ha_backend_connstring: it must be set"
+        yield "enable_ha", text
+    if is_on("enable_oplog") and not ("enable_ha" in values and values["enable_ha"].value is None):
+        if not is_on("enable_ha"):
+            yield "enable_oplog", "enable_oplog requires enable_ha=true"
+        elif backend not in ("etcd", None):
+            yield "enable_oplog", f"enable_oplog requires ha_backend_type=etcd, not {backend}"
+    names = "put_start_release_timeout_sec", "put_start_discard_timeout_sec"
+    release, discard = (
+        _whole(values[name].value) if name in values else default
+        for name, default in zip(names, (_RELEASE_S, _DISCARD_S), strict=True)
+    )
+    if release is not None and discard is not None and release <= discard:
+        name = names[0] if names[0] in values else names[1]
+        yield name, f"{names[0]} ({release} s) must be larger than {names[1]} ({discard} s)"
+
+
+def _whole(text: str | None) -> int | None:
+    """A value that gflags took as a whole number."""
+    if text is None:
+        return None
+    return int(text, 16) if "x" in text.lower() else int(text)
+
+
+def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
+    """Whether the launch's own master is told to take cachelib."""
+    for process in processes:
+        if process.kind is not Kind.MASTER:
+            continue
+        given = read_flags(process.arguments, flags_of("mooncake_master"))
+        values = [each.value for each in given if each.name == "memory_allocator"]
+        if values and values[-1] == "cachelib":
+            return True
+    return False
+
+
+def _page_bytes(process: LaunchProcess) -> int | None:
+    """The huge pages that a client maps its segment with, 0 for none; None where it is unknown."""
+    environment = process.command.environment
+    if "MC_STORE_USE_HUGEPAGE" not in environment:
+        return 0
+    word = environment.get("MC_STORE_HUGEPAGE_SIZE")
+    if word is None:
+        return 2 * MIB
+    # Every other size is another release's business: 2 MiB where it is not known.
+    size = None if word.unresolved else mooncake_grammar.byte_size(word.text)
+    return None if word.unresolved else size if size == GIB else 2 * MIB
+
+
+def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
+    """What one client of ``process`` mounts, in bytes; None where that is not certain."""
+    origin = process.command.origin
+    if process.server is not None:
+        return _of_rank(process.server), _written(process.server, origin)
+    client = process.store.client if process.store else None
+    if client is None or isinstance(client, Unknown):
+        return None, origin
+    return client.segment_bytes, origin
+
+
+def _of_rank(server: SglangServer) -> int | None:
+    size = configured_segment(server)
+    if size is None or server.store is None or server.store.value("standalone_storage") is True:
+        return None
+    tp, pp, groups = server.number("tp_size"), server.number("pp_size"), server.attention_dp
+    for value in (tp, pp, groups):
+        if isinstance(value, Unknown):
+            return None
+    assert isinstance(tp, int)
+    assert isinstance(pp, int)
+    assert isinstance(groups, int)
+    # Releases differ in what divides it: certain only where they agree.
+    parts = {max(1, tp // max(1, groups) * (pp if by_pp else 1)) for by_pp in (True, False)}
+    sizes = {size // part for part in parts}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _written(server: SglangServer, otherwise: Origin) -> Origin:
+    word: Word | None = server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
+    return otherwise if word is None else word.origin
+
+
+def _speaks_ascend(process: LaunchProcess) -> bool:
+    if process.server is not None:
+        store = process.server.store
+        return store is not None and store.value("protocol") == "ascend"
+    if process.kind is not Kind.CLIENT:
+        return False
+    given = read_flags(process.arguments, flags_of("mooncake_client"))
+    return [each.value for each in given if each.name == "protocol"][-1:] == ["ascend"]

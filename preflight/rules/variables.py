@@ -1,0 +1,321 @@
+"""Rules about environment variables: misspelt, in the way, or read as something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+
+from checks.base.units import GIB
+from preflight.base.data_file import data_file
+from preflight.launches.source import Word
+from preflight.processes.mooncake_users import offloads, settings_of, store_devices, uses_mooncake
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.programs.mooncake_reading import (
+    NumberRead,
+    becomes,
+    read_number,
+    read_ratio,
+    read_switch,
+    takes_word,
+    usable_ports,
+)
+from preflight.programs.mooncake_variables import (
+    CHOICES,
+    NUMBERS,
+    OFFLOAD_NUMBERS,
+    PORT_RANGES,
+    PRESENCE,
+    RATIOS,
+    SWITCHES,
+    Number,
+    Reader,
+)
+from preflight.rules.rules import RuleSet, Seen
+
+RULES = RuleSet("variables")
+PREFIXES = ("MC_", "MOONCAKE_", "SGLANG_")
+_PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_ADDRESS = re.compile(r"(?:https?|etcd)://[^ =]+")
+_BLANKS = " \t\n\v\f\r"
+_LEADING = (Reader.ATOI, Reader.ATOLL, Reader.STOI, Reader.STOULL)
+_ROWS = {row.name: row for row in (*NUMBERS, *OFFLOAD_NUMBERS)}
+# What people mean by a word, whatever the code makes of it.
+_MEANS_ON = ("1", "true", "t", "yes", "y", "on", "enable", "enabled")
+_MEANS_OFF = ("0", "false", "f", "no", "n", "off", "disable", "disabled", "")
+# 4 GiB in regions of less than this are over a million: that many were seen to hang a start.
+_LEAST_REGION_BYTES = 4096
+
+
+@RULES.server("local-buffer-ignored")
+def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
+    word = server.environment.get("MOONCAKE_LOCAL_BUFFER_SIZE")
+    if word and server.store:
+        yield Seen(f"MOONCAKE_LOCAL_BUFFER_SIZE={word.text} has no effect on SGLang", word.origin)
+
+
+@RULES.launch("variable-misspelt")
+def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    known: frozenset[str] | None = None
+    told: set[str] = set()
+    for process in processes:
+        for name, word in process.command.environment.items():
+            if not name.startswith(PREFIXES) or name in told:
+                continue
+            if known is None:
+                known = known_variables()
+            if name not in known:
+                told.add(name)
+                near = nearest_variable(name, known)
+                hint = f": {near} is meant?" if near else ""
+                yield Seen(f"{name}: neither Mooncake nor SGLang reads it{hint}", word.origin)
+
+
+@RULES.launch("proxy-in-the-way")
+def proxy_in_the_way(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process in processes:
+        environment = process.command.environment
+        found = [name for name in _PROXIES if name in environment and environment[name].text]
+        peers = _peers(process) if found else ()
+        skipped = _text(environment, "no_proxy") or _text(environment, "NO_PROXY")
+        reached = None if peers is None else [host for host in peers if not _skips(skipped, host)]
+        if reached == [] or _skips(skipped, "*"):
+            continue
+        hosts = f": {', '.join(reached)} is not in it" if reached else ""
+        start = f"{process.kind.value} starts with {', '.join(found)}"
+        yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}", process.command.origin)
+
+
+@RULES.launch("force-tcp-is-presence")
+def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for _, name, word in settings_of(processes, tuple(PRESENCE)):
+        if word.text.strip().lower() in _MEANS_OFF:
+            yield Seen(f"{name}={word.text}: counts as on", word.origin)
+
+
+@RULES.launch("number-misread")
+def number_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    def said(row: Number, text: str, read: NumberRead) -> str | None:
+        if row.reader not in _LEADING or not read.cut or read.value is None:
+            return None
+        beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
+        return f"{row.name}={text}: Mooncake reads {read.value}{beyond}"
+
+    yield from _numbers(processes, said)
+
+
+@RULES.launch("number-defaulted")
+def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    def said(row: Number, text: str, read: NumberRead) -> str | None:
+        return None if read.value is not None else f"{row.name}={text}: {row.default} holds"
+
+    yield from _numbers(processes, said)
+    for _, name, word in settings_of(processes, tuple(row.name for row in RATIOS), offloads):
+        row = next(row for row in RATIOS if row.name == name)
+        if word.text and read_ratio(word.text) is None:
+            text = f"{name}={word.text}: not above 0 and up to 1, {row.default} holds"
+            yield Seen(text, word.origin)
+
+
+@RULES.launch("number-out-of-range")
+def number_out_of_range(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    def said(row: Number, text: str, read: NumberRead) -> str | None:
+        if read.cut or read.value is None or row.refused or row.takes(read.value):
+            return None
+        return f"{row.name}={text}: not {row.range}: {becomes(row, read.value)}"
+
+    yield from _numbers(processes, said)
+
+
+@RULES.launch("number-refused")
+def number_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    def said(row: Number, text: str, read: NumberRead) -> str | None:
+        if not row.refused or read.value is None or row.takes(read.value):
+            return None
+        return f"{row.name}={text}: {read.value}, not {row.range}: {row.refused}"
+
+    yield from _numbers(processes, said)
+
+
+@RULES.launch("port-range-reset")
+def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for ports in PORT_RANGES:
+        told = set()
+        for process, _, word in settings_of(processes, (ports.least, ports.most)):
+            environment = process.command.environment
+            ends: list[int] = []
+            for name, default in zip((ports.least, ports.most), ports.default, strict=True):
+                given = environment.get(name)
+                if given is not None and given.unresolved:
+                    break
+                read = None if given is None else read_number(ports.reader, given.text).value
+                ends.append(default if read is None else read)
+            if len(ends) == 2 and not usable_ports(*ends) and tuple(ends) not in told:
+                told.add(tuple(ends))
+                least, most = ports.default
+                yield Seen(
+                    f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]} is no range that "
+                    f"Mooncake takes: {least} to {most} holds",
+                    word.origin,
+                )
+
+
+@RULES.launch("region-size-hangs")
+def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for _, name, word in settings_of(processes, ("MC_MAX_MR_SIZE",)):
+        size = read_number(_ROWS[name].reader, word.text).value or 0
+        if 0 < size < _LEAST_REGION_BYTES:
+            each = f"{4 * GIB // size} regions for every 4.00 GiB"
+            yield Seen(f"{name}={word.text}: regions of {size} bytes: {each}", word.origin)
+
+
+@RULES.launch("switch-misread")
+def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    rows = {row.name: row for row in SWITCHES}
+    for _, name, word in settings_of(processes, tuple(rows)):
+        row, meant = rows[name], word.text.strip(_BLANKS).lower()
+        taken = read_switch(row, word.text)
+        known = meant in _MEANS_ON or meant in _MEANS_OFF
+        if not meant and (taken is None or row.default == ("on" if taken else "off")):
+            continue
+        if taken is None or not known or taken != (meant in _MEANS_ON):
+            becomes = {True: "on", False: "off", None: f"the default holds, {row.default}"}[taken]
+            yield Seen(f"{name}={word.text}: {becomes}", word.origin)
+
+
+@RULES.launch("choice-unknown")
+def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    rows = {row.name: row for row in CHOICES}
+    for _, name, word in settings_of(processes, tuple(rows)):
+        row = rows[name]
+        harmless = not word.text and row.otherwise == row.default
+        if not takes_word(row, word.text) and not harmless:
+            words = ", ".join(row.words)
+            text = f"{name}={word.text}: not one of {words}: {row.otherwise} holds"
+            yield Seen(text, word.origin)
+
+
+@RULES.launch("no-device-left")
+def no_device_left(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
+        if not word.text.strip(f"{_BLANKS},") and _discovers(process):
+            yield Seen(f"{name}={word.text!r}: no device of the host is used", word.origin)
+
+
+@RULES.launch("filters-ignored")
+def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
+        devices = store_devices(process)
+        if word.text.strip(f"{_BLANKS},") and devices and not _discovers(process):
+            yield Seen(f"{name}={word.text} is not read: devices are {devices}", word.origin)
+
+
+@RULES.launch("peer-affinity-conflict")
+def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    row = next(row for row in SWITCHES if row.name == "MC_ENABLE_HCA_PEER_AFFINITY")
+    for process, name, word in settings_of(processes, (row.name,)):
+        other = process.command.environment.get("MC_ENABLE_DEST_DEVICE_AFFINITY")
+        if other is not None and read_switch(row, word.text) is True:
+            text = f"{name}={word.text} and MC_ENABLE_DEST_DEVICE_AFFINITY={other.text}: both off"
+            yield Seen(text, word.origin)
+
+
+@RULES.launch("gpu-memory-by-dma-buf")
+def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    row = next(row for row in SWITCHES if row.name == "WITH_NVIDIA_PEERMEM")
+    for _, name, word in settings_of(processes, (row.name,)):
+        if read_switch(row, word.text) is False:
+            yield Seen(f"{name}={word.text}", word.origin)
+
+
+@lru_cache(maxsize=1)
+def known_variables() -> frozenset[str]:
+    """Every name that Mooncake or SGLang reads from the environment."""
+    path = data_file("known_environment.txt")
+    with open(path, encoding="utf-8") as file:
+        return frozenset(line.strip() for line in file if not line.startswith("#"))
+
+
+def nearest_variable(name: str, known: frozenset[str]) -> str | None:
+    """The name that a misspelt one most likely stands for, if any is near."""
+    import difflib
+
+    prefix = name.partition("_")[0]
+    candidates = [candidate for candidate in known if candidate.startswith(prefix)]
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def _text(environment: Mapping[str, Word], name: str) -> str:
+    return environment[name].text if name in environment else ""
+
+
+def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
+    """The hosts that a process talks to, as its settings name them; None where they do not."""
+    addresses: list[object] = []
+    if process.server is not None:
+        store = process.server.store
+        if store is None or process.server.mode != "null":
+            return None  # disaggregation finds its peers at run time
+        addresses = [store.value("master_server_address"), store.value("metadata_server")]
+    elif process.store is not None:
+        addresses = [process.store.master, process.store.metadata]
+    elif process.kind in (Kind.MASTER, Kind.ROUTER):
+        texts = [_ADDRESS.search(word.text) for word in process.arguments]
+        addresses = [found.group() for found in texts if found]
+    named = [address for address in addresses if isinstance(address, str)]
+    if len(named) < len([address for address in addresses if address is not None]):
+        return None
+    hosts = [host for address in named for host in _hosts(address)]
+    return tuple(dict.fromkeys(hosts))
+
+
+def _hosts(address: str) -> Iterator[str]:
+    """The hosts of ``a:1``, ``http://a:1/metadata`` or ``etcd://a:1;b:1``."""
+    if address == "P2PHANDSHAKE":
+        return
+    for part in re.split("[;,]", address.partition("://")[2] or address):
+        host = part.partition("/")[0]
+        host = host.rpartition("]")[0].lstrip("[") if "]" in host else host.partition(":")[0]
+        if host:
+            yield host
+
+
+def _skips(no_proxy: str, host: str) -> bool:
+    """Whether a client asks ``host`` itself: named in full, by its domain, or by a star."""
+    for entry in no_proxy.split(","):
+        name = entry.strip().partition(":")[0].lstrip(".")
+        if name == "*" or (name and (host == name or host.endswith(f".{name}"))):
+            return True
+    return False
+
+
+def _numbers(
+    processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
+) -> Iterator[Seen]:
+    """What ``said`` says of every number that counts; an empty one does where it is taken for 0."""
+    everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
+    offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
+    for process, name, word in (*everywhere, *offloading):
+        row = _ROWS[name]
+        if _overruled(row, process):
+            continue
+        read = read_number(row.reader, word.text)
+        counts = read.value is not None and (row.takes(read.value) or row.refused)
+        if not word.text.strip() and not counts:
+            continue
+        text = said(row, word.text, read)
+        if text is not None:
+            yield Seen(text, word.origin)
+
+
+def _overruled(row: Number, process: LaunchProcess) -> bool:
+    return bool(row.unless) and row.unless in process.command.environment
+
+
+def _discovers(process: LaunchProcess) -> bool:
+    """Whether a store client looks for RDMA devices by itself."""
+    setting: Word | None = process.command.environment.get("MC_MS_AUTO_DISC")
+    if setting is not None and setting.text.strip() in ("0", "1"):
+        return setting.text.strip() == "1"
+    return uses_mooncake(process) and store_devices(process) in ("", "auto-discovery")
