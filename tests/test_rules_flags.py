@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import write_mooncake_flags as table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -249,3 +250,9 @@ def test_the_value_of_a_flag(words: str, text: str | None) -> None:
     """One reading for the ports, the metadata server and the watermark of the pool."""
     found = value_of(tuple(Word(word, Origin("line", 1)) for word in words.split()), "rpc_port")
     assert (None if found is None else found.text) == text
+
+
+def test_the_table_is_what_its_generator_writes() -> None:
+    """So that a release that is added changes its own lines alone."""
+    text = table.TABLE.read_text()
+    assert table.written(table.read(text)) == text

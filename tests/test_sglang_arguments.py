@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+import write_sglang_arguments as table
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,3 +215,22 @@ def test_arguments_left_out_change_nothing(line: list[str], version: str) -> Non
             return str(refusal)
 
     assert outcome(sglang_arguments._eligible(rows, texts)) == outcome(iter(rows))
+
+
+def test_the_table_is_what_its_generator_writes() -> None:
+    """So that a release that is added changes its own lines alone."""
+    text = table.TABLE.read_text()
+    declared = table.declared(json.loads(text))
+    assert table.compact(declared) == text
+
+
+def test_a_new_flag_is_one_line_of_the_table() -> None:
+    text = table.TABLE.read_text()
+    declared = table.declared(json.loads(text))
+    added = {"flags": ["--new-flag"], "name": "new_flag", "kind": "int", "default": 4}
+    before = set(text.splitlines())
+    after = table.compact({**declared, "0.5.99": [*declared["0.5.23"], added]}).splitlines()
+    ends = [line for line in after if line not in before and '"until"' not in line]
+    assert [line for line in ends if "new_flag" in line] == [
+        '{"name": "new_flag", "kind": "int", "default": 4, "since": 38}'
+    ]

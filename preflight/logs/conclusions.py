@@ -231,14 +231,15 @@ def _slabs(groups: Groups, seen: Seen) -> Mapping[str, Any]:
 
 def _flag_releases(groups: Groups, seen: Seen) -> Mapping[str, Any]:
     """Which program of Mooncake has the flag in some releases, and in which."""
-    from preflight.programs.mooncake_flags import NEWEST, OLDEST, flags_of
+    from preflight.programs.mooncake_flags import flag_table
 
-    for program in ("mooncake_master", "mooncake_client"):
-        flag = flags_of(program).get(groups.get("name", ""))
+    releases, programs = flag_table()
+    for program, flags in programs.items():
+        flag = flags.get(groups.get("name", ""))
         if flag is not None and (flag.since or flag.until):
             until = f"to {flag.until}" if flag.until else "on"
-            return {"program": program, "since": flag.since or OLDEST, "until": until}
-    return {"oldest": OLDEST, "newest": NEWEST}
+            return {"program": program, "since": flag.since or releases[0], "until": until}
+    return {"oldest": releases[0], "newest": releases[-1]}
 
 
 COMPUTE: dict[str, Compute] = {

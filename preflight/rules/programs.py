@@ -12,12 +12,11 @@ from preflight.processes.mooncake_users import place
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
-    NEWEST,
-    OLDEST,
     TRUE,
     Flag,
     Given,
     as_double,
+    flag_table,
     flags_of,
     is_on,
     read_flags,
@@ -127,7 +126,8 @@ def mooncake_flag_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
                 continue
             near = difflib.get_close_matches(each.name, list(known), n=1, cutoff=0.75)
             hint = f": --{near[0]}?" if near else ""
-            text = f"--{each.name}: no release from {OLDEST} to {NEWEST} has it{hint}"
+            oldest, *_, newest = flag_table().releases
+            text = f"--{each.name}: no release from {oldest} to {newest} has it{hint}"
             yield Seen(f"{process.kind.value}: {text}", each.word.origin)
 
 

@@ -9,17 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from preflight.programs.mooncake_flags import Flag, flags_of
+from preflight.programs.mooncake_flags import Flag, flag_table, flags_of
 from tests.real.conftest import Wheel
 from tests.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
 
 pytestmark = pytest.mark.real
 
 # In the order in which they came out.
-RELEASES = (
-    "0.3.7.post2 0.3.8 0.3.8.post1 0.3.9 0.3.10 0.3.10.post2 0.3.11 0.3.11.post1 0.3.12 "
-    "0.3.12.post1 0.3.13 0.3.13.post1 0.3.14"
-).split()
+RELEASES = flag_table().releases
 WRONG = [
     line
     for example in EXAMPLES

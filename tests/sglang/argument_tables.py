@@ -1,40 +1,30 @@
-"""The arguments of SGLang's releases, from the parser that each one builds.
+"""What SGLang's real parsers make of lines, and what this project does.
 
-    python -m tests.sglang.argument_tables
+    PYTHONPATH=tools python -m tests.sglang.argument_tables
 
-writes ``preflight/data/sglang_arguments.json``, holds this project's parser against each release's
-own on several lines for every argument, and records what the real ones make of ``LINES``. The
-wheels and the environment lie below ``.cache/sglang``, as for ``tests.sglang.rerun``.
+holds this project's parser against each release's own on several lines for every argument, and
+records what the real ones make of ``LINES``. The table itself is
+``tools/write_sglang_arguments.py``'s.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from checks.releases.sglang import parse_version
-from preflight.launches.source import Origin, Word
-from preflight.programs.sglang_argument_tables import argument_table
-from preflight.programs.sglang_arguments import parse_sglang_arguments
-from tests.sglang.rerun import CACHE, WHEEL_PYTHON, environment
+from write_sglang_arguments import real
 
-ROOT = Path(__file__).parents[2]
-TABLE = ROOT / "preflight" / "data" / "sglang_arguments.json"
+from preflight.launches.source import Origin, Word
+from preflight.programs.sglang_argument_tables import argument_table, known_releases
+from preflight.programs.sglang_arguments import parse_sglang_arguments
+
 RECORDED = Path(__file__).parent / "recorded_arguments.json"
 
 # Every published release since the first whose sizing is known.
-VERSIONS = (
-    "0.5.2 0.5.3 0.5.3.post1 0.5.3.post2 0.5.3.post3 0.5.4 0.5.4.post1 0.5.4.post2 0.5.4.post3 "
-    "0.5.5 0.5.5.post1 0.5.5.post2 0.5.5.post3 0.5.6 0.5.6.post1 0.5.6.post2 0.5.7 0.5.8 "
-    "0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 "
-    "0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 0.5.19 0.5.20 0.5.21 0.5.22 0.5.23"
-).split()
+VERSIONS = list(known_releases())
 
 # Lines whose reading by the real parsers is recorded: what a launch of HiCache and Mooncake says,
 # and every way in which a line goes wrong.
@@ -123,38 +113,6 @@ LINES = [
 ]
 
 
-def _folder(version: str) -> Path:
-    """The sources of a release; unpacked once."""
-    folder = CACHE / "arguments" / version
-    if not (folder / "unpacked").exists():
-        wheels = CACHE / "wheels"
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        pip += ["--only-binary=:all:", f"--python-version={WHEEL_PYTHON}", f"--dest={wheels}"]
-        if not any(wheels.glob(f"sglang-{version}-*.whl")):
-            subprocess.run([*pip, f"sglang=={version}"], check=True, timeout=1800)
-        with zipfile.ZipFile(next(wheels.glob(f"sglang-{version}-*.whl"))) as wheel:
-            wheel.extractall(folder, [n for n in wheel.namelist() if n.endswith(".py")])
-        (folder / "unpacked").touch()
-    return folder
-
-
-def real(version: str, lines: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The rows that the release declares, and what its parser makes of ``lines``."""
-    finished = subprocess.run(
-        [str(environment()), "-m", "tests.sglang.argument_runner", str(_folder(version))],
-        input=json.dumps(lines),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    if finished.returncode:
-        raise RuntimeError(f"{version}: {finished.stderr[-2000:]}")
-    answer: dict[str, Any] = json.loads(finished.stdout)
-    return answer
-
-
 def read(version: str, line: Sequence[str]) -> dict[str, Any]:
     """What this project makes of ``line``, as the runner tells it of the real parser."""
     parsed = parse_sglang_arguments([Word(word, Origin("line")) for word in line], version)
@@ -194,55 +152,6 @@ def comparable(result: dict[str, Any]) -> dict[str, Any]:
     return {"error": before, "names": sorted(names.split(", "))} if found else result
 
 
-def compact(declared: dict[str, list[dict[str, Any]]]) -> str:
-    """The file: each distinct row once, with the span of releases (by index) that have it."""
-    versions = sorted(declared, key=parse_version)
-    order: list[str] = []
-    holders: dict[str, list[int]] = {}
-    for index in reversed(range(len(versions))):
-        after = -1
-        for row in declared[versions[index]]:
-            key = json.dumps(row)
-            if key not in holders:
-                holders[key] = []
-                order.insert(after + 1, key)
-            after = order.index(key)
-            holders[key].insert(0, index)
-    choices: list[str] = []
-    lines = []
-    for key in order:
-        row = json.loads(key)
-        if row["flags"] == ["--" + row["name"].replace("_", "-")]:
-            del row["flags"]
-        if "choices" in row:
-            text = json.dumps(row["choices"])
-            if text not in choices:
-                choices.append(text)
-            row["choices"] = choices.index(text)
-        for since, until in _spans(holders[key]):
-            span = {"since": since}
-            if until < len(versions) - 1:
-                span["until"] = until
-            lines.append(json.dumps(row | span))
-    return (
-        '{"source": "the parsers that the sglang wheels build: tests/sglang/argument_tables.py",\n'
-        f'"versions": {json.dumps(versions)},\n'
-        '"choices": [\n' + ",\n".join(choices) + '\n],\n"arguments": [\n'
-        + ",\n".join(lines)
-        + "\n]}\n"
-    )  # fmt: skip
-
-
-def _spans(indexes: Sequence[int]) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    for index in indexes:
-        if spans and spans[-1][1] == index - 1:
-            spans[-1] = (spans[-1][0], index)
-        else:
-            spans.append((index, index))
-    return spans
-
-
 def recorded(results: dict[str, list[dict[str, Any]]]) -> str:
     """For each of LINES, the releases by what they make of it."""
     lines = []
@@ -256,9 +165,8 @@ def recorded(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    answers = {version: real(version, LINES) for version in VERSIONS}
-    TABLE.write_text(compact({version: answer["rows"] for version, answer in answers.items()}))
-    RECORDED.write_text(recorded({version: a["results"] for version, a in answers.items()}))
+    answers = {version: real(version, LINES)["results"] for version in VERSIONS}
+    RECORDED.write_text(recorded(answers))
     wrong = [difference for version in VERSIONS for difference in differences(version)]
     print(*wrong, f"{len(wrong)} differences", sep="\n")
 

@@ -1,65 +1,23 @@
-"""Runs the cases on SGLang's real classes: ``python -m tests.sglang.rerun`` records them anew.
+"""Runs the cases on SGLang's real classes, and records them anew:
 
-Makes an environment with CPU torch and unpacks the wheels, both below ``.cache/sglang``.
+PYTHONPATH=tools python -m tests.sglang.rerun
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
-import venv
-import zipfile
 from pathlib import Path
 from typing import Any
+
+from sglang_wheels import environment, unpacked
 
 from tests.sglang.cases import CASES, VERSIONS
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
-CACHE = HERE.parents[1] / ".cache" / "sglang"
-# What the modules of the host pools import that no stand-in replaces.
-PACKAGES = (
-    "torch==2.13.0 numpy msgspec psutil packaging orjson pybase64 requests pydantic transformers "
-    "pyzmq fastapi tqdm pillow aiohttp starlette setproctitle"
-).split()
-# The newest Python that all the wheels are for.
-WHEEL_PYTHON = "3.11"
-
-
-def environment() -> Path:
-    """A Python with torch; made once."""
-    folder = CACHE / "environment"
-    python = folder / "bin" / "python"
-    if not (folder / "installed").exists():
-        venv.create(folder, with_pip=True)
-        _pip(python, "install", *PACKAGES)
-        (folder / "installed").touch()
-    return python
-
-
-def unpacked(version: str) -> Path:
-    """The folder of a release's sources; unpacked once."""
-    folder = CACHE / version
-    if not (folder / "unpacked").exists():
-        wheels = CACHE / "wheels"
-        _pip(
-            Path(sys.executable),
-            "download",
-            "--no-deps",
-            "--only-binary=:all:",
-            f"--python-version={WHEEL_PYTHON}",
-            f"--dest={wheels}",
-            f"sglang=={version}",
-        )
-        with zipfile.ZipFile(next(wheels.glob(f"sglang-{version}-*.whl"))) as wheel:
-            wheel.extractall(folder, [n for n in wheel.namelist() if n.startswith("sglang/srt/")])
-        (folder / "unpacked").touch()
-    return folder
-
-
-def _pip(python: Path, *arguments: str) -> None:
-    subprocess.run([str(python), "-m", "pip", *arguments, "--quiet"], check=True, timeout=1800)
+TOOLS = HERE.parents[1] / "tools"
 
 
 def run(version: str, cases: list[dict[str, object]]) -> dict[str, Any]:
@@ -67,6 +25,7 @@ def run(version: str, cases: list[dict[str, object]]) -> dict[str, Any]:
     finished = subprocess.run(
         [str(environment()), str(HERE / "runner.py"), str(unpacked(version))],
         input=json.dumps(cases),
+        env={**os.environ, "PYTHONPATH": str(TOOLS)},
         capture_output=True,
         text=True,
         timeout=600,

@@ -1,6 +1,6 @@
 """Builds SGLang's real host-pool classes on CPU torch, and prints what they allocate.
 
-    python runner.py FOLDER < cases.json > results.json
+    PYTHONPATH=tools python tests/sglang/runner.py FOLDER < cases.json > results.json
 
 FOLDER holds one release's unpacked wheel (``sglang/``). Memory is mapped lazily, so that pools of
 any size fit; kernels, and the parts of SGLang that host pools do not use, are stand-ins. Needs
@@ -11,7 +11,6 @@ tqdm, pillow, aiohttp and setproctitle.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import json
 import math
@@ -19,6 +18,8 @@ import mmap
 import sys
 import types
 from typing import Any
+
+from sglang_stand_ins import Finder
 
 # Not installed, or of no use to a host pool: importing them gives stand-ins.
 OUTSIDE = frozenset(
@@ -34,69 +35,6 @@ INSIDE = tuple(
         "srt.utils.custom_op"
     ).split()
 )
-
-
-class _Meta(type):
-    """Any attribute and any subscript of a stand-in is a stand-in."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn
-
-    def __getitem__(cls, key: object) -> Any:
-        return cls
-
-    def __or__(cls, other: object) -> Any:
-        return cls
-
-    def __ror__(cls, other: object) -> Any:
-        return cls
-
-
-class StandIn(metaclass=_Meta):
-    """Also a decorator, with and without arguments."""
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        if len(arguments) == 1 and not options and callable(arguments[0]):
-            return arguments[0]
-        return object.__new__(cls)
-
-    def __init__(self, *arguments: Any, **options: Any) -> None: ...
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
-
-    def __bool__(self) -> bool:
-        return False
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn
-
-
-class _Module(types.ModuleType):
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return StandIn
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        inside = any(name == part or name.startswith(f"{part}.") for part in INSIDE)
-        if name.partition(".")[0] not in OUTSIDE and not inside:
-            return None
-        return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec: Any) -> Any:
-        module = _Module(spec.name)
-        module.__path__ = []
-        module.__dict__["__version__"] = "0.0.0"
-        return module
-
-    def exec_module(self, module: Any) -> None: ...
 
 
 torch: Any = importlib.import_module("torch")
@@ -127,7 +65,7 @@ class Recorder:
 
 def prepare(folder: str) -> None:
     torch.compile = lambda *a, **_: a[0] if a and callable(a[0]) else (lambda function: function)
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, Finder(OUTSIDE, INSIDE))
     package: Any = types.ModuleType("sglang")
     package.__path__ = [f"{folder}/sglang"]
     package.__spec__ = importlib.machinery.ModuleSpec("sglang", None, is_package=True)

@@ -1,10 +1,10 @@
 """Builds SGLang's real argument parser, and prints what it declares and what it makes of lines.
 
-    python -m tests.sglang.argument_runner FOLDER < lines.json > results.json
+    python tools/sglang_argument_runner.py FOLDER < lines.json > results.json
 
 FOLDER holds one release's unpacked wheel (``sglang/``); lines.json is a list of argument lists.
 What the parser does not need, CUDA and kernels above all, is a stand-in. The environment is that
-of ``tests.sglang.rerun``.
+of ``sglang_wheels``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.machinery
 import inspect
 import io
 import json
@@ -20,6 +19,8 @@ import re
 import sys
 import types
 from typing import Any, NoReturn
+
+from sglang_stand_ins import Finder
 
 # No file of these is read: of what the parser declares, nothing comes from there.
 OUTSIDE = frozenset(
@@ -59,16 +60,7 @@ class Parser(argparse.ArgumentParser):
 
 def server_arguments(folder: str) -> Any:
     """The class ``ServerArgs`` of the release in ``folder``."""
-    runner: Any = importlib.import_module("tests.sglang.runner")
-
-    class Finder(runner._Finder):  # type: ignore[misc]
-        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-            inside = any(name == part or name.startswith(f"{part}.") for part in INSIDE)
-            if name.partition(".")[0] not in OUTSIDE and not inside:
-                return None
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, Finder(OUTSIDE, INSIDE))
     package: Any = types.ModuleType("sglang")
     package.__path__ = [f"{folder}/sglang"]
     sys.modules["sglang"] = package
