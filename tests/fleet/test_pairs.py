@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.cli.fleet_pairs_connect import pair_connect
-from preflight.fleet.pairs.cause import cause, failure_text
-from preflight.fleet.pairs.direction import broken, cause_of, reasons
+from preflight.fleet.pairs.cause import broken, cause, cause_of, failure_text, reasons
 from preflight.fleet.pairs.node import known
 from preflight.fleet.pairs.records import (
     BACK,

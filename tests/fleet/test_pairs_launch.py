@@ -14,8 +14,17 @@ from checks.network.routing import Routing, Rule, TableRoute
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
 from preflight.fleet.node.rails import rails, rails_in_use, with_exits
-from preflight.fleet.pairs.launch import ENGINE, Held, _engine_span, holding, part_of, wanting
-from preflight.fleet.pairs.node import Known, known, pairs_of
+from preflight.fleet.pairs.node import (
+    ENGINE,
+    Held,
+    Known,
+    _engine_span,
+    holding,
+    known,
+    pairs_of,
+    part_of,
+    wanting,
+)
 from preflight.inputs.host_source import LaunchWords
 from tests.synthetic import build_host, gpu_host
 

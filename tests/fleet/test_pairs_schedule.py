@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.pairs.schedule import default_rounds, in_batches, round_count, round_of
+from preflight.fleet.pairs.rounds import default_rounds, in_batches, round_count, round_of
 
 NODES = st.integers(2, 70)
 

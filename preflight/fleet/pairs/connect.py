@@ -1,4 +1,4 @@
-"""``mooncake-preflight fleet pair-connect``: each pair of ports of two nodes, both ways."""
+"""``mooncake-preflight fleet pair-connect``: each pair of ports of two nodes, tried both ways."""
 
 from __future__ import annotations
 
@@ -6,27 +6,51 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
-from preflight.fleet.pairs.launch import Held, holding, part_of
+from preflight.fleet.pairs.cause import Fate, cause_of, fate
 from preflight.fleet.pairs.listen import SILENCE_SECONDS, ended_after
-from preflight.fleet.pairs.node import known, own_facts, pairs_of
+from preflight.fleet.pairs.node import (
+    Held,
+    Known,
+    Used,
+    connection,
+    holding,
+    known,
+    own_facts,
+    pairs_of,
+    part_of,
+)
 from preflight.fleet.pairs.records import (
     BACK,
+    HERE,
+    MOST_WRITES,
+    SMALL_WRITES,
     TALK,
+    THERE,
+    VERBS,
+    WRITE,
+    Failure,
+    Flow,
     Json,
     PairAnswer,
     PairError,
+    Port,
     PortTried,
     Stream,
     Tried,
+    end_of,
+    port_tried,
     receive,
     send,
+    writes,
+    written,
 )
-from preflight.fleet.pairs.tried import try_pair
-from preflight.fleet.pairs.writes import port_tried
+from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection, End
+from preflight.fleet.rails.rails import way
 from preflight.inputs.host_source import LaunchWords
+from preflight.verbs.objects import VerbsError
 
 # Both ends may be started at once: the other one is up in a moment.
 PAUSE_SECONDS = 0.25
@@ -191,3 +215,111 @@ def _connected(request: ConnectRequest, deadline: float) -> Iterator[tuple[socke
         time.sleep(PAUSE_SECONDS)
     with link:
         yield link, time.monotonic() - started
+
+
+def try_pair(
+    stream: Stream, facts: Json, here: tuple[Known, Used], there: tuple[Known, Used]
+) -> Tried:
+    """Written over from here, then from there. Raises PairError and OSError of the talk."""
+    judged = way(here[0].lane(here[1]), there[0].lane(there[1]))
+    ports = [here[1].port, there[1].port]
+    out = _flow(stream, facts, here[1], there[1], ports, None)
+    back = None
+    if fate(out) is not Fate.UNCONNECTED:
+        # Where nothing arrives, one write tells whether anything does the other way.
+        count = 1 if fate(out) is not Fate.PASSES and out.small_seconds is None else MOST_WRITES
+        back = _flow(stream, facts, here[1], there[1], ports, count)
+    made = Tried(ports[0], ports[1], judged, out, back)
+    return made._replace(cause=cause_of(made))
+
+
+def _flow(
+    stream: Stream, facts: Json, here: Used, there: Used, ports: list[Port], back: int | None
+) -> Flow:
+    """One direction over a connection of its own. back: how many writes of the other side, None
+    for our own. ``ports`` get the path MTUs that the two ends take."""
+    shape = there.rail.shape
+    asked: dict[str, Any] = {
+        "device": shape.device,
+        "port": shape.port,
+        "gid_index": there.gid_index,
+    }
+    if back is not None:
+        asked["back"] = back
+    try:
+        made = connection(facts, here.rail.shape.device, here.rail.shape.port, here.gid_index)
+    except VerbsError as error:
+        return Flow(failure=Failure(HERE, VERBS, error.call, error.errno))
+    try:
+        ports[0] = ports[0]._replace(mtu_bytes=made.end.mtu_bytes)
+        send(stream, {**asked, "end": written(made.end)})
+        said = _said(stream)
+        if "failure" in said:
+            return Flow(failure=_of_call(said["failure"]))
+        other = end_of(said.get("end"))
+        ports[1] = ports[1]._replace(mtu_bytes=other.mtu_bytes)
+        return _ours(stream, made, other) if back is None else _theirs(stream, made, other)
+    finally:
+        made.close()
+
+
+def _ours(stream: Stream, made: Connection, other: End) -> Flow:
+    seconds: list[float] = []
+    failure = None
+    try:
+        made.connect(other)
+        failed = writes(made, other, MOST_WRITES, seconds)
+        failure = None if failed is None else Failure(HERE, WRITE, "write", *failed)
+    except VerbsError as error:
+        failure = Failure(HERE, VERBS, error.call, error.errno)
+    send(stream, {"done": True})
+    arrived = _said(stream).get("arrived")
+    known_to_be = arrived if arrived in (0, SMALL_BYTES, BUFFER_BYTES) else None
+    return _timed(seconds, failure, known_to_be if type(arrived) is int else None)
+
+
+def _theirs(stream: Stream, made: Connection, other: End) -> Flow:
+    try:
+        made.connect(other)
+    except VerbsError as error:
+        send(stream, {"ready": False})
+        return Flow(failure=Failure(HERE, VERBS, error.call, error.errno))
+    send(stream, {"ready": True})
+    said = _said(stream)
+    failed, rows = said.get("failure"), said.get("seconds")
+    times = rows if isinstance(rows, list) else []
+    seconds = [float(one) for one in times if type(one) in (int, float)]
+    if failed is None:
+        return _timed(seconds, None, made.arrived_bytes())
+    if isinstance(failed, list) and len(failed) == 2 and isinstance(failed[0], str):
+        return Flow(failure=_of_call(failed))
+    status, size = failed if isinstance(failed, list) and len(failed) == 2 else (None, SMALL_BYTES)
+    failure = Failure(
+        THERE,
+        WRITE,
+        "write",
+        status if type(status) is int else None,
+        size if size in (SMALL_BYTES, BUFFER_BYTES) else SMALL_BYTES,
+    )
+    return _timed(seconds, failure, made.arrived_bytes())
+
+
+def _timed(seconds: list[float], failure: Failure | None, arrived_bytes: int | None) -> Flow:
+    small = min(seconds[:SMALL_WRITES], default=None)
+    large = seconds[SMALL_WRITES] if len(seconds) > SMALL_WRITES else None
+    return Flow(small, large, failure, arrived_bytes)
+
+
+def _of_call(failed: Any) -> Failure:
+    """What the other side says of a call that failed there."""
+    named = failed if isinstance(failed, list) and len(failed) == 2 else ["no reason given", None]
+    number = named[1] if type(named[1]) is int else None
+    return Failure(THERE, VERBS, str(named[0])[:60], number)
+
+
+def _said(stream: Stream) -> Json:
+    """Raises PairError, of what the other side could not do at all too."""
+    said = receive(stream)
+    if "error" in said:
+        raise PairError(f"the other side: {str(said['error'])[:200]}")
+    return said

@@ -13,19 +13,20 @@ from typing import NamedTuple
 
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.fleet.pairs.launch import Held, holding, part_of
-from preflight.fleet.pairs.node import connection, own_facts
+from preflight.fleet.pairs.node import Held, connection, holding, own_facts, part_of
 from preflight.fleet.pairs.records import (
+    MOST_WRITES,
     TALK,
     Json,
     PairError,
     Stream,
     end_of,
+    port_tried,
     receive,
     send,
+    writes,
     written,
 )
-from preflight.fleet.pairs.writes import MOST_WRITES, port_tried, writes
 from preflight.inputs.host_source import LaunchWords
 from preflight.verbs.objects import VerbsError
 

@@ -1,22 +1,22 @@
-"""The rounds of ``fleet pairs``: both ends of each pair started over ssh, and ended again."""
+"""The rounds of ``fleet pairs``: who meets whom, both ends started over ssh, and ended again."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.fleet.node.answer import Answer
 from preflight.fleet.pairs.meeting import Met, Part, Tool, met, to_carry
 from preflight.fleet.pairs.outcome import Outcome, ended, is_lost, outcome, trouble
-from preflight.fleet.pairs.schedule import Pairing, in_batches, round_count, round_of
 from preflight.fleet.ssh.node_script import COMMAND
 from preflight.fleet.ssh.sent_launch import Sent
 
 if TYPE_CHECKING:
     from preflight.fleet.ssh.clush_engine import Ssh
+
 
 # Python and ssh there and back, beside what the two ends do.
 OVERHEAD_SECONDS = 5.0
@@ -220,3 +220,54 @@ class _Settled:
         """Ended without having listened; one that has served ends with 0, as its time is over."""
         answer = self._said.get(listener)
         return answer is not None and ended(answer) != "0"
+
+
+# A whole tournament up to here: 31 rounds, of some seconds each.
+MOST_NODES_WHOLE = 32
+LARGEST_DEFAULT_ROUNDS = 31
+
+
+class Pairing(NamedTuple):
+    """Places in the list of nodes: ``here`` connects, ``there`` listens."""
+
+    here: int
+    there: int
+
+
+def round_count(nodes: int) -> int:
+    """Rounds until each has met each: one less than there are nodes; where they are odd, one stays
+    out in each round, and it takes one more."""
+    if nodes < 2:
+        return 0
+    return nodes - 1 if nodes % 2 == 0 else nodes
+
+
+def default_rounds(nodes: int) -> int:
+    """All of them, up to 32 nodes; else the first 31."""
+    whole = round_count(nodes)
+    return whole if nodes <= MOST_NODES_WHOLE else min(whole, LARGEST_DEFAULT_ROUNDS)
+
+
+def round_of(nodes: int, number: int) -> list[Pairing]:
+    """The pairs of round ``number`` of ``round_count``, from 0, by the circle method.
+
+    All but the last node stand on a circle of an odd number of places. In round r, those whose
+    places add up to 2r (modulo their number) meet; the one at place r meets the last node, which is
+    nobody where the nodes are odd in number.
+    """
+    around = nodes - 1 if nodes % 2 == 0 else nodes
+    # Of one step, each node of the circle is once the one and once the other: it does both.
+    pairs = [
+        Pairing((number + step) % around, (number - step) % around)
+        for step in range(1, (around - 1) // 2 + 1)
+    ]
+    if nodes % 2 == 0:
+        place, last = number % around, nodes - 1
+        pairs.append(Pairing(place, last) if number % 2 == 0 else Pairing(last, place))
+    return pairs
+
+
+def in_batches(pairs: Sequence[Pairing], at_once: int) -> Iterator[Sequence[Pairing]]:
+    """As many pairs of a round as may run at once: both ends of a pair have to be up together."""
+    for start in range(0, len(pairs), at_once):
+        yield pairs[start : start + at_once]

@@ -6,8 +6,7 @@ from typing import Any
 
 from preflight.base.program_version import program_version
 from preflight.fleet.merge.records import EXIT_CODES
-from preflight.fleet.pairs.cause import failure_text
-from preflight.fleet.pairs.direction import fate, reasons
+from preflight.fleet.pairs.cause import failure_text, fate, reasons
 from preflight.fleet.pairs.records import PROTOCOL, Flow, PairAnswer, Tried
 
 Json = dict[str, Any]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from preflight.check.verdict import clean
 from preflight.fleet.merge.to_text import COLOURS
-from preflight.fleet.pairs.cause import failure_text
-from preflight.fleet.pairs.direction import Fate, fate
+from preflight.fleet.pairs.cause import Fate, failure_text, fate
 from preflight.fleet.pairs.records import BACK, PairAnswer, Port, PortTried, Tried
 from preflight.fleet.rails.rails import Reach
 
