@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ TABLES = "kernel memory registration rdma services store sglang system".split()
 # Who prints a line.
 PRINTERS = ("SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell")
 _SHARED = re.compile(r"<<([\w-]+)>>")
-_KINDS: dict[type, str] = {str: "text", list: "list", dict: "table"}
 
 
 class Stage(IntEnum):
@@ -122,85 +121,6 @@ class TableError(ValueError):
     """A table that is not as it has to be; says which row and key."""
 
 
-class _Row:
-    """The keys of one row, taken one by one; what is left over at the end is a mistake."""
-
-    def __init__(self, keys: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> None:
-        self._left, self._shared, self.where = dict(keys), shared, where
-
-    def wrong(self, what: str) -> TableError:
-        return TableError(f"{self.where}: {what}")
-
-    def take(self, key: str, default: Any) -> Any:
-        """The key's value, of the kind that its default is."""
-        value = self._left.pop(key, default)
-        if not isinstance(value, type(default)):
-            raise self.wrong(f"{key} is {value!r}, not a {_KINDS[type(default)]}")
-        return value
-
-    def text(self, key: str) -> str:
-        """A text, or texts that are joined; "" where it is not there."""
-        joined = isinstance(self._left.get(key), list)
-        text = "".join(self._texts(key, self.take(key, []))) if joined else self.take(key, "")
-        return _SHARED.sub(lambda found: self._word(found.group(1), ""), text)
-
-    def prose(self, key: str) -> str:
-        """A text whose lines are one."""
-        return " ".join(self.text(key).split())
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts, in which an entry of [shared] may stand for several."""
-        every: list[str] = []
-        for each in self._texts(key, self.take(key, [])):
-            found = _SHARED.fullmatch(each)
-            every += self._word(found.group(1), []) if found else [each]
-        return tuple(every)
-
-    def words(self, key: str) -> dict[str, tuple[str, ...]]:
-        """By group, one text or several."""
-        table = self.take(key, {}).items()
-        return {name: self._texts(key, v if isinstance(v, list) else [v]) for name, v in table}
-
-    def rows(self, key: str) -> list[_Row]:
-        rows = enumerate(self.take(key, []), 1)
-        return [_Row(row, self._shared, f"{self.where}, {key} {n}") for n, row in rows]
-
-    def stage(self) -> Stage | None:
-        word = self.text("stage")
-        if word and word.upper() not in Stage.__members__:
-            raise self.wrong(
-                f"stage is {word!r}, not one of {', '.join(Stage.__members__).lower()}"
-            )
-        return Stage[word.upper()] if word else None
-
-    def done(self) -> None:
-        if self._left:
-            raise self.wrong(f"no such key: {', '.join(self._left)}")
-
-    def _texts(self, key: str, several: list[Any]) -> tuple[str, ...]:
-        if not all(isinstance(each, str) for each in several):
-            raise self.wrong(f"{key} is {several!r}, not texts")
-        return tuple(several)
-
-    def _word(self, name: str, kind: Any) -> Any:
-        value = self._shared.get(name)
-        if not isinstance(value, type(kind)):
-            raise self.wrong(f"[shared] has no {_KINDS[type(kind)]} {name!r}")
-        return value
-
-
-def read_table(text: str, name: str) -> list[Pattern]:
-    """Return the patterns of a table. Raises TableError with the row and key that are wrong."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise TableError(f"{name}: {error}") from None
-    whole = _Row(table, table.pop("shared", {}), name)
-    patterns = [_pattern(row) for row in whole.rows("line")]
-    whole.done()
-    return patterns
-
-
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
     """Return every pattern of every table, in the order in which a line is held against them."""
@@ -212,50 +132,119 @@ def read_patterns() -> tuple[Pattern, ...]:
     return tuple(patterns)
 
 
-def _pattern(row: _Row) -> Pattern:
-    id_ = row.text("id")
-    row.where = f"{row.where} ({id_})"
-    printer, stage, find = row.text("from"), row.stage(), row.texts("find")
-    pattern = Pattern(
-        id_,
-        printer,
-        Stage.WARNING if stage is None else stage,
-        find,
-        row.text("regex") or (re.escape(find[0]) if find else ""),
-        row.text("example"),
-        row.texts("checks"),
-        row.prose("cause"),
-        row.prose("remedy"),
-        row.prose("apart"),
-        row.texts("unless"),
-        row.prose("sums"),
-        row.text("compute"),
-        tuple(_case(case) for case in row.rows("when")),
-    )
-    row.done()
-    if printer not in PRINTERS:
-        raise row.wrong(f"from is {printer!r}, not one of {', '.join(PRINTERS)}")
-    if not (id_ and find and all(find)):
-        raise row.wrong("id and find have to be there")
-    if bool(pattern.cause) != (bool(pattern.remedy) and stage is not None):
-        raise row.wrong("cause, remedy and stage go together; a mark has none of them")
-    return pattern
+def read_table(text: str, name: str) -> list[Pattern]:
+    """Return the patterns of a table. Raises TableError with the row and key that are wrong."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise TableError(f"{name}: {error}") from None
+    shared = table.pop("shared", {})
+    rows = table.pop("line", [])
+    if table:
+        raise TableError(f"{name}: no such key: {', '.join(table)}")
+    return [_pattern(row, shared, f"{name}, line {n}") for n, row in enumerate(rows, 1)]
 
 
-def _case(row: _Row) -> Case:
-    case = Case(
-        row.texts("seen"),
-        row.texts("unseen"),
-        row.words("is"),
-        row.words("begins"),
-        row.words("has"),
-        row.take("above", {}),
-        row.prose("decided"),
-        row.prose("sums"),
-        row.prose("cause"),
-        row.prose("remedy"),
-        row.texts("checks"),
-        row.stage(),
+def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> Pattern:
+    where = f"{where} ({row.get('id')})"
+    cases = enumerate(row.get("when", []), 1)
+    given = _checked({k: v for k, v in row.items() if k != "when"}, _OF_PATTERN, shared, where)
+    if not {"id", "printer", "find"} <= {key for key, value in given.items() if value}:
+        raise TableError(f"{where}: id, from and find have to be there")
+    explains = {"cause", "remedy", "stage"} & set(given)
+    if explains and len(explains) < 3:
+        raise TableError(f"{where}: cause, remedy and stage go together; a mark has none of them")
+    defaults = {"stage": Stage.WARNING, "regex": re.escape(given["find"][0])}
+    return Pattern(
+        **{**defaults, **given},
+        cases=tuple(
+            Case(**_checked(case, _OF_CASE, shared, f"{where}, when {n}")) for n, case in cases
+        ),
     )
-    row.done()
-    return case
+
+
+def _checked(
+    row: Mapping[str, Any], keys: Mapping[str, _Reader], shared: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    """The fields of one row, by ``keys``: what reads each."""
+    fields: dict[str, Any] = {}
+    for key, value in row.items():
+        if key not in keys:
+            raise TableError(f"{where}: no such key: {key}")
+        try:
+            fields[_FIELD_OF.get(key, key)] = keys[key](value, shared)
+        except (TypeError, KeyError) as error:
+            raise TableError(f"{where}: {key} is {value!r}: {error.args[0]}") from None
+    return fields
+
+
+def _kind(value: Any, kind: type, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"not a {name}")
+    return value
+
+
+def _text(value: Any, shared: Mapping[str, Any]) -> str:
+    """A text, or parts of one that are joined."""
+    parts = value if isinstance(value, list) else [value]
+    joined = "".join(_kind(part, str, "text") for part in parts)
+    return _SHARED.sub(lambda found: str(_kind(shared[found[1]], str, "text")), joined)
+
+
+def _prose(value: Any, shared: Mapping[str, Any]) -> str:
+    """A text whose lines are one."""
+    return " ".join(_text(value, shared).split())
+
+
+def _texts(value: Any, shared: Mapping[str, Any]) -> tuple[str, ...]:
+    """A list of texts, in which an entry of [shared] may stand for several."""
+    every: list[str] = []
+    for each in _kind(value, list, "list"):
+        found = _SHARED.fullmatch(_kind(each, str, "text"))
+        every += _kind(shared[found[1]], list, "list") if found else [each]
+    return tuple(every)
+
+
+def _words(value: Any, shared: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """By group, one text or several."""
+    table = _kind(value, dict, "table").items()
+    return {name: _texts(v if isinstance(v, list) else [v], shared) for name, v in table}
+
+
+def _numbers(value: Any, shared: Mapping[str, Any]) -> dict[str, int]:
+    table = _kind(value, dict, "table").items()
+    return {name: _kind(each, int, "number") for name, each in table}
+
+
+def _stage(value: Any, shared: Mapping[str, Any]) -> Stage:
+    return Stage[_kind(value, str, "text").upper()]
+
+
+def _printer(value: Any, shared: Mapping[str, Any]) -> str:
+    if value not in PRINTERS:
+        raise TypeError(f"not one of {', '.join(PRINTERS)}")
+    return str(value)
+
+
+_Reader = Callable[[Any, Mapping[str, Any]], Any]
+# Keys that are called otherwise in Python.
+_FIELD_OF = {"from": "printer", "is": "is_"}
+_OF_BOTH: dict[str, _Reader] = {
+    **dict.fromkeys(("cause", "remedy", "sums"), _prose),
+    "checks": _texts,
+    "stage": _stage,
+}
+_OF_PATTERN: dict[str, _Reader] = {
+    **_OF_BOTH,
+    **dict.fromkeys(("id", "regex", "example", "compute"), _text),
+    "from": _printer,
+    "apart": _prose,
+    **dict.fromkeys(("find", "unless"), _texts),
+}
+_OF_CASE: dict[str, _Reader] = {
+    **_OF_BOTH,
+    "decided": _prose,
+    **dict.fromkeys(("seen", "unseen"), _texts),
+    **dict.fromkeys(("is", "begins", "has"), _words),
+    "above": _numbers,
+}

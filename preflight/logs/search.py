@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from functools import cache
 
 from preflight.logs.patterns import Hit, Pattern
 
@@ -17,8 +18,6 @@ _BEFORE, _AFTER = 400, 1600
 # An excerpt is shown so long, a named value so long; so many names are kept of one pattern.
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
 _DIGITS = "0123456789"
-# After so many lines of a literal that all were its one pattern, the rest is counted unread.
-_SETTLED_LINES = 1000
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -46,11 +45,7 @@ class Search:
         vocabulary = "\n".join(words)
         counted: set[tuple[str, int]] = set()
         for group in self._groups:
-            if not group.may_be_in(words, vocabulary):
-                continue
-            if group.settled is not None:
-                group.settled.times += block.count(group.literal)
-            else:
+            if group.may_be_in(words, vocabulary):
                 self._add_group(group, block, counted)
         self.lines += block.count("\n")
         self._characters += len(block)
@@ -66,7 +61,7 @@ class Search:
                 if (pattern.id, start) in counted:
                     break
                 # A slice was made, not positions: ^ and $ mean this line.
-                match = group.compiled(pattern).search(text)
+                match = _compiled(pattern.regex).search(text)
                 if match is None:
                     continue
                 if len(pattern.find) > 1:
@@ -79,14 +74,7 @@ class Search:
                     line = self.lines + block.count("\n", 0, at) + 1
                     found.begin(position, line, _excerpt(block[start:end], at - start), match)
                 found.add(position, match)
-                if group.plain and found.times >= _SETTLED_LINES:
-                    group.settled = found
                 break
-            else:
-                group.plain = False
-            if group.settled is not None:
-                group.settled.times += block.count(literal, end)
-                return
             at = block.find(literal, end)
 
 
@@ -124,9 +112,7 @@ class _Group:
     """The patterns of one literal, and what tells quickly that it is not in a block.
 
     inner: the literal's words with a space on both sides, which stand in a block as they are.
-    outer: the others, which may be parts of longer words there. plain: one pattern, of this
-    literal alone, which matched every line so far. settled: after so many lines like that, its
-    hit, which then only counts.
+    outer: the others, which may be parts of longer words there.
     """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
@@ -135,18 +121,14 @@ class _Group:
         words = f"\0{literal}\0".split()
         self.inner = frozenset(words[1:-1])
         self.outer = {words[0].strip("\0"), words[-1].strip("\0")}
-        self.plain = len(patterns) == 1 and len(patterns[0].find) == 1
-        self.settled: _Found | None = None
-        self._compiled: dict[str, re.Pattern[str]] = {}
 
     def may_be_in(self, words: set[str], vocabulary: str) -> bool:
         return self.inner <= words and all(word in vocabulary for word in self.outer)
 
-    def compiled(self, pattern: Pattern) -> re.Pattern[str]:
-        regex = self._compiled.get(pattern.id)
-        if regex is None:
-            regex = self._compiled[pattern.id] = re.compile(pattern.regex)
-        return regex
+
+@cache
+def _compiled(regex: str) -> re.Pattern[str]:
+    return re.compile(regex)
 
 
 def _line_around(block: str, at: int) -> tuple[int, int]:
