@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,20 @@ def test_a_changed_number_is_one_row(tmp_path: Path, old: Path, corpus: Path) ->
     assert code == 1
     assert "old: 8 MiB of hosts/h0\n  new: 9 MiB of hosts/h0" in text
     assert "6 differences of answers, 0 of wording" in text
+
+
+def test_what_an_old_tree_answered_is_kept(tmp_path: Path, old: Path, corpus: Path) -> None:
+    """Of these very files: once they are changed, it is asked anew."""
+    words = ("--keep", corpus, "--only", "check")
+    new = version(tmp_path / "new")
+    assert found("--old", old, "--new", new, *words)[0] == 0
+    for kept in corpus.glob("answers/*/*"):
+        text = zlib.decompress(kept.read_bytes()).replace(b"8 MiB", b"7 MiB")
+        kept.write_bytes(zlib.compress(text))
+    code, answer = found("--old", old, "--new", new, *words)
+    assert (code, answer["differences"][0]["old"]) == (1, "7 MiB of hosts/h0")
+    (old / "fake.py").write_text((old / "fake.py").read_text() + "\n")
+    assert found("--old", old, "--new", new, *words)[0] == 0
 
 
 def test_an_allowed_difference_says_why(tmp_path: Path, old: Path, corpus: Path) -> None:
@@ -245,6 +261,35 @@ def test_hosts_and_launches_are_found_in_the_tests(tmp_path: Path, old: Path) ->
     assert "no" in skipped["tests.test_not"]
     assert any("too many" in reason for reason in skipped.values())
     assert "no such folder" in skipped["captures"]
+
+
+def test_an_interrupt_shows_what_was_found_until_then(
+    tmp_path: Path, old: Path, corpus: Path
+) -> None:
+    asked, go_on = tmp_path / "asked", tmp_path / "go-on"
+    new = version(tmp_path / "new", text="held()")
+    with (new / "fake.py").open("a") as file:
+        file.write(
+            "import os, time\n"
+            "def held():\n"
+            f"    open({str(asked)!r}, 'w').close()\n"
+            f"    while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+            "    return 'not enough'\n"
+        )
+    words = ["--old", old, "--new", new, "--keep", corpus, "--json", "--jobs", "1"]
+    command = [sys.executable, str(TOOL), *(str(word) for word in words)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as running:
+        while not asked.exists() and running.poll() is None:
+            time.sleep(0.01)
+        running.terminate()
+        assert running.stderr is not None
+        assert running.stderr.readline() == "ending after what is being asked\n"
+        go_on.touch()
+        answer = json.loads(running.communicate()[0])
+    assert running.returncode == 1
+    assert answer["not_asked"] > 0
+    assert [row["new"] for row in answer["differences"]] == ["not enough"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ and without ``--sample`` at the end. A version is a source tree, which runs on t
 that runs this script (3.11 or newer, with the ``dev`` extra), or the Python of an environment in
 which the project is installed. Each row of the output is one difference: how many requests have it,
 where in the answer it stands, both values, and one request to run by hand (``--keep FOLDER`` keeps
-the hosts and launches that it names; a folder that has them already is used again). A difference
+the hosts and launches that it names, and what an old tree answers: the next run with the same
+folder takes half the time). A difference
 that is intended goes into a TOML file with its reason, ``--allow FILE``:
 
     [[difference]]
@@ -19,23 +20,27 @@ that is intended goes into a TOML file with its reason, ``--allow FILE``:
 Only the commands' public face is used (``--json``, exit codes, what ``plan`` prints), so that the
 versions may have other modules. Hosts and launches are those of the tree that ``--corpus`` names:
 see ``tools/comparing/corpus.py``. Exit codes: 0 no difference that is not allowed, 1 some, 2 usage,
-or nothing could be compared.
+or nothing could be compared. Ctrl-C shows what was found until then; requests are asked in an order
+that mixes hosts, launches and commands.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import queue
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,6 +71,9 @@ REQUEST_LIMIT_SECONDS = 300
 # What the tests' builders and the commands read from the environment is not handed on.
 KEPT_ENVIRONMENT = ("PATH", "TMPDIR", "LD_LIBRARY_PATH")
 MOST_CORES = 2
+# What of a source tree makes its answers: these files, and not those in these folders.
+ANSWERING = (".py", ".json", ".md", ".toml", ".txt", ".csv")
+NO_ANSWERS = ("tests", "tools", "benchmarks")
 
 
 class Request(NamedTuple):
@@ -89,14 +97,20 @@ class NotComparedError(Exception):
 class Version:
     """A version of the program, as workers that answer one request at a time."""
 
-    def __init__(self, place: str, folder: Path) -> None:
-        self.place = place
-        path = Path(place).absolute()
+    def __init__(self, place: str, folder: Path, answers: Path | None) -> None:
+        """Run in ``folder``; take answers from ``answers``, and leave them there."""
+        self._place = place
+        self._folder = folder
+        self._answers = answers
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        path = Path(self._place).absolute()
         environment = {
             "LANG": "C.UTF-8",
             "COLUMNS": "100",
             "NO_COLOR": "1",
-            "HOME": str(folder),
+            "HOME": str(self._folder),
             **{name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
         }
         worker = str(HERE / "comparing" / "worker.py")
@@ -105,52 +119,95 @@ class Version:
             environment["PYTHONPATH"] = str(path)
         else:
             command = [str(path), worker]
+        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 env=environment,
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
+                cwd=self._folder,
+                stdin=pipe,
+                stdout=pipe,
+                start_new_session=True,  # Ctrl-C is for this process alone
             )
         except OSError as error:
-            raise NotComparedError(f"{place}: {error.strerror}") from None
+            raise NotComparedError(f"{self._place}: {error.strerror}") from None
 
     def send(self, request: Request) -> None:
-        """Ask; ``receive`` returns the answer."""
+        """Ask, unless the answer is there; ``receive`` returns it."""
+        if (kept := self._kept(request)) is not None and kept.exists():
+            return
         asked = {
             "program": request.program,
             "arguments": request.arguments,
             "limit_seconds": REQUEST_LIMIT_SECONDS,
         }
+        if self._process is None:
+            self._process = self._start()
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(asked) + "\n")
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise NotComparedError(f"{self.place}: cannot be run") from None
+            raise NotComparedError(f"{self._place}: cannot be run") from None
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, request: Request) -> dict[str, Any]:
         """Return the answer to what was sent."""
+        kept = self._kept(request)
+        if kept is not None and kept.exists():
+            return self._read(zlib.decompress(kept.read_bytes()))
+        assert self._process is not None
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        answer = self._read(line)
+        if kept is not None:
+            unfinished = kept.with_suffix(f".{os.getpid()}")
+            unfinished.write_bytes(zlib.compress(line))
+            unfinished.rename(kept)
+        return answer
+
+    def _read(self, line: bytes) -> dict[str, Any]:
         if not line:
-            raise NotComparedError(f"{self.place}: cannot be run")
+            raise NotComparedError(f"{self._place}: cannot be run")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def _kept(self, request: Request) -> Path | None:
+        """Return the file that has the answer, or will."""
+        if self._answers is None:
+            return None
+        return self._answers / hashlib.sha256(request.line.encode()).hexdigest()
+
     def close(self) -> None:
         """End the worker."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait()
+
+
+def kept_answers(place: str, folder: Path) -> Path | None:
+    """Return the folder for answers of a source tree as it stands now; None of an installation."""
+    tree = Path(place)
+    if not tree.is_dir():
+        return None
+    content = hashlib.sha256(sys.version.encode())
+    for path in sorted(tree.rglob("*")):
+        inside = path.relative_to(tree)
+        if inside.parts[0] in NO_ANSWERS or inside.parts[0].startswith("."):
+            continue
+        if path.suffix in ANSWERING:
+            content.update(str(inside).encode() + path.read_bytes())
+    answers = folder / "answers" / content.hexdigest()[:16]
+    answers.mkdir(parents=True, exist_ok=True)
+    return answers
 
 
 def requests(pairs: Sequence[dict[str, Any]], commands: Sequence[str]) -> Iterator[Request]:
     """Yield what each pair is asked."""
     number = 0
-    for turn, pair in enumerate(pairs):
+    for pair in pairs:
+        # The same pair is asked the same in every sample.
+        turn = zlib.crc32(f"{pair['host']} {pair['launch']}".encode())
         for command, program, words in _of_pair(turn, pair):
             if command.split()[0] in commands:
                 yield Request(number, command, program, words)
@@ -226,17 +283,21 @@ class Comparison:
 
 
 def compare(
-    old: str, new: str, folder: Path, asked: Sequence[Request], jobs: int, comparison: Comparison
+    versions_of: Callable[[], tuple[Version, Version]],
+    asked: Sequence[Request],
+    jobs: int,
+    comparison: Comparison,
 ) -> None:
-    """Ask both versions everything, with ``jobs`` workers of each."""
+    """Ask the old and the new version everything, with ``jobs`` workers of each."""
     waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
     for request in asked:
         waiting.put(request)
     failures: list[BaseException] = []
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            versions = (Version(old, folder), Version(new, folder))
+            versions = versions_of()
             while not failures:
                 try:
                     request = waiting.get_nowait()
@@ -244,19 +305,27 @@ def compare(
                     break
                 for version in versions:
                     version.send(request)
-                comparison.add(request, *(version.receive() for version in versions))
+                comparison.add(request, *(version.receive(request) for version in versions))
                 _tell(comparison.asked, len(asked))
             for version in versions:
                 version.close()
         except BaseException as error:
             failures.append(error)
+        finally:
+            ended.put(None)
 
-    threads = [threading.Thread(target=work) for _ in range(jobs)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
+    for _ in range(jobs):
+        threading.Thread(target=work).start()
+    working = [None] * jobs
+    try:
+        while working:  # Thread.join would take an interrupted wait for the thread's end
+            working.remove(ended.get())
+    except KeyboardInterrupt as interrupt:
+        failures.insert(0, interrupt)
+        print("ending after what is being asked", file=sys.stderr, flush=True)
+        for _ in working:
+            ended.get()
+    if failures and not isinstance(failures[0], KeyboardInterrupt):
         raise failures[0]
 
 
@@ -269,7 +338,8 @@ def make_corpus(tree: Path, shared: Path, folder: Path, pairs: int) -> None:
     """Collect the hosts and launches of ``tree`` into ``folder``."""
     script = HERE / "comparing" / "corpus.py"
     words = [sys.executable, str(script), str(tree), str(shared), str(folder), str(pairs)]
-    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(tree)}, check=False)
+    paths = os.pathsep.join((str(tree), str(HERE)))
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": paths}, check=False)
     if done.returncode != 0:
         raise NotComparedError(f"{tree}: its hosts and launches cannot be collected")
 
@@ -298,6 +368,8 @@ def show(comparison: Comparison, allowed: Sequence[Allowed], about: dict[str, An
             old, new = (comparison.cpu_seconds[command, side] for side in ("old", "new"))
             print(f"  {command}: exit code {counted}; {old:.0f} s of CPU old, {new:.0f} s new")
     answers = sum(not row.difference.is_wording for row in rows)
+    if about["not_asked"]:
+        print(f"interrupted: {about['not_asked']} requests were not asked")
     print(f"{answers} differences of answers, {len(rows) - answers} of wording")
 
 
@@ -331,7 +403,7 @@ def options() -> argparse.ArgumentParser:
         help="captures/ and launches/ that are no part of the project (default: TREE/../shared)",
     )
     parser.add_argument(
-        "--keep", metavar="FOLDER", help="write all hosts and launches here, or take those here"
+        "--keep", metavar="FOLDER", help="hosts, launches and old answers: taken from here, or kept"
     )
     parser.add_argument("--jobs", type=int, help="workers of each version (default: the cores)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -351,6 +423,7 @@ def main() -> int:
         allowed = read_allowed(Path(given.allow).read_text()) if given.allow else []
     except (AllowedError, OSError) as error:
         parser.error(f"--allow {given.allow}: {error}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(given, allowed)
     except NotComparedError as error:
@@ -368,16 +441,23 @@ def run(given: argparse.Namespace, allowed: Sequence[Allowed]) -> int:
         index = json.loads((folder / "index.json").read_text())
         pairs = spread(index["pairs"], given.sample)
         asked = list(requests(pairs, given.only or COMMANDS))
+        asked.sort(key=lambda request: zlib.crc32(request.line.encode()))
         if not asked:
             raise NotComparedError(f"{given.corpus}: no host and no launch to ask about")
         comparison = Comparison(allowed, not given.no_wording)
         jobs = given.jobs or min(os.cpu_count() or 1, MOST_CORES)
-        compare(given.old, given.new, folder, asked, jobs, comparison)
+        answers = kept_answers(given.old, folder) if given.keep else None
+
+        def versions() -> tuple[Version, Version]:
+            return Version(given.old, folder, answers), Version(given.new, folder, None)
+
+        compare(versions, asked, jobs, comparison)
     about = {
         "pairs": len(pairs),
         "hosts": len({pair["host"] for pair in pairs}),
         "launches": len({pair["launch"] for pair in pairs}),
         "requests": comparison.asked,
+        "not_asked": len(asked) - comparison.asked,
         "seconds": round(time.monotonic() - started),
         "skipped": index["skipped"],
     }
@@ -386,7 +466,9 @@ def run(given: argparse.Namespace, allowed: Sequence[Allowed]) -> int:
         print(json.dumps({**about, **comparison.as_json()}, indent=1))
     else:
         show(comparison, allowed, about)
-    return 1 if rows else 0
+    if rows:
+        return 1
+    return 2 if about["not_asked"] else 0
 
 
 if __name__ == "__main__":

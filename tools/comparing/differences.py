@@ -204,7 +204,7 @@ def read_allowed(text: str) -> list[Allowed]:
 
 @dataclass
 class Row:
-    """One difference of many pairs: the first of them as the example."""
+    """One difference of many requests, by number: the first of them is the example."""
 
     command: str
     difference: Difference
@@ -243,6 +243,8 @@ class Table:
         """Count one difference of one request."""
         key = (command, *(shape(part) for part in found))
         row = self._rows.setdefault(key, Row(command, found, example))
+        if row.requests and request < min(row.requests):
+            row.difference, row.example = found, example
         row.requests.add(request)
 
     def rows(self) -> list[Row]:
