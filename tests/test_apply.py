@@ -32,13 +32,11 @@ from preflight.cli.apply_run import (
 from preflight.inputs.host_source import LaunchWords
 from preflight.settings.apply import COMPACT, adopt, carry_out
 from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
-from preflight.settings.apply_steps import WANTS_FILE, Step, difference, steps_of
+from preflight.settings.apply_steps import Step, difference, steps_of
 from preflight.settings.apply_write import PART, Writer
-from preflight.settings.host import kept_settings, plan_of
-from preflight.settings.hugepages import UNIT_FILE
-from preflight.settings.limits import LIMITS_FILE
-from preflight.settings.plan import SYSCTL_FILE, plan
+from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
+from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE
 from preflight.settings.undo import BOOT_ID, boot_id, undo
 from tests.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
 from tests.synthetic import GIB, MIB, build_host, gpu_host
@@ -420,7 +418,7 @@ def test_what_apply_does_not_do_is_listed_with_what_does(
 ) -> None:
     settings = (
         MEMLOCK,
-        Setting(Kind.ULIMIT, "memlock of docker.service", "unlimited", "8388608"),
+        Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608", unit="docker.service"),
         Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs0"),
         Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096"),
         Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"),

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.finding import Finding, Kind, Setting, Status, command
 from checks.base.needs import ContainerLimits, RdmaUse
 from checks.base.unknown import Unknown
 from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
 from checks.run.judging import judge
-from preflight.settings.formats import Names
+from preflight.settings.dialects import Names
+from preflight.settings.dialects.plan_object import plan_object
+from preflight.settings.dialects.text import text as plan_text
 from preflight.settings.plan import plan, safer
-from preflight.settings.records import Plan, Planned, Request, Scope
-from preflight.settings.to_json import plan_object
-from preflight.settings.to_text import text as plan_text
+from preflight.settings.records import Plan, Planned, Scope
 from tests.plans import (
     anywhere,
     facts_on,
@@ -154,14 +154,14 @@ def test_the_order_of_findings_changes_nothing(tmp_path: Path) -> None:
         (Setting(Kind.CAPABILITY, "SYS_NICE", "added"), Scope.CONTAINER, True),
         (Setting(Kind.SECURITY, "seccomp", "unconfined"), Scope.CONTAINER, True),
         (MEMLOCK, Scope.RUNTIME, True),
-        (Setting(Kind.ULIMIT, "memlock of docker.service", "unlimited"), Scope.RUNTIME, True),
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", unit="docker.service"), Scope.RUNTIME, True),
         (Setting(Kind.CGROUP, "/sys/fs/cgroup/a/memory.max", "max"), Scope.RUNTIME, False),
         (Setting(Kind.SYSCTL, "vm.overcommit_memory", "0"), Scope.NODE, False),
         (Setting(Kind.SYSFS, "/sys/kernel/mm/x", "1"), Scope.NODE, False),
         (Setting(Kind.SHM_SIZE, "/dev/shm", "1"), Scope.NODE, False),
         (Setting(Kind.MODULE, "ib_uverbs", ""), Scope.NODE, False),
         (Setting(Kind.PACKAGE, "numactl", "installed"), Scope.NODE, True),
-        (Setting(Kind.COMMAND, "rdma system set netns shared", ""), Scope.NODE, False),
+        (command("rdma", "system", "set", "netns", "shared"), Scope.NODE, False),
         (Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"), Scope.BOOT, True),
     ],
 )
@@ -218,11 +218,11 @@ def test_whether_pages_are_there_after_a_reboot_is_read_from_who_sets_them(
     assert how in setting.how
 
 
-def test_the_command_that_writes_a_drop_in_is_no_setting(tmp_path: Path) -> None:
-    """hugetlb.after-reboot says by a command what the plan says by whether the pool lasts."""
-    command = Setting(Kind.COMMAND, "echo 'vm.nr_hugepages = 1' | sudo tee /etc/x", "")
-    found = plan(None, plain_facts(tmp_path), [finding(command, "hugetlb.after-reboot")])
-    assert found.of(Kind.COMMAND) == ()
+def test_the_line_of_a_drop_in_is_no_setting_of_its_own(tmp_path: Path) -> None:
+    """hugetlb.after-reboot says by a line what the plan says by whether the pool lasts."""
+    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", "1")
+    found = plan(None, plain_facts(tmp_path), [finding(line, "hugetlb.after-reboot")])
+    assert found.of(Kind.BOOT_SYSCTL) == ()
 
 
 def test_memory_that_is_not_there_makes_the_plan_impossible_now(tmp_path: Path) -> None:
@@ -252,11 +252,11 @@ def test_a_launch_over_rdma_asks_for_all_that_its_container_needs(tmp_path: Path
     assert [s.name for s in found.of(Kind.DEVICE)] == ["/dev/infiniband/rdma_cm", *devices]
     assert [s.name for s in found.of(Kind.CAPABILITY)] == ["IPC_LOCK", "SYS_NICE"]
     assert found.value(Kind.ULIMIT, "memlock") == "unlimited"
-    assert found.value(Request.NETWORK, "network") == "host"
-    assert found.value(Request.GPUS, "gpus") == "2"
-    assert found.value(Request.HUGEPAGES, "2Mi") == str(30 * 2 * MIB)
+    assert found.value(Kind.NETWORK, "network") == "host"
+    assert found.value(Kind.GPUS, "gpus") == "2"
+    assert found.value(Kind.HUGEPAGES, "2Mi") == str(30 * 2 * MIB)
     # 1 GiB each on regular pages, and 10 GiB of allowance each.
-    assert found.value(Request.MEMORY, "memory") == str(22 * GIB)
+    assert found.value(Kind.MEMORY, "memory") == str(22 * GIB)
     assert found.gaps == ()
 
 
@@ -270,7 +270,7 @@ def test_only_the_nics_that_the_launch_uses_are_passed_on(tmp_path: Path) -> Non
 def test_a_launch_without_rdma_asks_for_no_locking_and_no_device(tmp_path: Path) -> None:
     process = rank(rdma=None, node=None, environment={"MOONCAKE_PROTOCOL": "tcp"})
     found = plan(launch({}, process), facts_on(tmp_path), [])
-    assert found.of(Kind.ULIMIT, Kind.CAPABILITY, Kind.DEVICE, Request.NETWORK) == ()
+    assert found.of(Kind.ULIMIT, Kind.CAPABILITY, Kind.DEVICE, Kind.NETWORK) == ()
 
 
 def test_the_hosts_shared_memory_or_a_size_never_both(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_the_hosts_shared_memory_or_a_size_never_both(tmp_path: Path) -> None:
         container = LIMITED._replace(host_ipc=host_ipc)
         process = rank(rdma=None, container=container)
         found = plan(launch({}, process), facts, [finding(size)])
-        assert bool(found.of(Request.IPC)) == host_ipc
+        assert bool(found.of(Kind.IPC)) == host_ipc
         assert bool(found.of(Kind.SHM_SIZE)) != host_ipc
 
 
@@ -306,7 +306,7 @@ def test_what_a_pod_has_too_little_of_is_a_change(tmp_path: Path) -> None:
     for given_, change in ((container, True), (enough, False)):
         process = rank(rdma=None, node=None, container=given_)
         found = plan(launch(anywhere(10), process), plain_facts(tmp_path / str(change)), [])
-        amounts = found.of(Request.HUGEPAGES, Request.MEMORY)
+        amounts = found.of(Kind.HUGEPAGES, Kind.MEMORY)
         assert [setting.change for setting in amounts] == [change, change]
 
 

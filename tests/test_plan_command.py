@@ -13,9 +13,8 @@ import pytest
 
 from preflight.base.command_frame import run_command
 from preflight.cli.main import run as run_all
-from preflight.cli.plan import FORMATS as OFFERED
 from preflight.cli.plan import apply, plan
-from preflight.settings.formats import FORMATS
+from preflight.settings.dialects import FORMATS
 from tests.synthetic import build_host, plain_host
 
 SCHEMA = json.loads(
@@ -61,10 +60,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_every_format_is_offered() -> None:
-    assert tuple(FORMATS) == OFFERED
+    (option,) = (parameter for parameter in plan.params if parameter.name == "format_")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == tuple(FORMATS)
 
 
-@pytest.mark.parametrize("name", OFFERED)
+@pytest.mark.parametrize("name", FORMATS)
 def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
     name: str, run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Kind, Setting
-from preflight.settings.remedies import CONTAINERS, Context, commands
+from checks.base.finding import Fill, Kind, Setting, command
+from preflight.settings.commands import CONTAINERS, Context, commands
 
 BARE = Context(root=True, systemd=False)
 USER = Context()
@@ -115,12 +115,11 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
             Context(packages="dnf"),
             "sudo dnf install -y numactl",
         ),
-        (Setting(Kind.COMMAND, "do this", ""), DOCKER, "do this"),
-        (Setting(Kind.COMMAND, "sudo install -d /x", ""), BARE, "install -d /x"),
-        (Setting(Kind.COMMAND, "sudo install -d /x", ""), USER, "sudo install -d /x"),
-        (Setting(Kind.COMMAND, "echo 1 | sudo tee /x", ""), BARE, "echo 1 | tee /x"),
-        (Setting(Kind.COMMAND, "ip link set eth1 up", ""), BARE, "ip link set eth1 up"),
-        (Setting(Kind.COMMAND, "ip link set eth1 up", ""), USER, "sudo ip link set eth1 up"),
+        (command("do", "this"), DOCKER, "do this"),
+        (command("install", "-d", "/x", as_root=True), BARE, "install -d /x"),
+        (command("install", "-d", "/x", as_root=True), USER, "sudo install -d /x"),
+        (command("chown", Fill.USER_ID, "/x", as_root=True), USER, "sudo chown $(id -u) /x"),
+        (command("ls", "/srv/my data"), USER, "ls '/srv/my data'"),
         (Setting(Kind.FLAG, "--page-size", "64"), BARE, "# in the launch: --page-size 64"),
     ],
 )
@@ -183,7 +182,8 @@ def test_a_loaded_module_is_loaded_anew_with_its_options() -> None:
 
 
 def test_a_units_limit_is_the_units() -> None:
-    said = "\n".join(lines(Kind.ULIMIT, "memlock of containerd.service", "unlimited", USER))
+    setting = Setting(Kind.ULIMIT, "memlock", "unlimited", unit="containerd.service")
+    said = "\n".join(commands([setting], USER))
     assert "/etc/systemd/system/containerd.service.d" in said
     assert "LimitMEMLOCK=infinity" in said
     assert "prlimit" not in said

@@ -33,6 +33,7 @@ class Kind(Enum):
     """What a setting is: which dialects can say it follows from this."""
 
     SYSCTL = "sysctl"  # vm.max_map_count
+    BOOT_SYSCTL = "boot_sysctl"  # the same, in a drop-in alone: in force from the next boot on
     SYSFS = "sysfs"  # a file of /sys or /proc and what to write there
     CGROUP = "cgroup"  # a file of /sys/fs/cgroup and what to write there
     ULIMIT = "ulimit"  # memlock, nofile; bytes or a count, or "unlimited"
@@ -45,16 +46,49 @@ class Kind(Enum):
     MODULE = "module"  # a kernel module to load; wanted: its options
     KERNEL_ARGUMENT = "kernel_argument"  # a word of the kernel command line
     PACKAGE = "package"  # a distribution's package
-    COMMAND = "command"  # a command to run as it stands
+    COMMAND = "command"  # a command to run, as words
+    # What a container asks of its host beyond that; no check asks for it, a launch does.
+    GPUS = "gpus"  # how many
+    NETWORK = "network"  # host
+    IPC = "ipc"  # host, in place of a size of /dev/shm
+    MEMORY = "memory"  # bytes on regular pages
+    HUGEPAGES = "hugepages"  # bytes of one page size, which is the name (2Mi, 1Gi)
+
+
+class Fill(Enum):
+    """A word of a command that is known only where it is run: a shell fills it in."""
+
+    USER_ID = "$(id -u)"  # of the user who types the command, not of root behind sudo
+    SHELL_PID = "$$"  # of the shell itself
 
 
 class Setting(NamedTuple):
-    """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``."""
+    """One thing to change: ``name`` from ``now`` (as read, "" if not set) to ``wanted``.
+
+    described_by: who describes the container that it is about (docker, compose, kubernetes), where
+    the launch does. unit: of systemd, whose limit it is that others inherit; "" for the launch's
+    own. words, as_root: the command of ``Kind.COMMAND``, and whether it is root's to run.
+    """
 
     kind: Kind
     name: str
     wanted: str
     now: str = ""
+    described_by: str = ""
+    unit: str = ""
+    words: tuple[str | Fill, ...] = ()
+    as_root: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name with whose it is: ``memlock of docker.service``."""
+        return f"{self.name} of {self.unit}" if self.unit else self.name
+
+
+def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
+    """Return a command to run. name: what it sets; by default the command itself."""
+    said = name or " ".join(word if isinstance(word, str) else word.value for word in words)
+    return Setting(Kind.COMMAND, said, "", now, words=words, as_root=as_root)
 
 
 class Evidence(NamedTuple):

@@ -118,6 +118,11 @@ class ProcessNeeds(NamedTuple):
     id: ProcessId = ProcessId()
 
     @property
+    def runtime(self) -> str:
+        """Return who describes its container in the launch, "" where nobody does."""
+        return "" if self.container is None else self.container.runtime
+
+    @property
     def registered_bytes(self) -> int | Unknown:
         """Host memory registered with each NIC; Unknown where the launch's sizes are."""
         if isinstance(self.regions, Unknown):

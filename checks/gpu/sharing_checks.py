@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Evidence, Finding, Status, command
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
@@ -75,7 +75,7 @@ def mig(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
             text="CUDA shows a process one instance of it, and never a second device",
             evidence=(Evidence("nvmlDeviceGetMigMode", str(gpu.mig)),),
             advice="turn MIG off for this GPU, once nothing runs on it",
-            settings=(Setting(Kind.COMMAND, f"nvidia-smi -i {address} -mig 0", ""),),
+            settings=(command("nvidia-smi", "-i", address, "-mig", "0", as_root=True),),
         )
         for address, gpu in used.items()
     )

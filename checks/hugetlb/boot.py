@@ -25,7 +25,11 @@ SYSCTL_FOLDERS = (
 )
 # procps' ``sysctl --system`` reads it last; systemd only through a drop-in that links to it.
 SYSCTL_CONF = "/etc/sysctl.conf"
+# Our own; the name is that of Mooncake's guide.
+DROP_IN = "/etc/sysctl.d/90-mooncake-hugepages.conf"
 _UNITS = "/etc/systemd/system"
+OWN_UNIT = f"{_UNITS}/mooncake-hugepages.service"
+COMMAND_LINE = "kernel command line"
 _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 
 
@@ -106,6 +110,29 @@ def unread_after_boot(
     return last
 
 
+def overruling(
+    writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
+) -> tuple[PoolWriter, ...]:
+    """Return who sets the default pool after our drop-in: to less, or by a script."""
+    return tuple(
+        writer
+        for writer in writers
+        if writer.page_size_bytes in (None, default_page_bytes)
+        and _acts_after_drop_in(writer.source)
+        and (writer.pages is None or (writer.node is None and writer.pages < pages))
+    )
+
+
+def _acts_after_drop_in(source: str) -> bool:
+    """sysctl.d(5): by the names of files, whatever their folder; then TuneD and units."""
+    if source in (COMMAND_LINE, OWN_UNIT):
+        return False
+    folder, _, name = source.rpartition("/")
+    if source != SYSCTL_CONF and folder in SYSCTL_FOLDERS:
+        return name > DROP_IN.rpartition("/")[2]
+    return True
+
+
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
     """``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``."""
     found: list[PoolWriter] = []
@@ -136,7 +163,7 @@ def _size(text: str) -> int | None:
 def _command_line(root: Root) -> Iterator[PoolWriter]:
     content = root.text("/proc/cmdline")
     if not isinstance(content, Unknown):
-        yield from parse_command_line(content, "kernel command line")
+        yield from parse_command_line(content, COMMAND_LINE)
 
 
 def _sysctl(root: Root) -> Iterator[PoolWriter]:

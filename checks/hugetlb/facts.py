@@ -49,21 +49,26 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
     meminfo = read_meminfo(root)
     hugetlb = read_hugetlb(root, meminfo)
     sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)
-    free: dict[int, int] = {}
-    for node, table in read_node_meminfo(root).items():
-        value = table if isinstance(table, Unknown) else table.value("MemFree")
-        if not isinstance(value, Unknown):
-            free[node] = value
     return HugetlbFacts(
         hugetlb,
         meminfo,
         {size: hugetlb_limit(root, size) for size in sizes},
         _free_blocks(root),
-        free,
+        read_node_free(root),
         read_pool_writers(root),
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
     )
+
+
+def read_node_free(root: Root) -> dict[int, int]:
+    """Return the free memory of each node whose kernel says it."""
+    free: dict[int, int] = {}
+    for node, table in read_node_meminfo(root).items():
+        value = table if isinstance(table, Unknown) else table.value("MemFree")
+        if not isinstance(value, Unknown):
+            free[node] = value
+    return free
 
 
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:

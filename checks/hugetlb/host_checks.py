@@ -9,14 +9,20 @@ from checks.base.finding import Evidence, Finding, Kind, Setting, Status, unknow
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.boot import pages_after_boot, shares_after_boot, unread_after_boot
+from checks.hugetlb.boot import (
+    DROP_IN,
+    overruling,
+    pages_after_boot,
+    shares_after_boot,
+    unread_after_boot,
+)
 from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.fit import Spot
 from checks.hugetlb.pools import GIGANTIC_BYTES
+from checks.hugetlb.refusal import RESERVATION, room_bytes
 from checks.hugetlb.targets import Target, reserve_targets
 from checks.hugetlb.wanted import page_terms, wanted_pages
-from checks.numa.nodes import NODES
 from checks.run.facts import Facts
 
 CHECKS = CheckSet()
@@ -88,21 +94,20 @@ def _mebibytes(size: int) -> int:
     return -(-size // MIB)
 
 
-_RESERVE = "hugetlb.reservation"
 # /proc/buddyinfo counts in base pages: 4 KiB on x86-64, and on arm64 unless it was built otherwise.
 _BASE_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.declare(_RESERVE, "hugetlb")
+@CHECKS.declare(RESERVATION, "hugetlb")
 def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     """Each pool or node that must grow."""
-    wanted = wanted_pages(_RESERVE, needs)
+    wanted = wanted_pages(RESERVATION, needs)
     if isinstance(wanted, Finding):
         yield wanted
         return
     short = reserve_targets(facts.hugetlb.hugetlb, wanted.everything)
     if not short:
-        yield Finding(_RESERVE, Status.SKIP, "host", text="no page is missing")
+        yield Finding(RESERVATION, Status.SKIP, "host", text="no page is missing")
     for spot, target in short.items():
         yield _reservable(spot, target, facts.hugetlb)
 
@@ -112,12 +117,12 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     where = "" if spot.node is None else f" on node {spot.node}"
     subject = f"{format_page_size(page)} pages{where}"
     if target.now_pages is None:
-        return unknown(_RESERVE, subject, _why_unread(facts, spot))
+        return unknown(RESERVATION, subject, _why_unread(facts, spot))
     missing = target.pages - target.now_pages
     need = f"{missing} more pages ({format_bytes(missing * page)})"
-    free_bytes = _free_bytes(facts, spot.node)
+    free_bytes = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
     if isinstance(free_bytes, Unknown):
-        return unknown(_RESERVE, subject, free_bytes.reason, need=need)
+        return unknown(RESERVATION, subject, free_bytes.reason, need=need)
     blocks = _whole_blocks(facts, spot)
     have = f"{format_bytes(free_bytes)} to take from"
     evidence: tuple[Evidence, ...] = ()
@@ -128,11 +133,13 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     if missing * page > free_bytes:
         text = "the missing pages are more memory than is free: the reservation will fall short"
         advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
-        return Finding(_RESERVE, Status.FAIL, subject, have, need, formula, text, evidence, advice)
+        return Finding(
+            RESERVATION, Status.FAIL, subject, have, need, formula, text, evidence, advice
+        )
     if isinstance(blocks, Unknown):
-        return unknown(_RESERVE, subject, blocks.reason, have, need)
+        return unknown(RESERVATION, subject, blocks.reason, have, need)
     if blocks >= missing:
-        return Finding(_RESERVE, Status.PASS, subject, have, need, formula, "", evidence)
+        return Finding(RESERVATION, Status.PASS, subject, have, need, formula, "", evidence)
     text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
     advice = "drop caches and compact memory first, and read the pool back; else reserve at boot"
     settings = (
@@ -140,7 +147,7 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
         Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
     )
     return Finding(
-        _RESERVE, Status.WARN, subject, have, need, formula, text, evidence, advice, settings
+        RESERVATION, Status.WARN, subject, have, need, formula, text, evidence, advice, settings
     )
 
 
@@ -149,16 +156,6 @@ def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
     if isinstance(pool, Unknown):
         return pool.reason
     return f"{pool.source}: the kernel shows no pool of node {spot.node}"
-
-
-def _free_bytes(facts: HugetlbFacts, node: int | None) -> int | Unknown:
-    """Memory that a pool can grow out of: free, and page cache that gives way to it."""
-    if node is None:
-        return facts.memory_available_bytes
-    free = facts.node_free_bytes.get(node)
-    if free is None:
-        return Unknown(f"{NODES}/node{node}/meminfo: its MemFree cannot be read")
-    return free
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
@@ -222,6 +219,7 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         if later is not None and later[0] >= pages:
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"what is set at boot does not lie where the launch takes it: {listed}"
+        after = overruling(facts.hugetlb.writers, max(pages, later[0] if later else 0), default)
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         yield Finding(
             _BOOT,
@@ -231,8 +229,10 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
             need,
             text=text,
             evidence=evidence,
-            advice=_boot_advice(page, page == default, even),
-            settings=_boot_settings(pages) if page == default and even else (),
+            advice=f"change it where it is: {after[0].source} is read after {DROP_IN}"
+            if after and page == default and even
+            else _boot_advice(page, page == default, even),
+            settings=_boot_settings(pages, later) if page == default and even and not after else (),
         )
 
 
@@ -241,11 +241,10 @@ def _in_container(facts: Facts) -> bool:
     return not isinstance(system, Unknown) and system.container.kind != "none"
 
 
-def _boot_settings(pages: int) -> tuple[Setting, ...]:
-    line = f"echo 'vm.nr_hugepages = {pages}'"
-    file = "/etc/sysctl.d/90-mooncake-hugepages.conf"
-    # Added at the end: the last line of a file wins, and other lines of it are kept.
-    return (Setting(Kind.COMMAND, f"{line} | sudo tee -a {file}", ""),)
+def _boot_settings(pages: int, later: tuple[int, str] | None) -> tuple[Setting, ...]:
+    """A line of a drop-in; never fewer pages than are set today."""
+    wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
+    return (Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now),)
 
 
 def _boot_advice(page: int, is_default: bool, even: bool) -> str:
@@ -257,5 +256,5 @@ def _boot_advice(page: int, is_default: bool, even: bool) -> str:
             "vm.nr_hugepages would spread it evenly"
         )
     if is_default:
-        return "write vm.nr_hugepages into /etc/sysctl.d/90-mooncake-hugepages.conf"
+        return f"write vm.nr_hugepages into {DROP_IN}"
     return "write the pool from a systemd unit at boot"

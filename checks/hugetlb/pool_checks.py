@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Setting, Status, skip, unknown
+from checks.base.finding import Evidence, Finding, Status, skip, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Spot, Stock
 from checks.hugetlb.pools import POOLS, Pool
+from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
@@ -53,9 +54,9 @@ def _judge_spot(
     have = _have(stock, pool, spot)
     evidence = _evidence(pool, spot)
     formula = page_terms(needs, spot)
-    settings = reserve_settings(
-        _targets(facts, wanted, spot), facts.hugetlb.default_page_size_bytes
-    )
+    targets = _targets(facts, wanted, spot)
+    refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
+    settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
     if stock.least_pages >= everything:
         return Finding(check, Status.PASS, subject, have, need, formula, "", evidence)
     short = everything - stock.least_pages
@@ -75,7 +76,7 @@ def _judge_spot(
             f"{start}"
         )
         status = Status.UNKNOWN
-    advice = _advice(settings, pool)
+    advice = _advice(bool(targets), refused, pool)
     return Finding(check, status, subject, have, need, formula, text, evidence, advice, settings)
 
 
@@ -88,8 +89,10 @@ def _consequence(spot: Spot) -> str:
     )
 
 
-def _advice(settings: tuple[Setting, ...], pool: Pool | Unknown) -> str:
-    if not settings:
+def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
+    if refused:
+        return f"not to be reserved now ({refused}); {ASK_FIT}"
+    if not short:
         return "end what holds the pages: the pool is large enough for this launch alone"
     others = "" if isinstance(pool, Unknown) or not pool.held_pages else ", others' pages included"
     return f"reserve the pages that the launch takes{others}"

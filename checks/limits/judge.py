@@ -50,7 +50,9 @@ def _judge_files(facts: Facts, process: ProcessNeeds) -> Finding:
         status=Status.WARN,
         text="SGLang cannot raise its limit, and runs out of descriptors under load",
         advice="Raise the limit of open files where the process is started.",
-        settings=(Setting(Kind.ULIMIT, "nofile", str(SGLANG_FILES), hard),),
+        settings=(
+            Setting(Kind.ULIMIT, "nofile", str(SGLANG_FILES), hard, described_by=process.runtime),
+        ),
     )
 
 

@@ -54,7 +54,9 @@ def _declared(process: ProcessNeeds) -> Finding:
         need="user 0, or memlock unlimited",
         text="the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         advice="Give the container memlock unlimited, or run it as user 0.",
-        settings=(Setting(Kind.ULIMIT, "memlock", "unlimited", now),),
+        settings=(
+            Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),
+        ),
     )
 
 

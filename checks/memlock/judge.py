@@ -53,11 +53,11 @@ def _judge_limit(facts: Facts, process: ProcessNeeds, release: MooncakeRelease |
         return unknown(_LIMIT, process.name, wanted.reason, have=granted.have)
     if not wanted.bytes and wanted.more is None:
         return skip(_LIMIT, "it registers no memory with a NIC", process.name)
-    found = _held_against(granted, wanted)
+    found = _held_against(granted, wanted, process.runtime)
     return found._replace(subject=process.name, formula=wanted.formula, evidence=granted.evidence)
 
 
-def _held_against(granted: Grant, wanted: Demand) -> Finding:
+def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     """The verdict where the limit counts; subject, formula and evidence are the caller's."""
     have, need = granted.have, format_bytes(wanted.bytes)
     limit = granted.limit
@@ -73,7 +73,7 @@ def _held_against(granted: Grant, wanted: Demand) -> Finding:
         )
     if soft is None or soft >= wanted.bytes + reserve:
         return Finding(_LIMIT, Status.PASS, "", have, need)
-    settings = (_LIFT._replace(now=str(limit.soft)),)
+    settings = (_LIFT._replace(now=str(limit.soft), described_by=runtime),)
     if soft >= wanted.bytes:
         left = format_bytes(soft - wanted.bytes)
         text = (
@@ -173,5 +173,5 @@ def _judge_rings(facts: Facts, process: ProcessNeeds) -> Finding:
         status=Status.WARN,
         text="rings whose buffer does not fit read without it, and those that fit eat RDMA's share",
         advice="Lift RLIMIT_MEMLOCK where the process is started.",
-        settings=(_LIFT._replace(now=str(limit.soft)),),
+        settings=(_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
     )

@@ -64,7 +64,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
 
 
 def _unit_setting(unit: str, now: Limit) -> Setting:
-    return Setting(Kind.ULIMIT, f"memlock of {unit}.service", "unlimited", soft_text(now))
+    return Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(now), unit=f"{unit}.service")
 
 
 def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
@@ -80,7 +80,7 @@ def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
         return skip(_RUNTIME, text, process.name)
     runtimes = facts.limits.runtimes
     if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
-        return _of_docker_default(runtimes.docker_default, found)
+        return _of_docker_default(runtimes.docker_default, found, container.runtime)
     units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
     for unit in sorted(units, key=lambda unit: unit.running is None):
         judged = _of_unit(unit)
@@ -93,11 +93,11 @@ def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
         advice="Run this check inside the container, or set memlock for it.",
         settings=()
         if container.runtime == "kubernetes"
-        else (Setting(Kind.ULIMIT, "memlock", "unlimited"),),
+        else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
     )
 
 
-def _of_docker_default(default: Limit, found: Finding) -> Finding:
+def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
     found = found._replace(
         have=f"{format_limit(default)}, Docker's default",
         evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
@@ -109,5 +109,7 @@ def _of_docker_default(default: Limit, found: Finding) -> Finding:
         need="unlimited",
         text="what Docker starts without a limit of its own cannot lock more",
         advice="Give the container --ulimit memlock=-1.",
-        settings=(Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default)),),
+        settings=(
+            Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),
+        ),
     )

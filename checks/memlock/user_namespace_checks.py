@@ -68,5 +68,7 @@ def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
             text="Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
             evidence=(Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),),
             advice="Give the container memlock unlimited.",
-            settings=(Setting(Kind.ULIMIT, "memlock", "unlimited"),),
+            settings=(
+                Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),
+            ),
         )

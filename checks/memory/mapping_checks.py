@@ -56,7 +56,9 @@ def _shm_of(facts: Facts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding
         size = RUNTIME_SHM_BYTES if container.shm_bytes is None else container.shm_bytes
         said = "unless told otherwise" if container.shm_bytes is None else "as asked for"
         have = f"{format_bytes(size)} {said}"
-        yield _shm(container.origin, size, size, have, need_bytes, ranks, ())
+        found = _shm(container.origin, size, size, have, need_bytes, ranks, ())
+        described = (one._replace(described_by=container.runtime) for one in found.settings)
+        yield found._replace(settings=tuple(described))
         return
     size_bytes, available = facts.memory.shm_size_bytes, facts.memory.shm_available_bytes
     if isinstance(size_bytes, Unknown) or isinstance(available, Unknown):
@@ -87,8 +89,10 @@ def _shm(
 ) -> Finding:
     need = format_bytes(need_bytes)
     wanted = shm_wanted_bytes(need_bytes)
-    settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),)
-    advice = f"give it {format_bytes(wanted)} or more"
+    # What is large enough and full is not made smaller.
+    larger = wanted > size_bytes
+    settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),) if larger else ()
+    advice = f"give it {format_bytes(wanted)} or more" if larger else "make room there"
     if available_bytes < need_bytes:
         text = "who writes beyond the end dies of a bus error (exit code -7, 135), at the start"
         if size_bytes >= need_bytes:

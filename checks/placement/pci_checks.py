@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
@@ -154,11 +154,14 @@ def _redirects(check: str, bridge: str, control: int | Unknown | None) -> Findin
         text="transfers between a NIC and a GPU below this switch go up to the CPU and back",
         advice="turn ACS off in the firmware; until the next boot, on the host, as printed",
         settings=(
-            Setting(
-                Kind.COMMAND,
-                f"ACS control of {bridge}",
-                f"sudo setpci -s {bridge} ECAP_ACS+0x6.w={cleared:04x}",
-                f"{control:04x}",
+            command(
+                "setpci",
+                "-s",
+                bridge,
+                f"ECAP_ACS+0x6.w={cleared:04x}",
+                name=f"ACS control of {bridge}",
+                now=f"{control:04x}",
+                as_root=True,
             ),
         ),
     )

@@ -66,7 +66,7 @@ def _policy_of(
     finding = finding._replace(
         advice="give the container CAP_SYS_NICE, or a seccomp profile that permits "
         "get_mempolicy, set_mempolicy and mbind",
-        settings=(SYS_NICE,),
+        settings=(SYS_NICE._replace(described_by=process.runtime),),
     )
     if splits and policy.mbind:
         text = (
@@ -112,7 +112,7 @@ def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding
         text=f"docker's default seccomp profile refuses {need} in the container of "
         f"{limits.origin}, which adds no CAP_SYS_NICE",
         advice="add CAP_SYS_NICE to the container",
-        settings=(SYS_NICE,),
+        settings=(SYS_NICE._replace(described_by=process.runtime),),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from checks.base.c_numbers import leading_integer
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.devices import DEVICES
@@ -69,8 +69,10 @@ def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Settin
     netdevs = sorted({name for port in ports for name in _netdevs(port)})
     disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
     if disabled:
-        commands = [f"ip link set {name} up" for name in disabled]
-        settings = tuple(Setting(Kind.COMMAND, text, text, "down") for text in commands)
+        settings = tuple(
+            command("ip", "link", "set", "dev", name, "up", now="down", as_root=True)
+            for name in disabled
+        )
         return f"bring {', '.join(disabled)} up (on the host)", settings
     return "look at the cable, the switch port and the module, or name the other devices", ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import Nic
@@ -53,11 +53,11 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
         return advice, (Setting(Kind.DEVICE, path, path, f"mode {node.permissions:04o}"),)
     if exclusive and isinstance(node, DeviceNode) and not node.opens:
-        command = "rdma system set netns shared"
+        share = command("rdma", "system", "set", "netns", "shared", now="exclusive", as_root=True)
         return (
             "run in the host's network namespace, or share RDMA devices between namespaces (on the "
             "host, as root)",
-            (Setting(Kind.COMMAND, command, command, "exclusive"),),
+            (share,),
         )
     if isinstance(node, DeviceNode) and node.opens:
         return "look at the kernel's log for the device: it opens, but the driver refuses", ()

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.finding import Evidence, Finding, Status, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from checks.software.facts import Environment
-from checks.software.judging import OTHER_CONTAINER, elsewhere, none_to_judge, pip_install, users
+from checks.software.judging import (
+    OTHER_CONTAINER,
+    elsewhere,
+    none_to_judge,
+    pip,
+    pip_install,
+    users,
+)
 
 CHECKS = CheckSet()
 _MISSING_TEXT = (
@@ -86,8 +93,7 @@ def mooncake_duplicate(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Find
     files = facts.software.files
     wheels = {file.wheel for file in files if file.wheel} if isinstance(files, tuple) else set()
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
-    names = " ".join(dict.fromkeys(one.name for one in engine.mooncake))
-    command = f"{engine.interpreter} -m pip uninstall --yes {names}"
+    names = dict.fromkeys(one.name for one in engine.mooncake)
     keep = engine.mooncake[0]
     yield found._replace(
         status=Status.WARN,
@@ -95,7 +101,7 @@ def mooncake_duplicate(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Find
         text=f"they overwrite each other's files{on_disk}",
         advice="Uninstall all of them and install the one that is meant.",
         settings=(
-            Setting(Kind.COMMAND, "uninstall Mooncake", command),
+            pip(engine, "uninstall", "--yes", *names, name="uninstall Mooncake"),
             pip_install(engine, f"{keep.name}=={keep.version}"),
         ),
     )

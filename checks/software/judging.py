@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks.base.finding import Finding, Kind, Setting, skip
+from checks.base.finding import Finding, Setting, command, skip
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.run.facts import Facts
 from checks.software.facts import Environment
@@ -40,6 +40,10 @@ def none_to_judge(check: str, needs: LaunchNeeds | None) -> Finding | None:
     return None if users(needs) else skip(check, "no process of the launch uses Mooncake")
 
 
-def pip_install(engine: Environment, name: str) -> Setting:
-    command = f"{engine.interpreter} -m pip install {name}"
-    return Setting(Kind.COMMAND, f"install {name}", command)
+def pip_install(engine: Environment, *words: str) -> Setting:
+    """Return the command that installs into the engine's environment."""
+    return pip(engine, "install", *words, name=f"install {' '.join(words)}")
+
+
+def pip(engine: Environment, *words: str, name: str) -> Setting:
+    return command(engine.interpreter, "-m", "pip", *words, name=name)

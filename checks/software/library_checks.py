@@ -144,7 +144,7 @@ def _setting(facts: Facts, engine: Environment, library: str) -> Setting | None:
     wheel = engine.mooncake[0] if engine.mooncake else None
     if wheel is None:
         return None
-    return pip_install(engine, f"--force-reinstall --no-deps {wheel.name}=={wheel.version}")
+    return pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={wheel.version}")
 
 
 def _is_red_hat(facts: Facts) -> bool:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
+from checks.base.finding import (
+    Evidence,
+    Fill,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    command,
+    skip,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds, Storage
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -50,7 +60,7 @@ def _folder(item: Storage, path: str, facts: Facts) -> Finding:
     if wrong:
         return Finding(_PATH, Status.FAIL, path, "", "", "", f"Mooncake: {wrong}", evidence)
     found = facts.storage.folders.get(path, Unknown("not looked at"))
-    make = (Setting(Kind.COMMAND, f"sudo install -d -o $(id -u) {path}", ""),)
+    make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
     if isinstance(found, Unknown):
         if not found.absent:
             return unknown(_PATH, path, found.reason)
@@ -62,7 +72,7 @@ def _folder(item: Storage, path: str, facts: Facts) -> Finding:
 def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, ...]) -> Finding:
     where = path if not found.parent else f"{found.path}, the nearest that exists"
     seen = (*evidence, Evidence("lstat, access, statvfs", repr(found._asdict())))
-    own = (Setting(Kind.COMMAND, f"sudo chown $(id -u) {found.path}", ""),)
+    own = (command("chown", Fill.USER_ID, found.path, as_root=True),)
     problems: list[tuple[str, str, tuple[Setting, ...]]] = []
     if found.link and not found.parent:
         problems.append(("it is a symbolic link, which Mooncake refuses", "name its target", ()))

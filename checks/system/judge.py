@@ -81,12 +81,12 @@ def _refuser(system: SystemFacts, refused_with: int) -> str:
 
 def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tuple[Setting, ...]:
     if refused_with == ENOMEM:
-        return (Setting(Kind.ULIMIT, "memlock", "unlimited"),)
+        return (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime),)
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
         now = str(system.uring_disabled)
         return (Setting(Kind.SYSCTL, "kernel.io_uring_disabled", "0", now),)
     if system.seccomp == "filter":
-        return (Setting(Kind.SECURITY, "seccomp", "unconfined"),)
+        return (Setting(Kind.SECURITY, "seccomp", "unconfined", described_by=process.runtime),)
     now = process.environment.get("MOONCAKE_OFFLOAD_USE_URING", "")
     return (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_USE_URING", "", now),)
 

@@ -9,6 +9,7 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
+from checks.hugetlb.refusal import without_refused
 from checks.run.facts import READERS, Facts
 from checks.run.judging import judge
 from checks.run.reading import read_facts
@@ -54,7 +55,9 @@ def judged(
         from preflight.inputs.two_bounds import between
 
         found = between(found, judge(facts, sized.least_needs, checks))
-    return Judged(host, launch, needs, facts, found, _of_launch(launch))
+    of_launch = _of_launch(launch)
+    of_host = without_refused([*found, *of_launch])[: len(found)]
+    return Judged(host, launch, needs, facts, of_host, of_launch)
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:

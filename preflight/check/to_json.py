@@ -7,6 +7,7 @@ from typing import Any
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from preflight.base.program_version import program_version
+from preflight.base.shell import wanted_text
 from preflight.check.report import Report, Row
 from preflight.check.verdict import verdict_reason
 from preflight.render.plain_data import plain
@@ -63,8 +64,8 @@ def _finding(row: Row) -> Json:
         "settings": [
             {
                 "kind": setting.kind.value,
-                "name": setting.name,
-                "wanted": setting.wanted,
+                "name": setting.label,
+                "wanted": wanted_text(setting),
                 "now": setting.now,
             }
             for setting in finding.settings

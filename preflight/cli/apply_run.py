@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,15 +10,16 @@ from typing import NamedTuple
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
 from preflight.base.output import say
+from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import LaunchWords
 from preflight.settings.apply import adopt, carry_out
 from preflight.settings.apply_journal import Journal, JournalError, state_folder
 from preflight.settings.apply_steps import Step, Steps, difference, steps_of
 from preflight.settings.apply_write import Writer
-from preflight.settings.host import plan_of
+from preflight.settings.commands import Context, commands
+from preflight.settings.plan import plan_of
 from preflight.settings.records import Plan
-from preflight.settings.remedies import Context, commands
 from preflight.settings.undo import undo
 
 NAME = "mooncake-preflight apply"
@@ -122,14 +122,14 @@ def _refused(reasons: Iterable[str], exit_code: int) -> int:
 def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
     try:
         with Journal(machine.state) as journal:
-            for line in adopt(journal, machine.root):
-                say(f"{NAME}: {line}", err=True)
+            for broken_off in adopt(journal, machine.root):
+                say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
         say(f"{NAME}: {error}: nothing was changed", err=True)
         return EXIT_NOT_PERMITTED
-    for line in outcome.lines:
-        say(line)
+    for done in outcome.lines:
+        say(done)
     if not outcome.failure:
         say("done; apply --undo puts it back")
         return 0
@@ -189,8 +189,8 @@ def _show(steps: Steps, plan: Plan, persist: bool) -> None:
     if steps.left:
         say("left for you:")
         for setting, how in steps.left:
-            wanted = setting.wanted or "removed"
-            say(f"  {setting.name}: {setting.now or 'not set'} -> {wanted}: {how}")
+            wanted = wanted_text(setting.setting) or "removed"
+            say(f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}")
     passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
     if passing and not persist:
         names = ", ".join(dict.fromkeys(setting.name for setting in passing))
@@ -207,9 +207,9 @@ def _not_permitted(forbidden: list[Step], request: ApplyRequest, context: Contex
     places = ", ".join(step.path for step in forbidden)
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
-    for line in commands(values, context):
-        say(line)
+    for one in commands(values, context):
+        say(one)
     if any(step.kind != "value" for step in forbidden):
-        launch = " ".join(shlex.quote(word) for word in request.launch.words)
-        say(f"# as root: mooncake-preflight apply --persist {launch}".rstrip())
+        words = ("mooncake-preflight", "apply", "--persist", *request.launch.words)
+        say(comment(f"as root: {line(words)}"))
     return EXIT_NOT_PERMITTED

@@ -131,10 +131,10 @@ def _explained(
         from preflight.check.launch import LAUNCH_CHECKS
 
         declared += LAUNCH_CHECKS
-    from preflight.settings.remedies import context_of, described_containers, mending
+    from preflight.settings.commands import commands, context_of
 
-    context, containers = context_of(seen.facts), described_containers(seen.needs)
-    return Findings(found, consequences(declared), lambda one: mending(one, context, containers))
+    context = context_of(seen.facts)
+    return Findings(found, consequences(declared), lambda one: commands(one.settings, context))
 
 
 def _slow(topics: list[str]) -> None:

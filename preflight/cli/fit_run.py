@@ -20,7 +20,7 @@ from preflight.fit.not_described import is_not_described, tolerant
 from preflight.fit.records import Answer, Fitted, Goal
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, LaunchWords, launch_of, open_host, size_within
-from preflight.settings.remedies import Context, commands, context_of
+from preflight.settings.commands import Context, commands, context_of
 
 EXIT_OTHERS = 1
 EXIT_NOTHING = 2
@@ -171,7 +171,7 @@ def _edited(
 
 def _host_commands(answer: Answer, context: Context) -> tuple[str, ...]:
     """What sets the pools that have to grow."""
-    from preflight.settings.plan import NR_HUGEPAGES, pool_file
+    from preflight.settings.targets import NR_HUGEPAGES
 
     if answer.fits is None:
         return ()
@@ -181,7 +181,7 @@ def _host_commands(answer: Answer, context: Context) -> tuple[str, ...]:
         if target.pages <= now:
             continue
         whole = target.node is None and target.page_bytes == answer.fits.needs.default_page_bytes
-        kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, pool_file(target))
+        kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
         settings.append(Setting(kind, name, str(target.pages), str(now)))
     return commands(settings, context)
 

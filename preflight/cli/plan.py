@@ -14,38 +14,23 @@ from preflight.cli.launch_options import (
     refusing_usage,
     with_launch,
 )
+from preflight.settings.dialects import FORMATS
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-# As preflight.settings.formats, which is imported where it is used.
-FORMATS = (
-    "text",
-    "sysctl",
-    "sysfs",
-    "cmdline",
-    "limits",
-    "systemd",
-    "containerd",
-    "docker",
-    "compose",
-    "k8s",
-    "env",
-    "shell",
-    "json",
-)
 
 
 @click.command(
     context_settings=CONTEXT,
     epilog=examples(
         "mooncake-preflight plan launch.sh",
-        "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake.conf",
+        "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake-hugepages.conf",
         "mooncake-preflight plan --format k8s --name server launch.sh",
     ),
 )
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(FORMATS),
+    type=click.Choice(tuple(FORMATS)),
     default="text",
     show_default=True,
     help="The dialect.",
@@ -75,8 +60,9 @@ def plan(**options: Any) -> int:
     after --, a command line. Standard output is the artefact alone; what is to be known about it
     is on standard error. Nothing is changed.
 
-    Exit codes: 0 the artefact is whole; 1 with --exit-code, where something is to change; 3 what
-    the format needs is not known; 64 usage error; 70 a defect of this program.
+    Exit codes: 0 the artefact is whole; 1 with --exit-code, where something is to change; 2 this
+    host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
+    not known; 64 usage error; 70 a defect of this program.
     """
     from preflight.cli.plan_run import PlanRequest, run_plan
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.hugetlb.refusal import ASK_FIT
 from preflight.base.output import say, say_json
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import LaunchWords
-from preflight.settings.formats import FORMATS, Names, missing, render
-from preflight.settings.host import plan_of
+from preflight.settings.dialects import FORMATS, Names, missing, refused, render
+from preflight.settings.plan import plan_of
 from preflight.settings.records import Plan
 
 NAME = "mooncake-preflight plan"
 EXIT_CHANGES = 1
+EXIT_IMPOSSIBLE = 2
 EXIT_UNKNOWN = 3
 
 
@@ -32,20 +34,23 @@ def run_plan(request: PlanRequest) -> int:
     """Print the artefact; returns the exit code. Raises UsageError."""
     found = plan_of(request.launch, request.root, request.timeout_seconds)
     if request.format == "json":
-        from preflight.settings.to_json import plan_object
+        from preflight.settings.dialects.plan_object import plan_object
 
         code = _exit_code(found, request)
         say_json(plan_object(found, code))
         return code
-    gaps = missing(found, request.format)
+    gaps, impossible = missing(found, request.format), refused(found, request.format)
     if FORMATS[request.format].launch and not found.source and not gaps:
         raise UsageError(
             f"--format {request.format} is about a launch: give a script, or a command after --"
         )
+    # Half of a drop-in or of a Pod looks like a whole one; one that cannot be had does harm.
+    for reason in (*impossible, *gaps):
+        say(f"{NAME}: --format {request.format}: {reason}", err=True)
+    if impossible:
+        say(f"{NAME}: nothing is printed of it: {ASK_FIT}", err=True)
+        return EXIT_IMPOSSIBLE
     if gaps:
-        # Half of a drop-in or of a Pod looks like a whole one.
-        for gap in gaps:
-            say(f"{NAME}: --format {request.format}: {gap.topic}: {gap.reason}", err=True)
         return EXIT_UNKNOWN
     rendering = render(found, request.format, Names(request.service, request.rdma_resource))
     if rendering.text:
@@ -61,6 +66,9 @@ def _notes(plan: Plan, name: str, printed: bool) -> list[str]:
 
 
 def _exit_code(plan: Plan, request: PlanRequest) -> int:
-    if plan.gaps and request.format in ("text", "json"):
-        return EXIT_UNKNOWN
+    if request.format in ("text", "json"):
+        if plan.impossible and plan.grows:
+            return EXIT_IMPOSSIBLE
+        if plan.gaps:
+            return EXIT_UNKNOWN
     return EXIT_CHANGES if request.told and any(s.change for s in plan.settings) else 0

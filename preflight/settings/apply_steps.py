@@ -9,15 +9,26 @@ from typing import NamedTuple
 from checks.base.finding import Kind
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from preflight.base.shell import line, visible
 from preflight.settings.apply_write import Writer
-from preflight.settings.formats import Names, is_ours
-from preflight.settings.hugepages import UNIT_FILE, UNIT_NAME, sysctl, sysfs
-from preflight.settings.limits import LIMITS_FILE, drop_in, limits, of_unit, unit_limits
-from preflight.settings.plan import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, pool_file, pool_name, safer
+from preflight.settings.commands import commands
+from preflight.settings.dialects import Names
+from preflight.settings.dialects.kernel import sysctl, sysfs
+from preflight.settings.dialects.limits import limits, of_unit, unit_limits
+from preflight.settings.plan import safer
 from preflight.settings.records import Plan, Planned, Scope
+from preflight.settings.targets import (
+    LIMITS_FILE,
+    NR_HUGEPAGES,
+    ORDERS,
+    SYSCTL_FILE,
+    SYSTEMD,
+    UNIT_FILE,
+    WANTS_FILE,
+    drop_in,
+    is_ours,
+)
 
-WANTS_FILE = f"/etc/systemd/system/multi-user.target.wants/{UNIT_NAME}"
-_SYSTEMD = "/etc/systemd/system"
 _SYSCTL_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 # Writing one part of them goes before another: large pages need the largest free pieces.
 _NR = "/nr_hugepages"
@@ -67,12 +78,12 @@ def _pools(plan: Plan, root: Root) -> Iterator[Step]:
     """Node by node; the largest pages first, as they need the largest pieces of memory."""
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
-        path = pool_file(target)
+        path = target.file
         now = root.integer(path)
         if isinstance(now, Unknown):
-            yield Step("value", path, None, str(target.pages), pool_name(target), True)
+            yield Step("value", path, None, str(target.pages), target.name, True)
         elif now < target.pages:
-            yield Step("value", path, str(now), str(target.pages), pool_name(target), True)
+            yield Step("value", path, str(now), str(target.pages), target.name, True)
 
 
 def _settings(plan: Plan, root: Root) -> Iterator[Step]:
@@ -107,13 +118,13 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[Step]:
     """Drop-ins that make it last."""
     names = Names()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
-    systemd = not isinstance(root.names(_SYSTEMD), Unknown)
+    systemd = not isinstance(root.names(SYSTEMD), Unknown)
     whole = NR_HUGEPAGES in rendered[0][1]
     uncovered = [t for t in plan.pools if not whole or t.page_bytes != plan.default_page_bytes]
     if uncovered and systemd:
         rendered.append((UNIT_FILE, sysfs(plan, names).text))
-    changing = {s.name for s in plan.of(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME}
-    if any(" of " not in name for name in changing):
+    changing = (s for s in plan.of(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME)
+    if any(not setting.setting.unit for setting in changing):
         rendered.append((LIMITS_FILE, _with_rows(limits(plan, names).text, writer)))
     for unit in sorted(unit_limits(plan)):
         if systemd:
@@ -144,7 +155,7 @@ def _replaceable(step: Step, writer: Writer) -> bool:
 def _left(plan: Plan, steps: tuple[Step, ...]) -> Iterator[tuple[Planned, str]]:
     """What is not as wanted and that apply does not bring about, with what would."""
     done = {step.path for step in steps}
-    pools = {pool_file(target) for target in plan.pools}
+    pools = {target.file for target in plan.pools}
     for setting in plan.settings:
         if not setting.change or setting.name in (NR_HUGEPAGES, *ORDERS):
             continue
@@ -158,9 +169,9 @@ def _left(plan: Plan, steps: tuple[Step, ...]) -> Iterator[tuple[Planned, str]]:
 
 
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
-    if setting.kind is Kind.ULIMIT and " of " in setting.name:
-        unit = setting.name.partition(" of ")[2]
-        restart = f"systemctl daemon-reload && systemctl restart {unit}"
+    unit = setting.setting.unit
+    if unit:
+        restart = f"systemctl daemon-reload && {line(('systemctl', 'restart', unit))}"
         return restart if drop_in(unit) in done else f"apply --persist, then {restart}"
     if setting.kind is Kind.ULIMIT and setting.scope is Scope.RUNTIME:
         if LIMITS_FILE in done:
@@ -170,12 +181,7 @@ def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
         return "plan --format docker, compose or k8s"
     if setting.scope is Scope.ENVIRONMENT:
         return "plan --format env or shell"
-    from checks.base.finding import Setting
-    from preflight.settings.remedies import commands
-
-    assert isinstance(setting.kind, Kind)
-    plain = Setting(setting.kind, setting.name, setting.wanted, setting.now)
-    return "; ".join(commands((plain,), plan.context))
+    return "; ".join(commands((setting.setting,), plan.context))
 
 
 def difference(steps: tuple[Step, ...]) -> str:
@@ -188,4 +194,4 @@ def difference(steps: tuple[Step, ...]) -> str:
         after = step.wanted.splitlines()
         origin = "/dev/null" if step.before is None else step.path
         lines += difflib.unified_diff(before, after, origin, step.path, lineterm="")
-    return "\n".join(line if line.isprintable() else ascii(line)[1:-1] for line in lines)
+    return "\n".join(map(visible, lines))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.finding import Kind
+from checks.base.finding import Kind, Setting
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
@@ -26,7 +26,7 @@ from checks.rdma.verbs import DeviceNode
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from preflight.launches.secret_names import is_secret
-from preflight.settings.records import Gap, PoolTarget, Reason, Request, Wish
+from preflight.settings.records import Gap, PoolTarget, Reason, Wish
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.
 _READ = re.compile(
@@ -74,7 +74,7 @@ def pools(
         if target.held_pages:
             text += f", others hold {target.held_pages}"
         reason = Reason("", text)
-        wishes.append(Wish(*setting[:3], setting.now, change, reason))
+        wishes.append(Wish(setting, change, reason))
     found = tuple(
         PoolTarget(spot.page_size_bytes, spot.node, target.pages, target.now_pages)
         for spot, target in targets.items()
@@ -90,7 +90,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         reason = Reason("memory.max-map-count", "processes with many buffers need many mappings")
         low = count < USUAL_MAP_COUNT
         wanted, now = str(USUAL_MAP_COUNT), str(count)
-        yield Wish(Kind.SYSCTL, "vm.max_map_count", wanted, now, low, reason)
+        yield Wish(Setting(Kind.SYSCTL, "vm.max_map_count", wanted, now), low, reason)
     if needs is None:
         return
     container = main_container(needs)
@@ -101,7 +101,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         yield from _devices(needs, facts, container)
         reason = Reason("", "RoCE addresses belong to the host's network interfaces")
         now = "host" if container is not None and container.host_network else ""
-        yield Wish(Request.NETWORK, "network", "host", now, False, reason)
+        yield Wish(Setting(Kind.NETWORK, "network", "host", now), False, reason)
     yield from _shared_memory(needs, facts, container)
     yield from _gpus(needs)
     yield from _amounts(needs, container)
@@ -124,9 +124,11 @@ def _locking(facts: Facts, container: ContainerLimits | None) -> Iterator[Wish]:
         soft = limits.memlock.soft
         now = "unlimited" if soft is None else str(soft)
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
-    yield Wish(Kind.ULIMIT, "memlock", "unlimited", now, False, reason)
+    yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
     reason = Reason("memlock.limit", "stands in for memlock where nothing sets it (Kubernetes)")
-    yield Wish(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK"), False, reason)
+    yield Wish(
+        Setting(Kind.CAPABILITY, "IPC_LOCK", "added", _added(container, "IPC_LOCK")), False, reason
+    )
 
 
 def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
@@ -137,7 +139,7 @@ def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
             text = "memory is bound to NUMA nodes, which seccomp refuses without it"
             reason = Reason("numa.policy-refused", text)
             now = _added(container, "SYS_NICE")
-            yield Wish(Kind.CAPABILITY, "SYS_NICE", "added", now, False, reason)
+            yield Wish(Setting(Kind.CAPABILITY, "SYS_NICE", "added", now), False, reason)
             return
 
 
@@ -171,11 +173,13 @@ def _devices(
         if nic.uverbs is not None:
             path = f"{DEVICE_NODES}/{nic.uverbs}"
             reason = Reason("rdma.uverbs-permission", f"the launch uses {nic.name}")
-            yield Wish(Kind.DEVICE, path, path, path if path in given else "", False, reason)
+            yield Wish(
+                Setting(Kind.DEVICE, path, path, path if path in given else ""), False, reason
+            )
     if nics and isinstance(rdma.connection_manager, DeviceNode):
         path = f"{DEVICE_NODES}/rdma_cm"
         reason = Reason("", "libraries that connect by address open it")
-        yield Wish(Kind.DEVICE, path, path, path if path in given else "", False, reason)
+        yield Wish(Setting(Kind.DEVICE, path, path, path if path in given else ""), False, reason)
 
 
 def _shared_memory(
@@ -186,7 +190,7 @@ def _shared_memory(
         return
     reason = Reason("shm.space", "NCCL and torch share memory there")
     if container is not None and container.host_ipc:
-        yield Wish(Request.IPC, "ipc", "host", "host", False, reason)
+        yield Wish(Setting(Kind.IPC, "ipc", "host", "host"), False, reason)
         return
     memory = facts.topic("memory")
     size = memory if isinstance(memory, Unknown) else memory.shm_size_bytes
@@ -197,7 +201,7 @@ def _shared_memory(
         if container.runtime == "kubernetes" and (container.shm_bytes or 0) >= wanted:
             return  # the pod's own volume stays, whatever its size
         wanted = max(wanted, container.shm_bytes or 0)  # what was given more is not lowered
-    yield Wish(Kind.SHM_SIZE, SHM, str(wanted), now, False, reason)
+    yield Wish(Setting(Kind.SHM_SIZE, SHM, str(wanted), now), False, reason)
 
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
@@ -205,7 +209,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
-        yield Wish(Request.GPUS, "gpus", str(max(indices) + 1), "", False, reason)
+        yield Wish(Setting(Kind.GPUS, "gpus", str(max(indices) + 1), ""), False, reason)
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
@@ -222,7 +226,7 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
                 reason = Reason("hugetlb.cgroup-limit", page_terms(needs, Spot(size, None)))
                 said = "" if now is None else str(now)
                 name = f"{size // GIB}Gi" if size >= GIB else f"{size // MIB}Mi"
-                yield Wish(Request.HUGEPAGES, name, str(pages * size), said, short, reason)
+                yield Wish(Setting(Kind.HUGEPAGES, name, str(pages * size), said), short, reason)
     known = regular_bytes(needs)
     if isinstance(known, Unknown):
         yield Gap("memory", known.reason)
@@ -238,7 +242,7 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     )
     reason = Reason("memory.cgroup", text)
     short = now is not None and now < known
-    yield Wish(Request.MEMORY, "memory", str(wanted), str(now or ""), short, reason)
+    yield Wish(Setting(Kind.MEMORY, "memory", str(wanted), str(now or "")), short, reason)
 
 
 def is_read(name: str) -> bool:
@@ -265,5 +269,5 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
                 "is taken, so start them with an environment of their own"
             )
         reason = Reason("", f"the launch sets it for {process.name}")
-        found.append(Wish(Kind.ENVIRONMENT, name, value, value, False, reason))
+        found.append(Wish(Setting(Kind.ENVIRONMENT, name, value, value), False, reason))
     return found, conflicts, secrets

@@ -3,46 +3,69 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from checks.base.finding import Finding, Kind, Status
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds
-from checks.base.units import KIB, format_page_size
+from checks.base.root import Root
+from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pools import POOLS
+from checks.hugetlb.refusal import refusal_of
 from checks.run.facts import Facts
-from preflight.settings.launch import environment, pools, wishes
+from checks.run.judging import every_check
+from preflight.base.shell import visible
+from preflight.settings.commands import context_of
+from preflight.settings.launch import environment, is_read, main_container, pools, wishes
 from preflight.settings.records import (
+    TOPICS,
     Gap,
     Plan,
     Planned,
     PoolTarget,
     Reason,
-    Request,
     Scope,
     Wish,
+    Workload,
 )
-from preflight.settings.remedies import context_of
+from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_ours
 
-# The drop-in for the kernel's settings; hugetlb.after-reboot names it too.
-SYSCTL_FILE = "/etc/sysctl.d/90-mooncake-hugepages.conf"
-# These order something once instead of setting it.
-ORDERS = ("vm.drop_caches", "vm.compact_memory")
-NR_HUGEPAGES = "vm.nr_hugepages"
+if TYPE_CHECKING:
+    from preflight.inputs.host_source import LaunchWords
+    from preflight.sizing.source_sizing import SourceSizing
+
 # Where less is the safer value.
 _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
 # Lists, of which all parts are wanted.
 _LISTS = ("net.ipv4.ip_local_reserved_ports", "cpuset.mems", "cpuset.cpus")
-# A command that writes the drop-in: the plan's own settings say so better.
-_BOOT = "hugetlb.after-reboot"
-_RESERVATION = "hugetlb.reservation"
-# Whether pages may be taken from the rest of the host: unknown, none are.
-_DECISIVE = (_RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
 _NUMBER = re.compile(r"-?\d{1,20}", re.ASCII)
-_MEASURED = (Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE)
+_OF_A_CONTAINER = (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES)
+_MEASURED = (
+    *(Kind.SYSCTL, Kind.SYSFS, Kind.CGROUP, Kind.ULIMIT, Kind.SHM_SIZE),
+    *_OF_A_CONTAINER,
+)
 _STATUSES = list(Status)
+
+
+def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
+    """Return the plan of a launch on a host, both read once.
+
+    Raises UsageError for what is no launch or no host.
+    """
+    from preflight.check.judged_host import judged
+
+    seen = judged(words, root, timeout_seconds, list(every_check()))
+    unread: list[Gap] = []
+    if isinstance(seen.launch, Unknown):
+        unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
+    elif seen.launch is not None:
+        unread = unresolved(seen.launch.sizing)
+    found = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
+    if seen.launch is None or isinstance(seen.launch, Unknown):
+        return found
+    return found._replace(workload=workload_of(seen.launch.needs, seen.launch.sizing))
 
 
 def plan(
@@ -52,7 +75,7 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Everything to set for ``needs`` on the host of ``facts``.
+    """Return everything to set for ``needs`` on the host of ``facts``.
 
     kept: settings of our own drop-in as it stands, which are never dropped or lowered. unread:
     what of the launch could not be read.
@@ -61,16 +84,16 @@ def plan(
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
     found = _of_findings(findings)
-    judged = {(wish.kind, wish.name, wish.reason.check): wish.reason for wish in found}
+    judged = {(_key(wish.setting), wish.reason.check): wish.reason for wish in found}
     for wish in (*pool_wishes, *wishes(needs, facts)):
         if isinstance(wish, Gap):
             gaps.append(wish)
         else:  # what a check found says more than what it looks for
-            key = (wish.kind, wish.name, wish.reason.check)
+            key = (_key(wish.setting), wish.reason.check)
             found.append(wish._replace(reason=judged.get(key, wish.reason)))
     variables, conflicts, left_out = environment(needs)
-    mended = {wish.name for wish in found if wish.kind is Kind.ENVIRONMENT}
-    found += [wish for wish in variables if wish.name not in mended]
+    mended = {_key(wish.setting) for wish in found}
+    found += [wish for wish in variables if _key(wish.setting) not in mended]
     found += [_kept(name, value) for name, value in (kept or {}).items() if name != NR_HUGEPAGES]
     merged, more = _merge(_of_one_size_or_ipc(found))
     contained = bool(context.container) or any(
@@ -80,7 +103,7 @@ def plan(
     system = facts.topic("system")
     kernel = system if isinstance(system, Unknown) else system.kernel
     return Plan(
-        "" if needs is None else _one_line(needs.source),
+        "" if needs is None else visible(needs.source),
         tuple(sorted((lasting.planned(wish, why) for wish, why in merged), key=_place)),
         targets,
         hugetlb if isinstance(hugetlb, Unknown) else hugetlb.hugetlb.default_page_size_bytes,
@@ -90,87 +113,86 @@ def plan(
         tuple(dict.fromkeys((*gaps, *unread))),
         (*conflicts, *more),
         tuple(left_out),
-        tuple(dict.fromkeys(_impossible(findings))),
-        tuple(dict.fromkeys(_undecided(findings))),
+        *refusal_of(findings),
         context,
+        too_large=_too_large(targets, hugetlb),
     )
 
 
-def _one_line(text: str) -> str:
-    """Names of launches stand in comments of what is rendered: none may end its line there."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown) -> tuple[str, ...]:
+    """Say that the pools together are more than all the memory that there is."""
+    meminfo = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.meminfo
+    total = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemTotal")
+    wanted = sum(target.pages * target.page_bytes for target in targets)
+    if isinstance(total, Unknown) or wanted <= total:
+        return ()
+    sizes = f"{format_bytes(wanted)} of huge pages, of {format_bytes(total)} of memory"
+    return (f"this host never has them: {sizes}",)
 
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
-    """The settings of all that is not a pass, the worst first."""
+    """Return the settings of all that is not a pass, the worst first."""
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     found = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
         reason = Reason(finding.check, f"{finding.subject}: {finding.text or finding.have}")
-        for setting in finding.settings if finding.check != _BOOT else ():
-            kind, name, wanted, now = setting
-            found.append(Wish(kind, name, wanted, now, True, reason))
+        found += [
+            Wish(setting, True, reason)
+            for setting in finding.settings
+            # Whether a pool lasts is said of the pool itself.
+            if setting.kind is not Kind.BOOT_SYSCTL
+        ]
     return found
-
-
-def _impossible(findings: Iterable[Finding]) -> Iterator[str]:
-    """Memory that is not there: asking the kernel for it would press everything else out."""
-    for finding in findings:
-        if finding.check == _RESERVATION and finding.status is Status.FAIL:
-            yield f"{finding.subject}: have {finding.have}, need {finding.need}: {finding.text}"
-
-
-def _undecided(findings: Iterable[Finding]) -> Iterator[str]:
-    """What could not be read, and decides whether the host can do without the pages."""
-    for finding in findings:
-        if finding.check in _DECISIVE and finding.status is Status.UNKNOWN:
-            yield f"{finding.check}, {finding.subject}: {finding.text or 'not known'}"
 
 
 def _kept(name: str, value: str) -> Wish:
     reason = Reason("", f"{SYSCTL_FILE} sets it already")
-    return Wish(Kind.SYSCTL, name, value, "", False, reason)
+    return Wish(Setting(Kind.SYSCTL, name, value), False, reason)
+
+
+def _key(setting: Setting) -> tuple[Kind, str, str]:
+    return setting.kind, setting.name, setting.unit
 
 
 def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
     """With the host's /dev/shm a size of one's own has no effect: the one or the other."""
-    if any(wish.kind is Request.IPC for wish in found):
-        return [wish for wish in found if wish.kind is not Kind.SHM_SIZE]
+    if any(wish.setting.kind is Kind.IPC for wish in found):
+        return [wish for wish in found if wish.setting.kind is not Kind.SHM_SIZE]
     return found
 
 
 def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
     """One wish for each setting, with every reason; and what had to be decided between."""
-    merged: dict[tuple[Kind | Request, str], Wish] = {}
-    reasons: dict[tuple[Kind | Request, str], dict[Reason, None]] = {}
+    merged: dict[tuple[Kind, str, str], Wish] = {}
+    reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []
     for wish in found:
-        key = (wish.kind, wish.name)
+        key = _key(wish.setting)
         reasons.setdefault(key, {})[wish.reason] = None
         first = merged.setdefault(key, wish)
         if first is wish:
             continue
-        wanted, decided = safer(wish.kind, wish.name, first.wanted, wish.wanted)
+        one, other = first.setting, wish.setting
+        wanted, decided = safer(one.kind, one.name, one.wanted, other.wanted)
         if not decided:
             conflicts.append(
-                f"{wish.name}: {first.reason.check} wants {first.wanted!r} and "
-                f"{wish.reason.check} wants {wish.wanted!r}: the first is taken"
+                f"{one.label}: {first.reason.check} wants {one.wanted!r} and "
+                f"{wish.reason.check} wants {other.wanted!r}: the first is taken"
             )
-        merged[key] = first._replace(
-            wanted=wanted, now=first.now or wish.now, change=first.change or wish.change
-        )
+        setting = one._replace(wanted=wanted, now=one.now or other.now)
+        merged[key] = first._replace(setting=setting, change=first.change or wish.change)
     return [(wish, tuple(reasons[key])) for key, wish in merged.items()], conflicts
 
 
-def safer(kind: Kind | Request, name: str, first: str, second: str) -> tuple[str, bool]:
-    """The value that serves both; ``(first, False)`` where none is known to."""
+def safer(kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
+    """Return the value that serves both; ``(first, False)`` where none is known to."""
     if first == second:
         return first, True
     if name.endswith(_LISTS):
         parts = dict.fromkeys(part for text in (first, second) for part in text.split(",") if part)
         return ",".join(sorted(parts, key=_first_number)), True
     a, b = _amount(first), _amount(second)
-    measured = kind in _MEASURED or isinstance(kind, Request) or name in _LESS
+    measured = kind in _MEASURED or name in _LESS
     if a is None or b is None or not measured:
         return first, False
     if name in _LESS:
@@ -217,16 +239,15 @@ class _Lasting:
         self._kept, self._contained = kept, contained
 
     def planned(self, wish: Wish, reasons: tuple[Reason, ...]) -> Planned:
-        scope = self._scope(wish)
-        lasts, how = self._lasts(wish, scope)
-        kind, name, wanted, now, change, _ = wish
-        return Planned(scope, kind, name, wanted, now, change, reasons, lasts, how)
+        scope = self._scope(wish.setting)
+        lasts, how = self._lasts(wish.setting, scope)
+        return Planned(wish.setting, scope, wish.change, reasons, lasts, how)
 
-    def _scope(self, wish: Wish) -> Scope:
-        kind, inner = wish.kind, Scope.CONTAINER if self._contained else None
-        if isinstance(kind, Request) or kind in (Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
+    def _scope(self, setting: Setting) -> Scope:
+        kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
+        if kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
             return Scope.CONTAINER
-        if kind is Kind.ULIMIT and " of " in wish.name:
+        if setting.unit:
             return Scope.RUNTIME
         if kind in (Kind.ULIMIT, Kind.CGROUP):
             return inner or Scope.RUNTIME
@@ -238,7 +259,7 @@ class _Lasting:
             Kind.KERNEL_ARGUMENT: Scope.BOOT,
         }.get(kind, Scope.NODE)
 
-    def _lasts(self, wish: Wish, scope: Scope) -> tuple[bool, str]:
+    def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
@@ -253,19 +274,17 @@ class _Lasting:
             if value is not None and safer(wish.kind, wish.name, value, wish.wanted)[0] == value:
                 return True, SYSCTL_FILE
             return False, "until the next boot; --format sysctl makes it last"
-        return _LASTING[wish.kind] if isinstance(wish.kind, Kind) else (True, "")
+        return _LASTING[wish.kind]
 
-    def _target(self, wish: Wish) -> PoolTarget | None:
-        """The pool that the wish is about."""
-        match = re.search(r"(?:node(\d+)/)?hugepages/hugepages-(\d+)kB/nr_hugepages", wish.name)
+    def _target(self, wish: Setting) -> PoolTarget | None:
+        """Return the pool that the setting is about."""
         for target in self._targets:
-            if wish.kind is Kind.SYSCTL and wish.name == NR_HUGEPAGES and target.node is None:
-                if target.page_bytes == self._default():
-                    return target
-            elif wish.kind is Kind.SYSFS and match and int(match[2]) * KIB == target.page_bytes:
-                node = int(match[1]) if match[1] else None
-                if node == target.node:
-                    return target
+            whole = target.node is None and target.page_bytes == self._default()
+            if (wish.kind, wish.name) in (
+                (Kind.SYSFS, target.file),
+                (Kind.SYSCTL, NR_HUGEPAGES if whole else ""),
+            ):
+                return target
         return None
 
     def _default(self) -> int | None:
@@ -308,15 +327,36 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 }
 
 
-def pool_file(target: PoolTarget) -> str:
-    """The file that sets the pool, or the node's share of it."""
-    from checks.numa.nodes import NODES
+def workload_of(needs: LaunchNeeds, sizing: SourceSizing) -> Workload:
+    """Return the manifest's object and container of the ranks, or the compose file's service."""
+    container = main_container(needs)
+    if container is None:
+        return Workload()
+    for process in sizing.inputs.processes:
+        if str(process.command.origin) != container.origin or not process.command.wrappers:
+            continue
+        outer = process.command.wrappers[0]
+        if outer[0] == "kubernetes" and len(outer) > 2:
+            return Workload(outer[1].partition("/")[0], outer[-1])
+        if outer[:3] == ("docker", "compose", "up"):
+            return Workload("", outer[-1])
+    return Workload()
 
-    folder = POOLS if target.node is None else f"{NODES}/node{target.node}/hugepages"
-    return f"{folder}/hugepages-{target.page_bytes // KIB}kB/nr_hugepages"
+
+def unresolved(sizing: SourceSizing) -> list[Gap]:
+    """Return the variables of the launch whose value stands in another that nobody sets."""
+    return [
+        Gap("environment", f"{name}={word.text}: {', '.join(word.unresolved)} is not set")
+        for process in sizing.inputs.processes
+        for name, word in process.command.environment.items()
+        if word.unresolved and is_read(name)
+    ]
 
 
-def pool_name(target: PoolTarget) -> str:
-    """``2 MiB pages on node 0``."""
-    where = "" if target.node is None else f" on node {target.node}"
-    return f"{format_page_size(target.page_bytes)} pages{where}"
+def kept_settings(root: Root) -> dict[str, str]:
+    """Return what our own drop-in sets, so that writing it anew drops and lowers nothing."""
+    content = root.text(SYSCTL_FILE)
+    if isinstance(content, Unknown) or not is_ours(content):
+        return {}
+    lines = [line.partition("=") for line in content.splitlines() if not line.startswith("#")]
+    return {name.strip(): value.strip() for name, equals, value in lines if equals and value}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from checks.base.finding import Kind
+from checks.base.finding import Kind, Setting
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import PoolWriter
-from preflight.settings.remedies import Context
+from preflight.settings.commands import Context
+from preflight.settings.targets import pool_file, pool_name
 
 
 class Scope(Enum):
@@ -22,16 +23,6 @@ class Scope(Enum):
     BOOT = "boot"
 
 
-class Request(Enum):
-    """What a container asks its host for beyond the settings that checks have."""
-
-    GPUS = "gpus"  # how many
-    NETWORK = "network"  # host
-    IPC = "ipc"  # host, in place of a size of /dev/shm
-    MEMORY = "memory"  # bytes on regular pages
-    HUGEPAGES = "hugepages"  # bytes of one page size, which is the name (2Mi, 1Gi)
-
-
 class Reason(NamedTuple):
     """Why: the id of the check that asks for it ("" for the launch itself), and a sentence."""
 
@@ -42,30 +33,40 @@ class Reason(NamedTuple):
 class Wish(NamedTuple):
     """One value that somebody asks for. change: it is known not to be so now."""
 
-    kind: Kind | Request
-    name: str
-    wanted: str
-    now: str
+    setting: Setting
     change: bool
     reason: Reason
 
 
 class Planned(NamedTuple):
-    """One setting of the plan.
+    """One setting of the plan; what it is now is "" where it is not set or not known.
 
-    now: as read, "" where it is not set or not known. change: it is known not to be as wanted.
-    lasts, how: whether a reboot keeps it, and who sees to that, or what would.
+    change: it is known not to be as wanted. lasts, how: whether a reboot keeps it, and who sees to
+    that, or what would.
     """
 
+    setting: Setting
     scope: Scope
-    kind: Kind | Request
-    name: str
-    wanted: str
-    now: str
     change: bool
     reasons: tuple[Reason, ...]
     lasts: bool
     how: str
+
+    @property
+    def kind(self) -> Kind:
+        return self.setting.kind
+
+    @property
+    def name(self) -> str:
+        return self.setting.name
+
+    @property
+    def wanted(self) -> str:
+        return self.setting.wanted
+
+    @property
+    def now(self) -> str:
+        return self.setting.now
 
 
 class PoolTarget(NamedTuple):
@@ -75,6 +76,18 @@ class PoolTarget(NamedTuple):
     node: int | None
     pages: int
     now_pages: int | None
+
+    @property
+    def file(self) -> str:
+        return pool_file(self.page_bytes, self.node)
+
+    @property
+    def name(self) -> str:
+        return pool_name(self.page_bytes, self.node)
+
+    @property
+    def grows(self) -> bool:
+        return self.now_pages is None or self.pages > self.now_pages
 
 
 TOPICS = ("pages", "memory", "devices", "environment")
@@ -104,7 +117,8 @@ class Plan(NamedTuple):
     source: the launch's name, "" without one. default_page_bytes: the kernel's. pool_nodes: NUMA
     nodes with memory. writers: who sets the pools at boot, in order. conflicts: where two wanted
     different values, which was taken. left_out: variables of the launch that are not shown.
-    impossible: why the missing pages cannot be had now, whatever is tried. undecided: what could
+    impossible: why the missing pages cannot be had now, whatever is tried. too_large: why they
+    cannot be had at a boot either. undecided: what could
     not be read, and decides whether pages may be taken. workload: what a patch is merged into.
     """
 
@@ -122,10 +136,16 @@ class Plan(NamedTuple):
     undecided: tuple[str, ...]
     context: Context
     workload: Workload = Workload()
+    too_large: tuple[str, ...] = ()
 
-    def of(self, *kinds: Kind | Request) -> tuple[Planned, ...]:
+    @property
+    def grows(self) -> bool:
+        """Return whether a pool must take pages that the host has not given it yet."""
+        return any(target.grows for target in self.pools)
+
+    def of(self, *kinds: Kind) -> tuple[Planned, ...]:
         return tuple(setting for setting in self.settings if setting.kind in kinds)
 
-    def value(self, kind: Kind | Request, name: str) -> str | None:
-        """What ``name`` is to be; None where the plan does not say."""
+    def value(self, kind: Kind, name: str) -> str | None:
+        """Return what ``name`` is to be; None where the plan does not say."""
         return next((s.wanted for s in self.of(kind) if s.name == name), None)

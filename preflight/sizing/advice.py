@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.base.finding import Kind
 from checks.base.needs import MemoryKind
-from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
+from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Pages, Spot
-from checks.hugetlb.pools import GIGANTIC_BYTES, POOLS
-from checks.hugetlb.targets import Target, now_and_held
+from checks.hugetlb.pools import GIGANTIC_BYTES
+from checks.hugetlb.refusal import ASK_FIT, why_refused
+from checks.hugetlb.targets import Target, now_and_held, reserve_settings
 from checks.hugetlb.targets import reserve_targets as targets_of
-from checks.numa.nodes import NODES
+from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
 from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena
@@ -72,10 +75,8 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
     if not targets:
         text = "the pools are large enough: nothing to reserve"
         return [Recommendation("reserve-hugepages", text)]
-    commands: list[str] = []
     reasons: list[str] = []
     for spot, (target, now, others_pages) in targets.items():
-        commands += _reserve_commands(sizing, spot, target)
         where = "" if spot.node is None else f" on node {spot.node}"
         needed = sizing.verdict.needs[spot]
         others = f", {others_pages} that others hold" if others_pages else ""
@@ -85,25 +86,38 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
             f"launch{others} (now {was})"
         )
     text = f"{condition}reserve {'; '.join(reasons)}"
+    refused = _why_refused(sizing, targets)
+    if refused:
+        return [Recommendation("reserve-hugepages", f"{text}; {refused}")]
+    commands = _reserve_commands(sizing, targets)
     return [Recommendation("reserve-hugepages", text, tuple(commands))]
 
 
-def _reserve_commands(sizing: Sizing, spot: Spot, target: int) -> list[str]:
-    size_kib = spot.page_size_bytes // KIB
-    if spot.node is not None:
-        file = f"{NODES}/node{spot.node}/hugepages/hugepages-{size_kib}kB/nr_hugepages"
-        return [f"echo {target} | sudo tee {file}"]
-    commands = []
-    if spot.page_size_bytes >= GIGANTIC_BYTES:
-        gib = spot.page_size_bytes // GIB
-        commands.append(
-            f"# at boot, on the kernel command line: hugepagesz={gib}G hugepages={target}"
+def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
+    """Say why no command makes the pools so: nothing is printed that apply refuses."""
+    host = sizing.host
+    reason = why_refused(targets, host.memory_bytes("MemAvailable"), host.node_free_bytes)
+    return f"not to be reserved now ({reason}): {ASK_FIT}" if reason else ""
+
+
+def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[str]:
+    """Return what makes the pools so; pages of 1 GiB are best had at boot."""
+    lines: list[str] = []
+    for spot, target in targets.items():
+        if spot.page_size_bytes >= GIGANTIC_BYTES and spot.node is None:
+            gib = spot.page_size_bytes // GIB
+            boot = f"hugepagesz={gib}G hugepages={target.pages}"
+            lines += [
+                comment(f"at boot, on the kernel command line: {boot}"),
+                comment("at run time only where memory is not yet fragmented:"),
+            ]
+        (setting,) = reserve_settings({spot: target}, sizing.inputs.launch.default_page_bytes)
+        lines.append(
+            line(("sysctl", "-w", f"{setting.name}={setting.wanted}"), "sudo ")
+            if setting.kind is Kind.SYSCTL
+            else write(setting.wanted, setting.name, "sudo ")
         )
-        commands.append("# at run time only where memory is not yet fragmented:")
-    if spot.page_size_bytes == sizing.inputs.launch.default_page_bytes:
-        return [*commands, f"sudo sysctl -w vm.nr_hugepages={target}"]
-    file = f"{POOLS}/hugepages-{size_kib}kB/nr_hugepages"
-    return [*commands, f"echo {target} | sudo tee {file}"]
+    return lines
 
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
@@ -194,11 +208,9 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
     if serves_segment and page == sizing.inputs.settings.hugepage_bytes:
         text += f"; an arena of {exact // MIB}mb takes the same"
     pools = reserve_targets(sizing, least)
-    commands = [
-        command
-        for spot, target in pools.items()
-        for command in _reserve_commands(sizing, spot, target.pages)
-    ]
+    refused = _why_refused(sizing, pools)
+    commands = [] if refused else _reserve_commands(sizing, pools)
+    text += f"; {refused}" * bool(refused)
     return [Recommendation("drop-arena", text, ("unset MC_MMAP_ARENA_POOL_SIZE", *commands))]
 
 

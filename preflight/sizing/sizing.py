@@ -9,6 +9,7 @@ from checks.base.needs import MemoryKind
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
+from checks.hugetlb.facts import read_node_free
 from checks.hugetlb.fit import Fit, FitVerdict, Spot, Stock, judge_fit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
@@ -32,6 +33,7 @@ class HostMemory(NamedTuple):
 
     meminfo: Meminfo | Unknown
     hugetlb: HugeTlb
+    node_free_bytes: Mapping[int, int]
 
     def memory_bytes(self, key: str) -> int | Unknown:
         return self.meminfo if isinstance(self.meminfo, Unknown) else self.meminfo.value(key)
@@ -84,7 +86,7 @@ def size_launch(flags: Flags, environment: Mapping[str, str], root: Root) -> Siz
 
 def read_host(root: Root) -> HostMemory:
     meminfo = read_meminfo(root)
-    return HostMemory(meminfo, read_hugetlb(root, meminfo))
+    return HostMemory(meminfo, read_hugetlb(root, meminfo), read_node_free(root))
 
 
 def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:

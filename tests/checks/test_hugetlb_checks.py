@@ -22,6 +22,7 @@ from checks.run.facts import Facts
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
 from tests.hosts import Host, HostPool
 
+NODE_1_FREE = "sys/devices/system/node/node1/meminfo"
 ANY, NODE_0, NODE_1 = Spot(PAGE, None), Spot(PAGE, 0), Spot(PAGE, 1)
 
 
@@ -84,6 +85,7 @@ def test_the_remedy_keeps_the_pages_of_others_and_makes_the_check_pass(tmp_path:
 def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path) -> None:
     pool = HostPool(nodes={0: (36, 36), 1: (24, 24)})
     root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
+    (root / NODE_1_FREE).write_text("Node 1 MemFree: 8192 kB\n")
     bound = [usage({NODE_0: 20, NODE_1: 28})]
     assert _status(root, bound, "hugetlb.shortage") == [Status.PASS]
     found = findings(
@@ -93,6 +95,21 @@ def test_a_short_node_fails_although_the_sum_suffices(tmp_path: Path) -> None:
     assert "SIGBUS" in found[1].text
     path = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
     assert found[1].settings == (Setting(Kind.SYSFS, path, "28", "24"),)
+
+
+@pytest.mark.parametrize("free", ["Node 1 MemFree: 8191 kB", ""])
+def test_pages_that_the_host_cannot_give_are_no_setting(tmp_path: Path, free: str) -> None:
+    """What apply refuses is no command either: a sentence says why, and who knows what fits."""
+    pool = HostPool(nodes={0: (36, 36), 1: (24, 24)})
+    root = Host(nodes=(0, 1), pools={PAGE: pool}).write(tmp_path)
+    (root / NODE_1_FREE).write_text(f"{free}\n")
+    needs = launch([usage({NODE_0: 20, NODE_1: 28})])
+    facts = facts_of(root, "hugetlb")
+    found = findings(hugetlb_checks.CHECKS, facts, needs, "hugetlb.node-shortage")
+    assert found[1].status is Status.FAIL
+    assert found[1].settings == ()
+    assert "not to be reserved now (2 MiB pages on node 1" in found[1].advice
+    assert "mooncake-preflight fit" in found[1].advice
 
 
 def test_an_arena_that_may_fall_back_is_a_warning(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_an_added_capability_that_is_not_in_effect(
     finding = one("memlock.inert-capability", launch(rank(container=container)))
     assert finding.status is status
     if status is Status.WARN:
-        assert finding.settings == (Setting(Kind.ULIMIT, "memlock", "unlimited"),)
+        lift = Setting(Kind.ULIMIT, "memlock", "unlimited", described_by="docker")
+        assert finding.settings == (lift,)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.finding import Finding, Kind, Setting, Status, command
 from checks.base.installed import distribution_of, installed_mooncake
 from checks.base.needs import ContainerLimits, LaunchNeeds, Service
 from checks.base.root import Root
@@ -232,7 +232,8 @@ def test_the_text_is_sglangs() -> None:
     finding = one("software.mooncake-missing", launch(rank()), seen)
     assert "Please install mooncake by following the instructions" in finding.text
     (setting,) = finding.settings
-    assert setting.wanted == "/opt/venv/bin/python3 -m pip install mooncake-transfer-engine"
+    python = "/opt/venv/bin/python3"
+    assert setting.words == (python, "-m", "pip", "install", "mooncake-transfer-engine")
 
 
 def test_a_launch_without_mooncake_is_not_asked() -> None:
@@ -276,8 +277,11 @@ def test_several_wheels_overwrite_each_other() -> None:
     finding = one("software.mooncake-duplicate", None, software(both))
     assert finding.status is Status.WARN
     assert "the files on disk are of mooncake-transfer-engine" in finding.text
-    assert "uninstall --yes mooncake-transfer-engine mooncake-transfer-engine-cuda13" in (
-        finding.settings[0].wanted
+    assert finding.settings[0].words[3:] == (
+        "uninstall",
+        "--yes",
+        "mooncake-transfer-engine",
+        "mooncake-transfer-engine-cuda13",
     )
     assert one("software.mooncake-duplicate", None, software()).status is Status.PASS
     assert one("software.mooncake-duplicate", None, software(BARE)).status is Status.SKIP
@@ -323,10 +327,13 @@ def test_each_program_needs_its_own_files(program: str, file: str, status: Statu
         (
             "libcudart.so.12",
             "ubuntu",
-            Setting(
-                Kind.COMMAND,
-                "install nvidia-cuda-runtime-cu12",
-                "/opt/venv/bin/python3 -m pip install nvidia-cuda-runtime-cu12",
+            command(
+                "/opt/venv/bin/python3",
+                "-m",
+                "pip",
+                "install",
+                "nvidia-cuda-runtime-cu12",
+                name="install nvidia-cuda-runtime-cu12",
             ),
         ),
     ],

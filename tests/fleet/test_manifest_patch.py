@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from checks.base.finding import Kind, Setting
-from preflight.settings.formats import Names, render
+from preflight.settings.dialects import Names, render
 from preflight.settings.plan import plan
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 from tests.plans import facts_on, finding, launch, on_nodes, rank

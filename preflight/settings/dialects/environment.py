@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-
 from checks.base.finding import Kind
-from preflight.settings.formats import Names, Rendering, header
+from preflight.base.shell import is_hidden, posix_assignment
+from preflight.settings.commands import is_variable
+from preflight.settings.dialects import Names, Rendering
 from preflight.settings.records import Plan
-
-_NAME_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+from preflight.settings.targets import header
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
@@ -20,7 +19,7 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
         for name in plan.left_out
     ]
     for setting in plan.of(Kind.ENVIRONMENT):
-        if not setting.name or not _NAME_LETTERS.issuperset(setting.name):
+        if not is_variable(setting.name):
             notes.append(f"{setting.name!r} is left out: it is no name of a variable")
         elif setting.wanted:
             kept[setting.name] = setting.wanted
@@ -34,8 +33,10 @@ def env(plan: Plan, names: Names) -> Rendering:
     kept, removed, notes = variables(plan)
     lines = []
     for name, value in kept.items():
-        if "\n" in value or "\0" in value:
-            notes.append(f"{name} is left out: an env file cannot hold its line breaks")
+        if any(map(is_hidden, value)):
+            notes.append(
+                f"{name} is left out: an env file cannot hold its line breaks or control characters"
+            )
             continue
         if value != value.strip() or value[:1] in "\"'" or "\\" in value:
             notes.append(f"{name}: docker takes {value!r} as it stands, systemd does not")
@@ -43,14 +44,16 @@ def env(plan: Plan, names: Names) -> Rendering:
     notes += [f"{name} is not to be set: take it out where it is" for name in removed]
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
-    return Rendering("\n".join([header(plan, "docker run --env-file"), *lines]), tuple(notes))
+    return Rendering(
+        "\n".join([header(plan.source, "docker run --env-file"), *lines]), tuple(notes)
+    )
 
 
 def shell(plan: Plan, names: Names) -> Rendering:
     """For ``.`` in a POSIX shell."""
     kept, removed, notes = variables(plan)
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in kept.items()]
+    lines = [posix_assignment(name, value) for name, value in kept.items()]
     lines += [f"unset {name}" for name in removed]
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
-    return Rendering("\n".join([header(plan, ". FILE"), *lines]), tuple(notes))
+    return Rendering("\n".join([header(plan.source, ". FILE"), *lines]), tuple(notes))

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from checks.base.finding import Kind
 from checks.base.units import format_bytes
+from checks.hugetlb.refusal import ASK_FIT, grows_pool
 from preflight.base.output import columns
-from preflight.settings.formats import FORMATS, Names, Rendering
-from preflight.settings.records import Plan, Planned, Request, Scope
+from preflight.base.shell import wanted_text
+from preflight.settings.dialects import FORMATS, Names, Rendering
+from preflight.settings.records import Plan, Planned, Scope
 
 # What to render the settings of a scope with.
 DIALECTS = {
@@ -24,7 +26,12 @@ DIALECTS = {
 
 def text(plan: Plan, names: Names) -> Rendering:
     """The whole plan, without a final newline."""
-    changes = [setting for setting in plan.settings if setting.change]
+    held_back = plan.impossible and plan.grows
+    changes = [
+        setting
+        for setting in plan.settings
+        if setting.change and not (held_back and grows_pool(setting.setting))
+    ]
     rest = [setting for setting in plan.settings if not setting.change]
     what = plan.source or "this host"
     lines = [f"{what}: {_count(len(changes))} to change, {len(rest)} as wanted or not judged here"]
@@ -34,7 +41,8 @@ def text(plan: Plan, names: Names) -> Rendering:
         lines += ["", "as wanted, or not judged here"]
         lines += [f"  {_name(setting)}: {_wanted(setting)}" for setting in rest]
     lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
-    lines += _listed("cannot be had now", plan.impossible)
+    if held_back:
+        lines += _listed(f"cannot be had now: {ASK_FIT}", plan.impossible)
     lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("left out, as their names say that they are secrets", plan.left_out)
@@ -61,16 +69,16 @@ def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
 
 
 def _name(setting: Planned) -> str:
-    return f"{setting.name} pages" if setting.kind is Request.HUGEPAGES else setting.name
+    return f"{setting.name} pages" if setting.kind is Kind.HUGEPAGES else setting.setting.label
 
 
 def _wanted(setting: Planned) -> str:
-    return _amount(setting, setting.wanted) if setting.wanted else "removed"
+    return _amount(setting, wanted_text(setting.setting)) or "removed"
 
 
 def _amount(setting: Planned, value: str) -> str:
     """A value as others read it; one in bytes with what that comes to."""
-    in_bytes = setting.kind in (Request.MEMORY, Request.HUGEPAGES, Kind.SHM_SIZE)
+    in_bytes = setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
     if not in_bytes or not value.isdecimal():
         return value
     return f"{value} bytes ({format_bytes(int(value))})"

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from checks.base.finding import Kind
-from preflight.settings.environment import variables
-from preflight.settings.formats import Names, Rendering, header, service_name
-from preflight.settings.limits import ulimits
-from preflight.settings.records import Plan, Request
+from preflight.base.shell import quote
+from preflight.settings.dialects import Names, Rendering, service_name
+from preflight.settings.dialects.environment import variables
+from preflight.settings.dialects.limits import ulimits
+from preflight.settings.records import Plan
+from preflight.settings.targets import header
 
 
 def docker(plan: Plan, names: Names) -> Rendering:
     """One option a line; the image and its command follow them."""
     options: list[tuple[str, str]] = []
-    if plan.of(Request.NETWORK):
+    if plan.of(Kind.NETWORK):
         options.append(("--network", "host"))
     options += _shared_memory(plan)
-    gpus = plan.value(Request.GPUS, "gpus")
+    gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None:
         options.append(("--gpus", "all"))
     for name, value in ulimits(plan).items():
@@ -32,13 +33,13 @@ def docker(plan: Plan, names: Names) -> Rendering:
     notes += [f"{name} is not to be set: take its --env out" for name in removed]
     if gpus is not None:
         notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
-    lines = [f"{option} {shlex.quote(value)}" for option, value in options]
+    lines = [f"{option} {quote(value)}" for option, value in options]
     return Rendering(" \\\n".join(lines), (*notes, *_on_the_host(plan)))
 
 
 def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
     """Never both: with the host's IPC a size has no effect."""
-    if plan.of(Request.IPC):
+    if plan.of(Kind.IPC):
         return [("--ipc", "host")]
     return [("--shm-size", setting.wanted) for setting in plan.of(Kind.SHM_SIZE)]
 
@@ -59,7 +60,7 @@ def compose(plan: Plan, names: Names) -> Rendering:
     import yaml
 
     service: dict[str, Any] = {}
-    if plan.of(Request.NETWORK):
+    if plan.of(Kind.NETWORK):
         service["network_mode"] = "host"
     for option, value in _shared_memory(plan):
         service["ipc" if option == "--ipc" else "shm_size"] = value
@@ -79,17 +80,17 @@ def compose(plan: Plan, names: Names) -> Rendering:
         # Compose fills in ${...} of every value, and takes $$ for a dollar sign.
         service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}
     notes += [f"{name} is not to be set: take it out of environment" for name in removed]
-    gpus = plan.value(Request.GPUS, "gpus")
+    gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None:
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
         notes.append(f"the launch takes {gpus} GPUs, by their numbers on the host")
-    if plan.of(Request.NETWORK):
+    if plan.of(Kind.NETWORK):
         notes.append("network_mode: host excludes networks: and ports: of the same service")
     services = {service_name(plan, names): service}
     text: str = yaml.safe_dump({"services": services}, sort_keys=False, width=1000)
     own = plan.source if plan.workload.container and not plan.workload.kind else "compose.yaml"
-    first = header(plan, f"docker compose -f {own} -f FILE up")
+    first = header(plan.source, f"docker compose -f {own} -f FILE up")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_on_the_host(plan)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from preflight.base.program_version import program_version
+from preflight.base.shell import wanted_text
 from preflight.render.plain_data import plain
 from preflight.settings.records import Plan
 
@@ -29,9 +30,9 @@ def plan_object(plan: Plan, exit_code: int) -> Json:
             {
                 "scope": setting.scope.value,
                 "kind": setting.kind.value,
-                "name": setting.name,
+                "name": setting.setting.label,
                 "now": setting.now,
-                "wanted": setting.wanted,
+                "wanted": wanted_text(setting.setting),
                 "change": setting.change,
                 "why": [{"check": why.check, "text": why.text} for why in setting.reasons],
                 "survives_reboot": setting.lasts,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from checks.base.finding import Kind
-from preflight.settings.formats import DEFAULT_SERVICE, Names, Rendering, header
+from preflight.settings.dialects import DEFAULT_SERVICE, Names, Rendering
 from preflight.settings.records import Plan
+from preflight.settings.targets import CONTAINERD, LIMITS_FILE, drop_in, header, limit_line
 
-LIMITS_FILE = "/etc/security/limits.d/90-mooncake.conf"
-CONTAINERD_FILE = "/etc/systemd/system/containerd.service.d/90-mooncake.conf"
 # limits.conf(5): memlock is in KiB, the others as the kernel counts them.
 _KIB_LIMITS = ("memlock",)
 _NOTHING = "the plan has no limit to set"
@@ -16,9 +15,7 @@ _NOTHING = "the plan has no limit to set"
 def ulimits(plan: Plan) -> dict[str, str]:
     """The limits of the launch's own processes by name, in bytes or a count, or ``unlimited``."""
     return {
-        setting.name: setting.wanted
-        for setting in plan.of(Kind.ULIMIT)
-        if " of " not in setting.name
+        setting.name: setting.wanted for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit
     }
 
 
@@ -26,9 +23,8 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
     """What units are to hand on: ``{"docker.service": {"memlock": "unlimited"}}``."""
     found: dict[str, dict[str, str]] = {}
     for setting in plan.of(Kind.ULIMIT):
-        name, of, unit = setting.name.partition(" of ")
-        if of:
-            found.setdefault(unit, {})[name] = setting.wanted
+        if setting.setting.unit:
+            found.setdefault(setting.setting.unit, {})[setting.name] = setting.wanted
     return found
 
 
@@ -42,7 +38,7 @@ def limits(plan: Plan, names: Names) -> Rendering:
     if not rows:
         return Rendering("", (_NOTHING,))
     note = f"write it to {LIMITS_FILE}; it holds from the next login on, and not in services"
-    return Rendering("\n".join([header(plan, LIMITS_FILE), *rows]), (note,))
+    return Rendering("\n".join([header(plan.source, LIMITS_FILE), *rows]), (note,))
 
 
 def _pam(name: str, value: str) -> str:
@@ -65,16 +61,12 @@ def systemd(plan: Plan, names: Names) -> Rendering:
 
 def containerd(plan: Plan, names: Names) -> Rendering:
     """A drop-in for the daemon that starts pods: they have the limits that it has."""
-    found = {**unit_limits(plan).get("containerd.service", {}), **ulimits(plan)}
+    found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
     note = (
-        f"write it to {CONTAINERD_FILE}, then: systemctl daemon-reload; systemctl restart "
+        f"write it to {drop_in(CONTAINERD)}, then: systemctl daemon-reload; systemctl restart "
         "containerd; pods that run keep what they have"
     )
-    return _unit(plan, CONTAINERD_FILE, found, note)
-
-
-def drop_in(unit: str) -> str:
-    return f"/etc/systemd/system/{unit}.d/90-mooncake.conf"
+    return _unit(plan, drop_in(CONTAINERD), found, note)
 
 
 def of_unit(plan: Plan, unit: str) -> Rendering:
@@ -86,8 +78,5 @@ def of_unit(plan: Plan, unit: str) -> Rendering:
 def _unit(plan: Plan, path: str, limits: dict[str, str], note: str) -> Rendering:
     if not limits:
         return Rendering("", (_NOTHING,))
-    rows = [
-        f"Limit{name.upper()}={'infinity' if value == 'unlimited' else value}"
-        for name, value in sorted(limits.items())
-    ]
-    return Rendering("\n".join([header(plan, path), "[Service]", *rows]), (note,))
+    rows = [limit_line(name, value) for name, value in sorted(limits.items())]
+    return Rendering("\n".join([header(plan.source, path), "[Service]", *rows]), (note,))

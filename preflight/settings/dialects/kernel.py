@@ -5,14 +5,25 @@ from __future__ import annotations
 from checks.base.finding import Kind
 from checks.base.units import GIB, KIB, MIB, format_bytes
 from checks.base.unknown import Unknown
-from checks.hugetlb.boot import SYSCTL_CONF, SYSCTL_FOLDERS, PoolWriter, pages_after_boot
-from preflight.settings.formats import Names, Rendering, header
-from preflight.settings.plan import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, pool_file, pool_name
+from checks.hugetlb.boot import (
+    COMMAND_LINE,
+    PoolWriter,
+    overruling,
+    pages_after_boot,
+    shares_after_boot,
+)
+from preflight.base.shell import is_hidden
+from preflight.settings.dialects import Names, Rendering
 from preflight.settings.records import Plan, PoolTarget
+from preflight.settings.targets import (
+    NR_HUGEPAGES,
+    ORDERS,
+    SYSCTL_FILE,
+    UNIT_FILE,
+    UNIT_NAME,
+    header,
+)
 
-UNIT_NAME = "mooncake-hugepages.service"
-UNIT_FILE = f"/etc/systemd/system/{UNIT_NAME}"
-_COMMAND_LINE = "kernel command line"
 # kernel-parameters.txt: hugepages=<node>:<pages> since 5.16.
 _NODES_AT_BOOT = (5, 16)
 # Who counts or hands on the pool when it starts, and has to find it complete.
@@ -29,11 +40,14 @@ def sysctl(plan: Plan, names: Names) -> Rendering:
         lines += [f"# {size} of huge pages", f"{NR_HUGEPAGES} = {pages}"]
         notes += _overruled(plan, pages)
     for setting in plan.of(Kind.SYSCTL):
-        if setting.name not in (NR_HUGEPAGES, *ORDERS):
-            lines.append(f"{setting.name} = {setting.wanted}")
+        line = f"{setting.name} = {setting.wanted}"
+        if any(map(is_hidden, line)):
+            notes.append(f"{line!r} is left out: a file of sysctl.d has no way to write it")
+        elif setting.name not in (NR_HUGEPAGES, *ORDERS):
+            lines.append(line)
     if not lines:
         return Rendering("", tuple(notes))
-    lines.insert(0, header(plan, SYSCTL_FILE))
+    lines.insert(0, header(plan.source, SYSCTL_FILE))
     notes.append(f"write it to {SYSCTL_FILE}; sysctl -p {SYSCTL_FILE} puts it in force now")
     return Rendering("\n".join(lines), tuple(notes))
 
@@ -42,7 +56,7 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
     """Pages of the whole default pool, None where sysctl cannot set it, and what to know."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
     notes = [
-        f"{pool_name(target)}: sysctl sets the default page size alone; --format sysfs or cmdline "
+        f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
         "sets them"
         for target in plan.pools
         if target.page_bytes != plan.default_page_bytes
@@ -58,48 +72,31 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
             f"takes {shares}; --format sysfs sets them node by node"
         )
         return None, notes
-    return _never_less(plan, sum(target.pages for target in mine), plan.writers), notes
-
-
-def _never_less(plan: Plan, pages: int, writers: tuple[PoolWriter, ...]) -> int:
-    """What is set at boot today, for others, is not lowered."""
     assert isinstance(plan.default_page_bytes, int)
-    later = pages_after_boot(writers, plan.default_page_bytes, plan.default_page_bytes)
-    return pages if later is None else max(pages, later[0])
+    # Neither what is in force after a boot is lowered, nor what this very file says for others.
+    ours = tuple(writer for writer in plan.writers if writer.source == SYSCTL_FILE)
+    size = plan.default_page_bytes
+    later = [pages_after_boot(writers, size, size) for writers in (plan.writers, ours)]
+    pages = sum(target.pages for target in mine)
+    return max(pages, *(found[0] for found in later if found is not None), 0), notes
 
 
 def _overruled(plan: Plan, pages: int) -> list[str]:
-    """Whoever writes the pool after our drop-in, and less than it."""
-    notes = []
-    for writer in plan.writers:
-        size = plan.default_page_bytes if writer.page_size_bytes is None else writer.page_size_bytes
-        if size != plan.default_page_bytes or not _acts_after(writer.source):
-            continue
-        if writer.pages is None:
-            notes.append(f"{writer.source} sets the pool after {SYSCTL_FILE}, by a script")
-        elif writer.node is None and writer.pages < pages:
-            notes.append(
-                f"{writer.source} wins over {SYSCTL_FILE}: it is read later and sets "
-                f"{writer.pages} pages"
-            )
-    return notes
-
-
-def _acts_after(source: str) -> bool:
-    """sysctl.d(5): by the names of files, whatever their folder; then TuneD and units."""
-    if source in (_COMMAND_LINE, UNIT_FILE):
-        return False
-    folder, _, name = source.rpartition("/")
-    if source != SYSCTL_CONF and folder in SYSCTL_FOLDERS:
-        return name > SYSCTL_FILE.rpartition("/")[2]
-    return True
+    """Say who writes the pool after our drop-in, and less than it."""
+    return [
+        f"{writer.source} sets the pool after {SYSCTL_FILE}, by a script"
+        if writer.pages is None
+        else f"{writer.source} wins over {SYSCTL_FILE}: it is read later and sets "
+        f"{writer.pages} pages"
+        for writer in overruling(plan.writers, pages, plan.default_page_bytes)
+    ]
 
 
 def sysfs(plan: Plan, names: Names) -> Rendering:
     """A unit that brings each pool or node to its pages at boot, and fails where it gets fewer."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
-    files = [(pool_file(target), target.pages) for target in _with_earlier(plan)]
+    files = [(target.file, target.pages) for target in _with_earlier(plan)]
     # systemd replaces $ and %, so the shell's own have to be doubled.
     writes = [
         f"ExecStart=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages} || echo {pages} > {file}'"
@@ -109,7 +106,7 @@ def sysfs(plan: Plan, names: Names) -> Rendering:
         f"ExecStartPost=/bin/sh -c 'test \"$$(cat {file})\" -ge {pages}'" for file, pages in files
     ]
     lines = [
-        header(plan, UNIT_FILE),
+        header(plan.source, UNIT_FILE),
         "[Unit]",
         "Description=Huge pages for SGLang HiCache and Mooncake, node by node",
         "After=systemd-sysctl.service",
@@ -151,26 +148,37 @@ def cmdline(plan: Plan, names: Names) -> Rendering:
         # What the plan was made with; a kernel with another default reads the sizes differently.
         words.append(f"default_hugepagesz={_size(plan.default_page_bytes)}")
     notes = []
-    for size in sorted({target.page_bytes for target in plan.pools}, reverse=True):
-        mine = [target for target in plan.pools if target.page_bytes == size]
-        words += [f"hugepagesz={_size(size)}", f"hugepages={_counts(plan, size, mine)}"]
+    own = tuple(writer for writer in plan.writers if writer.source == COMMAND_LINE)
+    wanted = {target.page_bytes for target in plan.pools}
+    # The words replace those that are there, so what others have asked for is said again.
+    kept = {writer.page_size_bytes or plan.default_page_bytes for writer in own}
+    for size in sorted({*wanted, *(size for size in kept if isinstance(size, int))}, reverse=True):
+        words += [f"hugepagesz={_size(size)}", f"hugepages={_counts(plan, size, own)}"]
     if any(target.node is not None for target in plan.pools):
         old = not isinstance(plan.kernel, Unknown) and plan.kernel < _NODES_AT_BOOT
         if old or isinstance(plan.kernel, Unknown):
             notes.append("kernels before 5.16 do not read hugepages=NODE:PAGES: use --format sysfs")
-    if any(writer.source == _COMMAND_LINE for writer in plan.writers):
+    if own:
         notes.append("they replace the hugepages words that the command line has now")
     notes.append("add them to the boot loader's line (GRUB_CMDLINE_LINUX, grubby), then reboot")
     return Rendering(" ".join(words), tuple(notes))
 
 
-def _counts(plan: Plan, size: int, targets: list[PoolTarget]) -> str:
-    if any(target.node is not None for target in targets):
-        return ",".join(f"{target.node}:{target.pages}" for target in targets)
-    own = tuple(writer for writer in plan.writers if writer.source == _COMMAND_LINE)
+def _counts(plan: Plan, size: int, own: tuple[PoolWriter, ...]) -> str:
+    """Return the pages of one size, by node where anybody wants them so, and never fewer."""
+    targets = [target for target in plan.pools if target.page_bytes == size]
+    mine = {target.node: target.pages for target in targets}
     later = pages_after_boot(own, size, plan.default_page_bytes)
-    pages = sum(target.pages for target in targets)
-    return str(pages if later is None else max(pages, later[0]))
+    nodes = sorted({node for node in mine if node is not None})
+    if not nodes:
+        return str(max(sum(mine.values()), 0 if later is None else later[0]))
+    every = tuple(sorted({*plan.pool_nodes, *nodes}))
+    shares = {
+        **dict.fromkeys(every, 0),
+        **shares_after_boot(own, size, plan.default_page_bytes, every),
+    }
+    counts = {node: max(mine.get(node, 0), shares[node]) for node in every}
+    return ",".join(f"{node}:{pages}" for node, pages in counts.items() if pages)
 
 
 def _size(size_bytes: int) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 from checks.base.finding import Kind
 from checks.base.units import GIB, MIB, round_up
-from preflight.settings.environment import variables
-from preflight.settings.formats import Names, Rendering, header, service_name
-from preflight.settings.limits import ulimits
-from preflight.settings.records import Plan, Request
+from preflight.settings.dialects import Names, Rendering, service_name
+from preflight.settings.dialects.environment import variables
+from preflight.settings.dialects.limits import ulimits
+from preflight.settings.records import Plan
+from preflight.settings.targets import header
 
 _SHM_VOLUME = "mooncake-shm"
 # Where the kinds of Kubernetes itself have their pod; kubectl knows how to merge into no others.
@@ -47,9 +48,9 @@ def kubernetes(plan: Plan, names: Names) -> Rendering:
     if security:
         container["securityContext"] = security
     pod: dict[str, Any] = {}
-    if plan.of(Request.NETWORK):
+    if plan.of(Kind.NETWORK):
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    if plan.of(Request.IPC):
+    if plan.of(Kind.IPC):
         pod["hostIPC"] = True
     shm = next((int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE)), 0)
     if shm:
@@ -62,7 +63,7 @@ def kubernetes(plan: Plan, names: Names) -> Rendering:
     for key in reversed(path):
         whole = {key: whole}
     text: str = yaml.safe_dump(whole, sort_keys=False, width=1000)
-    first = header(plan, f"kubectl patch{_local(plan)} --type strategic --patch-file FILE")
+    first = header(plan.source, f"kubectl patch{_local(plan)} --type strategic --patch-file FILE")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_notes(plan, names)))
 
 
@@ -75,14 +76,14 @@ def _resources(plan: Plan, names: Names) -> dict[str, str]:
     """Requests and limits alike: Kubernetes takes huge pages in no other way."""
     found: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
-    for setting in plan.of(Request.MEMORY):
+    for setting in plan.of(Kind.MEMORY):
         # What is written to an emptyDir in memory counts as the container's; a limit that the pod
         # has and that is enough has it counted in.
         own = setting.now == setting.wanted
         found["memory"] = _quantity(int(setting.wanted) + (0 if own else shm))
-    for setting in plan.of(Request.HUGEPAGES):
+    for setting in plan.of(Kind.HUGEPAGES):
         found[f"hugepages-{setting.name}"] = _quantity(int(setting.wanted))
-    gpus = plan.value(Request.GPUS, "gpus")
+    gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None:
         found["nvidia.com/gpu"] = gpus
     if plan.of(Kind.DEVICE):
@@ -122,7 +123,7 @@ def _notes(plan: Plan, names: Names) -> list[str]:
             f"{names.rdma_resource} is what the RDMA device plugin calls its resource: "
             "--rdma-resource names another"
         )
-    for setting in plan.of(Request.MEMORY):
+    for setting in plan.of(Kind.MEMORY):
         notes.append(f"memory: {setting.reasons[0].text}: raise it to what you have seen")
     if plan.pools:
         notes.append("the node must have the huge pages: see --format sysctl, sysfs or cmdline")

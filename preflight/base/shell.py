@@ -1,0 +1,79 @@
+"""The one place where words become a line of shell; everything that is pasted is made here."""
+
+from __future__ import annotations
+
+import shlex
+import unicodedata
+from collections.abc import Iterable
+
+from checks.base.finding import Fill, Kind, Setting
+
+# Of Unicode's categories: what moves the cursor, turns the direction of writing, or ends a line.
+_HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
+
+
+def is_hidden(letter: str) -> bool:
+    """Return whether a terminal would obey a letter, or hide it, instead of showing it."""
+    return unicodedata.category(letter) in _HIDDEN
+
+
+def visible(text: str) -> str:
+    """Return one line that a terminal shows as it is: what is hidden is written out."""
+    if text.isprintable():
+        return text
+    return "".join(ascii(letter)[1:-1] if is_hidden(letter) else letter for letter in text)
+
+
+def quote(text: str) -> str:
+    """Return one word for bash, on one line that a terminal shows as it is."""
+    if text.isprintable():
+        return shlex.quote(text)
+    shown = (a if a.isprintable() and a not in "\\'" else _escaped(a) for a in text)
+    return f"$'{''.join(shown)}'"
+
+
+def _escaped(letter: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
+
+
+def posix_assignment(name: str, value: str) -> str:
+    """Return the lines that export a variable in any POSIX shell, which may not know $'...'."""
+    if not any(map(is_hidden, value)):
+        return f"export {name}={shlex.quote(value)}"
+    octal = "".join(
+        a
+        if a.isascii() and a.isalnum()
+        else "".join(f"\\{byte:03o}" for byte in a.encode("utf-8", "surrogateescape"))
+        for a in value
+    )
+    # The full stop keeps line breaks at the end, which $(...) takes away.
+    return f"{name}=$(printf '{octal}.'); export {name}=\"${{{name}%.}}\""
+
+
+def line(words: Iterable[str | Fill], sudo: str = "") -> str:
+    """Return a command of ``words``. sudo: ``sudo `` or "", in front of it."""
+    said = (quote(word) if isinstance(word, str) else word.value for word in words)
+    return sudo + " ".join(said)
+
+
+def wanted_text(setting: Setting) -> str:
+    """Return what a setting is to become: of a command, the line to run."""
+    if setting.kind is not Kind.COMMAND:
+        return setting.wanted
+    return line(setting.words, "sudo " if setting.as_root else "")
+
+
+def comment(text: str) -> str:
+    """Return a line that no shell runs, whatever stands in ``text``."""
+    return f"# {visible(text)}"
+
+
+def write(text: str, path: str, sudo: str = "") -> str:
+    """Return what writes one value to a file; by tee, as a redirection is made without sudo."""
+    value, place = quote(text), quote(path)
+    return f"echo {value} | {sudo}tee {place}" if sudo else f"echo {value} > {place}"
+
+
+def append(lines: Iterable[str], path: str, sudo: str = "") -> str:
+    """Return what adds lines to a file, whose last ones win; its folder must be there."""
+    return f"printf '%s\\n' {line(lines)} | {sudo}tee -a {quote(path)}"

@@ -1,0 +1,335 @@
+"""What mends a finding, as lines to copy on the host where it was made.
+
+A setting is one object; this is its rendering for a shell, in the place where ``check`` ran: the
+bare machine, a Docker or Podman container, a Kubernetes pod. What belongs to a container that the
+launch itself describes is said in that description's words. A line that starts with ``#`` is for
+the reader: it cannot be run where he is, or need not be for this launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from checks.base.finding import Fill, Kind, Setting
+from checks.base.unknown import Unknown
+from preflight.base import shell
+from preflight.base.shell import comment, quote
+from preflight.settings.targets import (
+    CONTAINERD,
+    LIMITS_FILE,
+    MODPROBE_FILE,
+    MODULES_FILE,
+    ORDERS,
+    SYSCTL_FILE,
+    drop_in,
+    limit_line,
+)
+
+if TYPE_CHECKING:
+    from checks.run.facts import Facts
+
+CONTAINERS = ("docker", "podman", "kubernetes")
+_SEARCH_PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
+# What a network namespace has of its own, so that a container may set it for itself.
+_NAMESPACED = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
+Lines = list[str]
+
+
+class Context(NamedTuple):
+    """Where the commands are to be run.
+
+    container: "" on the machine itself, else docker, podman, kubernetes, or another runtime's name;
+    compose for a service that a compose file describes.
+    root: user 0, who needs no sudo. systemd: units hand limits on here. packages: apt-get, dnf, "".
+    """
+
+    container: str = ""
+    root: bool = False
+    systemd: bool = True
+    packages: str = ""
+
+    @property
+    def sudo(self) -> str:
+        return "" if self.root else "sudo "
+
+    @property
+    def engine(self) -> str:
+        """Return who starts containers here; docker and podman take the same words."""
+        return "podman" if self.container == "podman" else "docker"
+
+
+def commands(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
+    """Return the lines for all ``settings``, each once, in order.
+
+    What belongs to a container that the launch describes is said in that description's words.
+    """
+    lines: Lines = []
+    for setting in settings:
+        own = setting.kind in _OF_A_CONTAINER and not setting.unit and setting.described_by
+        place = Context(setting.described_by, systemd=False) if own else context
+        lines += _RENDERINGS[setting.kind](setting, place)
+    return tuple(dict.fromkeys(lines))
+
+
+def context_of(facts: Facts) -> Context:
+    """Return where the facts were read; what cannot be told is taken as the machine itself."""
+    system, limits = facts.topic("system"), facts.topic("limits")
+    user = Unknown("") if isinstance(limits, Unknown) else limits.euid
+    root = not isinstance(user, Unknown) and user == 0
+    if isinstance(system, Unknown):
+        return Context("", root)
+    kind, distribution = system.container.kind, system.distribution
+    name = "" if isinstance(distribution, Unknown) else distribution
+    return Context("" if kind == "none" else kind, root, kind == "none", _package_tool(name))
+
+
+def _package_tool(distribution: str) -> str:
+    words = distribution.lower()
+    if any(name in words for name in ("debian", "ubuntu")):
+        return "apt-get"
+    if any(
+        name in words for name in ("rhel", "fedora", "centos", "rocky", "alma", "amzn", "alinux")
+    ):
+        return "dnf"
+    return ""
+
+
+def _sysctl(setting: Setting, context: Context) -> Lines:
+    name, value = setting.name, setting.wanted
+    word = f"{name}={value}"
+    if context.container and name.startswith(_NAMESPACED):
+        if context.container == "kubernetes":
+            text = f"in the pod: securityContext.sysctls: [{{name: {name}, value: {value!r}}}]"
+            return [comment(text)]
+        return _start(context, "--sysctl", word)
+    lines = [*_on_the_host(context), shell.line(("sysctl", "-w", word), context.sudo)]
+    if name not in ORDERS:
+        lines.append(comment(f"to keep it after a reboot: {name} = {value} in {SYSCTL_FILE}"))
+    return lines
+
+
+def _boot_sysctl(setting: Setting, context: Context) -> Lines:
+    """Added at the end: the last line of a file wins, and other lines of it are kept."""
+    line = f"{setting.name} = {setting.wanted}"
+    return [*_on_the_host(context), shell.append((line,), SYSCTL_FILE, context.sudo)]
+
+
+def _sysfs(setting: Setting, context: Context) -> Lines:
+    """A file of /sys or /proc."""
+    return [*_on_the_host(context), shell.write(setting.wanted, setting.name, context.sudo)]
+
+
+def _cgroup(setting: Setting, context: Context) -> Lines:
+    """A limit of the cgroup; the runtime that made the cgroup writes it again at the next start."""
+    file, value = setting.name.rpartition("/")[2], setting.wanted
+    by_hand = comment(shell.write(value, setting.name))
+    if context.container == "kubernetes":
+        field = _kubernetes_resource(file)
+        if field:
+            amount = "(none, or the node's own)" if value == "max" else value
+            return [comment(f"in the pod: resources.limits.{field}: {amount}")]
+        return ["# the node's administrator has to change it: a pod cannot", by_hand]
+    if context.container in ("docker", "podman"):
+        options = {
+            "memory.max": (f"--memory={value}", "--memory-swap=-1"),
+            "memory.limit_in_bytes": (f"--memory={value}", "--memory-swap=-1"),
+            "cpuset.mems": (f"--cpuset-mems={value}",),
+        }.get(file)
+        if options and value != "max":
+            return [
+                comment(f"on the host: {context.engine} update {shell.line(options)} CONTAINER")
+            ]
+        if options:
+            return [comment(f"start the container without {options[0].partition('=')[0]}")]
+        return ["# on the host, in the cgroup of this container:", by_hand]
+    return _sysfs(setting, context)
+
+
+def _kubernetes_resource(file: str) -> str:
+    if file in ("memory.max", "memory.limit_in_bytes", "memory.high"):
+        return "memory"
+    if file.startswith("hugetlb."):
+        size = file.split(".")[1].removesuffix("B")
+        return f"hugepages-{size}i" if size[-1:] in ("M", "G", "K") else ""
+    return ""
+
+
+def _ulimit(setting: Setting, context: Context) -> Lines:
+    name, value = setting.name, setting.wanted
+    if setting.unit:
+        lines = _unit_limit(name, value, setting.unit, context.sudo)
+        return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
+    number = "-1" if value == "unlimited" else value
+    if context.container == "compose":
+        return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
+    if context.container in ("docker", "podman"):
+        return _start(context, "--ulimit", f"{name}={number}")
+    if context.container == "kubernetes":
+        return [
+            "# Kubernetes has no field for it: on the node, then start the pod anew:",
+            *map(comment, _unit_limit(name, value, CONTAINERD, "sudo ")),
+        ]
+    words = ("prlimit", "--pid", Fill.SHELL_PID, f"--{name}={value}:{value}")
+    lines = [shell.line(words, context.sudo)]
+    if context.systemd:
+        lines.append(comment(f"to keep it, in a unit: {limit_line(name, value)}"))
+    lines.append(comment(f"to keep it, for logins: '* - {name} {value}' in {LIMITS_FILE}"))
+    return lines
+
+
+def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
+    """The limit that a service hands on to what it starts."""
+    path = drop_in(unit)
+    reload, restart = ("systemctl", "daemon-reload"), ("systemctl", "restart", unit)
+    return [
+        shell.line(("mkdir", "-p", path.rpartition("/")[0]), sudo),
+        shell.append(("[Service]", limit_line(name, value)), path, sudo),
+        f"{shell.line(reload, sudo)} && {shell.line(restart, sudo)}",
+    ]
+
+
+def _environment(setting: Setting, context: Context) -> Lines:
+    name = setting.name
+    if not is_variable(name):
+        return [comment(f"{name!r} is no name of a variable: set it where the launch does")]
+    if not setting.wanted:
+        return [f"unset {name}"]
+    # A search path is added to: what it had stays reachable.
+    rest = f"${{{name}:+:${name}}}" if name in _SEARCH_PATHS else ""
+    return [f"export {name}={quote(setting.wanted)}{rest}"]
+
+
+def is_variable(name: str) -> bool:
+    """Return whether a shell takes it as the name of a variable."""
+    return name.isascii() and name.isidentifier()
+
+
+def _flag(setting: Setting, context: Context) -> Lines:
+    name = setting.name if setting.name.startswith("-") else f"--{setting.name}"
+    if setting.wanted:
+        return [comment(f"in the launch: {name} {quote(setting.wanted)}")]
+    return [comment(f"in the launch{', without' if setting.now else ''}: {name}")]
+
+
+def _shm(setting: Setting, context: Context) -> Lines:
+    size = setting.wanted
+    if context.container == "compose":
+        return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
+    if context.container in ("docker", "podman"):
+        return [
+            *_start(context, f"--shm-size={size}"),
+            "# (without --ipc=host, which takes the host's /dev/shm whatever --shm-size says)",
+        ]
+    if context.container == "kubernetes":
+        volume = f"{{medium: Memory, sizeLimit: {size}}}"
+        return [comment(f"in the pod: an emptyDir {volume} mounted at /dev/shm")]
+    return [
+        shell.line(("mount", "-o", f"remount,size={size}", "/dev/shm"), context.sudo),
+        comment(f"to keep it after a reboot, in /etc/fstab: tmpfs /dev/shm tmpfs size={size} 0 0"),
+    ]
+
+
+def _device(setting: Setting, context: Context) -> Lines:
+    path = setting.name
+    if context.container == "compose":
+        return [comment(f"in the service: devices: ['{path}:{path}']")]
+    if context.container in ("docker", "podman"):
+        return _start(context, f"--device={path}")
+    if context.container == "kubernetes":
+        return [comment(f"in the pod: {path} comes with its device plugin's resource")]
+    return [shell.line(("chmod", "a+rw", path), context.sudo)]
+
+
+def _capability(setting: Setting, context: Context) -> Lines:
+    name = setting.name.removeprefix("CAP_")
+    if context.container == "compose":
+        return [comment(f"in the service: cap_add: [{name}]")]
+    if context.container in ("docker", "podman"):
+        return _start(context, f"--cap-add={name}")
+    if context.container == "kubernetes":
+        where = "in the pod, which has to run as user 0"
+        return [comment(f"{where}: securityContext.capabilities.add: [{name}]")]
+    low = name.lower()
+    return [
+        comment(
+            "start the launch with: sudo setpriv --reuid=$(id -u) --regid=$(id -g) --init-groups "
+            f"{shell.line((f'--inh-caps=+{low}', f'--ambient-caps=+{low}'))} ..."
+        )
+    ]
+
+
+def _security(setting: Setting, context: Context) -> Lines:
+    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
+    if context.container == "kubernetes":
+        profile = setting.wanted.capitalize() or setting.name
+        return [comment(f"in the pod: securityContext.seccompProfile.type: {profile}")]
+    if context.container == "compose":
+        return [comment(f"in the service: security_opt: ['{word.replace('=', ':', 1)}']")]
+    return _start(context, "--security-opt", word)
+
+
+def _start(context: Context, *words: str) -> Lines:
+    """What a container has to be started with, for the reader."""
+    return [comment(f"start the container with: {context.engine} run {shell.line(words)} ...")]
+
+
+def _module(setting: Setting, context: Context) -> Lines:
+    """A module takes its options when it is loaded: one that is there has to go first."""
+    name, options = setting.name, setting.wanted.split()
+    lines = _on_the_host(context)
+    if setting.now:
+        lines.append(shell.line(("modprobe", "-r", name), context.sudo))
+    lines.append(shell.line(("modprobe", name, *options), context.sudo))
+    lines.append(comment(f"to keep it after a reboot: {name} in {MODULES_FILE}"))
+    if options:
+        lines.append(comment(f"and: options {name} {setting.wanted} in {MODPROBE_FILE}"))
+    return lines
+
+
+def _kernel_argument(setting: Setting, context: Context) -> Lines:
+    word = f"{setting.name}={setting.wanted}" if setting.wanted else setting.name
+    return [comment(f"on the kernel command line of the host, then reboot: {word}")]
+
+
+def _package(setting: Setting, context: Context) -> Lines:
+    if not context.packages:
+        return [comment(f"install the package {setting.name}")]
+    return [shell.line((context.packages, "install", "-y", setting.name), context.sudo)]
+
+
+def _command(setting: Setting, context: Context) -> Lines:
+    return [shell.line(setting.words, context.sudo if setting.as_root else "")]
+
+
+def _of_container(setting: Setting, context: Context) -> Lines:
+    wanted = f"{setting.kind.value}: {setting.wanted}"
+    return [comment(f"for the container, see plan --format docker, compose or k8s: {wanted}")]
+
+
+def _on_the_host(context: Context) -> Lines:
+    return ["# on the host, outside of this container:"] if context.container else []
+
+
+# What a container's description says, and no command on the host.
+_OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
+_RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
+    Kind.SYSCTL: _sysctl,
+    Kind.BOOT_SYSCTL: _boot_sysctl,
+    Kind.SYSFS: _sysfs,
+    Kind.CGROUP: _cgroup,
+    Kind.ULIMIT: _ulimit,
+    Kind.ENVIRONMENT: _environment,
+    Kind.FLAG: _flag,
+    Kind.SHM_SIZE: _shm,
+    Kind.DEVICE: _device,
+    Kind.CAPABILITY: _capability,
+    Kind.SECURITY: _security,
+    Kind.MODULE: _module,
+    Kind.KERNEL_ARGUMENT: _kernel_argument,
+    Kind.PACKAGE: _package,
+    Kind.COMMAND: _command,
+    **dict.fromkeys(
+        (Kind.GPUS, Kind.NETWORK, Kind.IPC, Kind.MEMORY, Kind.HUGEPAGES), _of_container
+    ),
+}

@@ -1,0 +1,96 @@
+"""The dialects of a plan. A new one is a module beside this and one line of ``FORMATS``.
+
+A module's ``render`` makes the artefact, whole or not at all: what cannot stand in its grammar is
+left out with a note, or escaped as that grammar has it. This table imports nothing, so that the
+command line can offer it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from preflight.settings.records import Plan
+
+DEFAULT_SERVICE = "sglang"
+
+
+class Names(NamedTuple):
+    """What the artefact is about is called: the compose service or container, the RDMA resource.
+
+    service: "" for the launch's own name of it.
+    """
+
+    service: str = ""
+    rdma_resource: str = "rdma/hca"
+
+
+class Rendering(NamedTuple):
+    """text: the artefact alone, "" where the plan has nothing for it. notes: sentences about it."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+class Format(NamedTuple):
+    """where: its module of this package, and the function; "" for json, which is no rendering: its
+    object has the exit code.
+
+    topics: gaps that refuse it. launch: there is nothing to render without one. takes_pages: it
+    makes the host give pages, ``now`` or at ``boot``, and is refused where the host cannot, as
+    apply is.
+    """
+
+    says: str
+    where: str
+    topics: tuple[str, ...] = ()
+    launch: bool = False
+    takes_pages: str = ""
+
+
+_PAGES, _CONTAINER = ("pages",), ("devices", "environment")
+_POD = (*_PAGES, "memory", *_CONTAINER)
+FORMATS: dict[str, Format] = {
+    "text": Format("for people", "text.text"),
+    "sysctl": Format("drop-in of sysctl.d", "kernel.sysctl", _PAGES, takes_pages="now"),
+    "sysfs": Format("systemd unit that sets pools", "kernel.sysfs", _PAGES, True, "now"),
+    "cmdline": Format("kernel command line", "kernel.cmdline", _PAGES, True, "boot"),
+    "limits": Format("drop-in of limits.d", "limits.limits"),
+    "systemd": Format("drop-in of the unit that starts it", "limits.systemd"),
+    "containerd": Format("drop-in of containerd.service", "limits.containerd"),
+    "docker": Format("options of docker run", "containers.docker", _CONTAINER, True),
+    "compose": Format("compose file to merge", "containers.compose", _CONTAINER, True),
+    "k8s": Format("strategic-merge patch of a Pod", "kubernetes.kubernetes", _POD, True),
+    "env": Format("env file of docker or systemd", "environment.env", ("environment",), True),
+    "shell": Format("exports", "environment.shell", ("environment",), True),
+    "json": Format("one object", ""),
+}
+
+
+def render(plan: Plan, name: str, names: Names) -> Rendering:
+    """Return the plan in a dialect; ask ``missing`` and ``refused`` first."""
+    module, _, function = FORMATS[name].where.rpartition(".")
+    found = import_module(f"{__name__}.{module}")
+    rendering: Rendering = getattr(found, function)(plan, names)
+    return rendering
+
+
+def missing(plan: Plan, name: str) -> tuple[str, ...]:
+    """Return what the dialect cannot do without and the plan does not know."""
+    form = FORMATS[name]
+    gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
+    return (*gaps, *plan.undecided) if form.takes_pages == "now" and plan.grows else gaps
+
+
+def refused(plan: Plan, name: str) -> tuple[str, ...]:
+    """Return why the host cannot give the pages that the dialect would make it give."""
+    when = FORMATS[name].takes_pages
+    if not when or not plan.grows:
+        return ()
+    return plan.impossible if when == "now" else plan.too_large
+
+
+def service_name(plan: Plan, names: Names) -> str:
+    """Return what a patch is merged into: as named, as the launch calls it, or a default."""
+    return names.service or plan.workload.container or DEFAULT_SERVICE
