@@ -197,6 +197,7 @@ def test_a_pool_short_on_one_node_fails_though_the_total_suffices(tmp_path: Path
     """Measured: 60 pages free on one node and 4 on the other kill the process with a bus error."""
     pool = HostPool(nodes={0: (60, 60), 1: (4, 4)})
     root = Host({2 * MIB: pool}, nodes=(0, 1), nics={"mlx5_0": 0, "mlx5_1": 1}).write(tmp_path)
+    (root / "sys/devices/system/node/node1/meminfo").write_text("Node 1 MemFree: 1048576 kB\n")
     launch = (
         "--tp-size 1 --hicache-size 0 --segment-scope process --global-segment-size 80mb "
         "--local-buffer-size 0 --mooncake-version 0.3.13.post1"
