@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.fleet.kubernetes.lines import report_in
 from preflight.fleet.kubernetes.pods import pods_of
+from preflight.fleet.node.reply import report_in
 from preflight.fleet.node.report import absent, one_line
 
 Json = dict[str, Any]

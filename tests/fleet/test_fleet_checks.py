@@ -19,8 +19,8 @@ from preflight.check.catalogue import catalogue
 from preflight.check.fleet_checks import FLEET_CHECKS
 from preflight.cli.explain import explain_text, list_text
 from preflight.cli.main import run
-from preflight.fleet.merge.records import STATUSES, FleetFinding
-from preflight.fleet.node.answer import Answer, report_of
+from preflight.fleet.node.reply import NodeReply, report_of
+from preflight.fleet.reports.records import STATUSES, FleetFinding
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
     MADE,
@@ -33,8 +33,10 @@ from tests.fleet.merge_fleets import (
 )
 
 FOLDER = Path(preflight.fleet.__file__).parent
-MODULES = [path for path in sorted(FOLDER.glob("*.py")) if not path.stem.startswith("fleet_checks")]
-TREES = {path.stem: ast.parse(path.read_text()) for path in MODULES}
+TREES = {
+    ".".join(path.relative_to(FOLDER).with_suffix("").parts): ast.parse(path.read_text())
+    for path in sorted(FOLDER.rglob("*.py"))
+}
 DECLARED = {check.id: {status.value for status, _ in check.page.outcomes} for check in FLEET_CHECKS}
 # Functions that make a finding: where its id and its status stand among their arguments; what
 # stands for a node without a report is always unknown.
@@ -119,11 +121,11 @@ def _given() -> dict[str, set[str]]:
     """id -> the statuses with which the code makes it."""
     found: dict[str, set[str]] = {}
     for module, tree in TREES.items():
-        if module == "merge_tables":  # findings of the nodes' own, as their reports have them
+        if module == "reports.tables":  # findings of the nodes' own, as their reports have them
             continue
         for function in _functions(tree):
             for maker, (id_at, status_at) in MAKERS.items():
-                if function.name in MAKERS or (maker == "_finding" and module != "rails_findings"):
+                if function.name in MAKERS or (maker == "_finding" and module != "rails.findings"):
                     continue
                 for call in _calls(function, maker):
                     told = {"unknown"}
@@ -191,7 +193,7 @@ def test_what_fleets_with_faults_are_told_is_declared(tmp_path: Path) -> None:
 
 
 def test_a_silent_node_is_unknown_with_a_page() -> None:
-    report = report_of(Answer("gpu1", (), (b"ssh: connection refused",), 255), 60.0)
+    report = report_of(NodeReply("gpu1", (), (b"ssh: connection refused",), 255), 60.0)
     (finding,) = report["findings"]
     assert finding["check"] == "fleet.ssh"
     assert finding["status"] in DECLARED[finding["check"]]

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from checks.base.unknown import Unknown
 from preflight.fleet.merge.command import merge
-from preflight.fleet.merge.reading import Reading
-from preflight.fleet.merge.records import Fleet, NodeRow, Trouble, Unread, Unusable
-from preflight.fleet.merge.sources import Text
+from preflight.fleet.merge.records import Fleet
 from preflight.fleet.merge.to_html import fleet_page
 from preflight.fleet.merge.to_json import fleet_object
 from preflight.fleet.merge.to_text import fleet_text
 from preflight.fleet.merge.words import facts_text
+from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.records import NodeRow, Trouble, Unusable
+from preflight.fleet.reports.sources import Text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
 
 SCHEMA = json.loads(
@@ -181,8 +183,8 @@ def test_what_fleet_node_prints_is_taken_whole() -> None:
     assert (found.node, found.status, found.host) == ("base-node", report["status"], "base-node")
     assert len(found.findings) == len(report["findings"]) + len(report["passes"])
     assert len(found.facts) == len(report["facts"]) + 1  # the program's version is one more
-    assert not isinstance(found.rails, Unread)
-    assert [rail.shape.device for rail in found.rails] == [f"mlx5_{at}" for at in range(8)]
+    assert not isinstance(found.rails, Unknown)
+    assert [rail.device for rail in found.rails] == [f"mlx5_{at}" for at in range(8)]
     assert found.launch is not None
     assert found.launch.segment_bytes == 64 << 30
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.merge import sources as merge_sources
-from preflight.fleet.merge.records import Trouble, Unusable
-from preflight.fleet.merge.sources import Text, texts
+from preflight.fleet.reports import sources as merge_sources
+from preflight.fleet.reports.records import Trouble, Unusable
+from preflight.fleet.reports.sources import Text, texts
 
 ONE, TWO = {"a": {"b": 1}, "c": [1, 2]}, {"a": 2}
 

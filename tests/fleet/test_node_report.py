@@ -22,14 +22,14 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.fleet.node.answer import Answer, lacks_tool, report_of
+from preflight.fleet.node import psutil_stand_in
+from preflight.fleet.node.carry import zipapp
 from preflight.fleet.node.command import NodeRequest, node_report
 from preflight.fleet.node.rails import routes
+from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
 from preflight.fleet.node.report import absent, error_object, one_line
-from preflight.fleet.ssh import psutil_stand_in
-from preflight.fleet.ssh.carry import zipapp
-from preflight.fleet.ssh.node_script import COMMAND, SAYS, found_script, packed
-from preflight.fleet.ssh.sent_launch import sent_launch
+from preflight.fleet.node.script import COMMAND, SAYS, found_script, packed
+from preflight.fleet.node.sent_launch import sent_launch
 from preflight.inputs.host_source import LaunchWords
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
@@ -219,7 +219,7 @@ def test_what_stands_for_a_node(
     lines: tuple[bytes, ...], code: int | None, error: bytes, check: str, said: str
 ) -> None:
     """Each way in which an answer can be none; the report is one all the same."""
-    found = report_of(Answer("gpu001", lines, (error,), code), 60)
+    found = report_of(NodeReply("gpu001", lines, (error,), code), 60)
     jsonschema.validate(found, SCHEMA)
     assert (found["node"], found["status"], found["exit_code"]) == ("gpu001", "unknown", 3)
     (finding,) = found["findings"]
@@ -230,16 +230,16 @@ def test_what_stands_for_a_node(
 def test_a_report_is_found_between_banners() -> None:
     """And goes by the name that the node was asked by, not by its own."""
     lines = (b"Welcome", START, b'{"schema": "x"}', WHOLE, b"@mooncake-preflight end 0", b"bye")
-    found = report_of(Answer("gpu007", lines, (), 0), 60)
+    found = report_of(NodeReply("gpu007", lines, (), 0), 60)
     assert (found["node"], found["status"]) == ("gpu007", "pass")
 
 
 def test_a_program_that_is_too_old_is_one_that_is_missing() -> None:
     """A release before ``fleet`` says so in click's words; then it is carried there."""
     old = (START, b"@mooncake-preflight end 64")
-    assert lacks_tool(Answer("a", old, (b"Error: No such command 'fleet'.",), 0))
-    assert not lacks_tool(Answer("a", old, (b"Error: 'x.sh' does not exist",), 0))
-    assert not lacks_tool(Answer("a", (START, WHOLE, b"@mooncake-preflight end 0"), (), 0))
+    assert lacks_tool(NodeReply("a", old, (b"Error: No such command 'fleet'.",), 0))
+    assert not lacks_tool(NodeReply("a", old, (b"Error: 'x.sh' does not exist",), 0))
+    assert not lacks_tool(NodeReply("a", (START, WHOLE, b"@mooncake-preflight end 0"), (), 0))
 
 
 SHELLS = ("sh", "bash", "zsh", "ksh", "tcsh", "fish", "busybox")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.node.answer import Answer
+from preflight.fleet.node.reply import NodeReply
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import Flow, cuts
 from preflight.fleet.pairs.matrix import Matrix, groups, matrix_object, matrix_text
@@ -44,14 +44,14 @@ WORKS = Tried(A, B, Way(Reach.DIRECT), FINE_WRITES, FINE_WRITES)
 BROKEN = Tried(A, B, Way(Reach.DIRECT), LOST, LOST, "why")
 ONE_WAY = Tried(A, B, Way(Reach.DIRECT), LOST, LOST._replace(arrived_bytes=64), "why")
 START, END = b"@mooncake-preflight start", b"@mooncake-preflight end 0"
-LISTENS = Answer("b", (START, b'{"protocol":"mooncake-preflight/pair/v1"}', END), code=0)
-NOT_THERE = Answer(
+LISTENS = NodeReply("b", (START, b'{"protocol":"mooncake-preflight/pair/v1"}', END), code=0)
+NOT_THERE = NodeReply(
     "b",
     (START, b"@mooncake-preflight end 64"),
     (b"mooncake-preflight: --port 1: cannot listen there", b"Try '--help'."),
     0,
 )
-STOPPED = Answer("a", (START,))
+STOPPED = NodeReply("a", (START,))
 
 
 def connects(
@@ -61,11 +61,11 @@ def connects(
     port: str = "",
     way: str = OUT,
     over: str = "rdma",
-) -> Answer:
+) -> NodeReply:
     ports = (PortTried(50051, None, port, "engine", way),) if port else ()
     told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, ports, error, over))
     lines = json.dumps(told, indent=2).encode().splitlines()
-    return Answer("a", (b"welcome", START, *lines, b"", END, b"bye"), code=0)
+    return NodeReply("a", (b"welcome", START, *lines, b"", END, b"bye"), code=0)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def connects(
         (connects(error="refused", tcp=None), NOT_THERE, "unknown", "cannot listen there", "b"),
         (STOPPED, NOT_THERE, "unknown", "exit code 64: --port 1: cannot listen there", "b"),
         (STOPPED, LISTENS, "unknown", "a gave no answer before it was stopped", "a"),
-        (Answer("a", (), timed_out=True), LISTENS, "unknown", "no answer within 60 s", "a"),
-        (Answer("a", (START,), code=255), LISTENS, "unknown", "the connection ended", "a"),
+        (NodeReply("a", (), timed_out=True), LISTENS, "unknown", "no answer within 60 s", "a"),
+        (NodeReply("a", (START,), code=255), LISTENS, "unknown", "the connection ended", "a"),
     ],
 )
 def test_the_outcome_of_a_pair(
-    here: Answer, there: Answer, status: str, cause: str, blamed: str
+    here: NodeReply, there: NodeReply, status: str, cause: str, blamed: str
 ) -> None:
     """Broken is what was tried and did not work; whoever stood in the way of a try is named."""
     found = outcome("a", "b", 1, {"a": here, "b": there}, 60.0)
@@ -139,16 +139,16 @@ def test_whatever_a_node_says_has_an_outcome(said: dict[str, Any]) -> None:
     """And never passes for it: nothing of it is a pair of ports that works."""
     whole = {"schema": "mooncake-preflight/pair/v1", **said}
     lines = json.dumps(whole, indent=2).encode().splitlines()
-    answer = Answer("a", (START, *lines, END), code=0)
+    answer = NodeReply("a", (START, *lines, END), code=0)
     found = outcome("a", "b", 1, {"a": answer, "b": LISTENS}, 60.0)
     if found.status == "pass":
         assert found.tried > 0
         assert found.broken == 0
 
 
-def hello(node: str, address: str) -> Answer:
+def hello(node: str, address: str) -> NodeReply:
     said = f"@mooncake-preflight address 10.0.0.9 4000 {address} 22".encode()
-    return Answer(node, (said, START, b"help", END), code=0)
+    return NodeReply(node, (said, START, b"help", END), code=0)
 
 
 def test_an_address_at_which_others_find_somebody_else() -> None:

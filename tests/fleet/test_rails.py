@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from checks.base.unknown import Unknown
 from checks.rdma.ports import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
-from preflight.fleet.merge.reading import Reading
-from preflight.fleet.merge.records import NodeRow, Unusable
-from preflight.fleet.merge.sources import Text
 from preflight.fleet.node.command import NodeRequest, node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
+from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.records import NodeRow, Unusable
+from preflight.fleet.reports.sources import Text
 from preflight.inputs.host_source import LaunchWords
 from tests.fleet.merge_fleets import (
     LAUNCH,

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 
-from preflight.fleet.merge.reading import Reading
-from preflight.fleet.merge.records import NodeRow
-from preflight.fleet.merge.sources import Text
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
+from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.records import NodeRow
+from preflight.fleet.reports.sources import Text
 from tests.lab.pair_guest import RAILS, run_pair
 
 pytestmark = pytest.mark.lab

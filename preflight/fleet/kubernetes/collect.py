@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import expand
-from preflight.fleet.kubernetes.answer import Shown, answer, prepare
-from preflight.fleet.kubernetes.lines import START, quoted, report_in
 from preflight.fleet.kubernetes.pods import Pod, pods_of
-from preflight.fleet.node.answer import TIMEOUT, Answer, report_of
-from preflight.fleet.node.report import Json, absent
-from preflight.fleet.ssh.node_script import SAYS
+from preflight.fleet.merge.collected import Shown, answer, prepare
+from preflight.fleet.node.records import START, Json
+from preflight.fleet.node.reply import TIMEOUT, NodeReply, quoted, report_in, report_of
+from preflight.fleet.node.report import absent
+from preflight.fleet.node.script import SAYS
 
 # The finding that stands for a node whose pod has no log to read.
 POD = "fleet.pod"
@@ -117,10 +117,10 @@ def _of_pod(kubectl: Sequence[str], pod: Pod, request: FleetCollectRequest) -> F
     if isinstance(report, dict):
         line = log[log.rfind(START) :].split(b"\n")[0]
         own = (line, f"{SAYS} start".encode(), f"{SAYS} end 0".encode())
-        return Found(pod, report_of(Answer(node, own, (), 0), request.timeout_seconds), True)
+        return Found(pod, report_of(NodeReply(node, own, (), 0), request.timeout_seconds), True)
     if ended:
         said = [line for line in lines if line.strip() and not line.startswith(SAYS.encode())]
-        answered = Answer(node, tuple(lines), tuple(said[-1:]), 0)
+        answered = NodeReply(node, tuple(lines), tuple(said[-1:]), 0)
         return Found(pod, report_of(answered, request.timeout_seconds), True)
     if pod.over:
         how = f"{pod.reason}: " if pod.reason else ""

@@ -15,7 +15,7 @@ from preflight.fleet.kubernetes.pod import LINGER_SECONDS, labels, pod_spec
 from preflight.fleet.kubernetes.records import ManifestRequest
 
 if TYPE_CHECKING:
-    from preflight.fleet.ssh.sent_launch import Sent
+    from preflight.fleet.node.sent_launch import Sent
 
 # A ConfigMap holds 1 MiB, and its keys are of these letters (kubernetes.io, ConfigMaps).
 MOST_BYTES = 1 << 20

@@ -52,7 +52,7 @@ def run_fleet_manifest(request: FleetManifestRequest) -> int:
     from preflight.fleet.kubernetes.lent import lent_by
     from preflight.fleet.kubernetes.manifest import manifest
     from preflight.fleet.kubernetes.secrets import without_secrets
-    from preflight.fleet.ssh.sent_launch import sent_launch
+    from preflight.fleet.node.sent_launch import sent_launch
 
     for option, value in (("--name", request.name), ("--namespace", request.namespace)):
         if value is not None and not _LABEL.fullmatch(value):

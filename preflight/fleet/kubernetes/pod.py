@@ -12,7 +12,7 @@ from typing import Any
 
 from checks.base.units import GIB, MIB
 from preflight.fleet.kubernetes.records import Lent, ManifestRequest, Place
-from preflight.fleet.ssh.node_script import SAYS
+from preflight.fleet.node.script import SAYS
 
 Json = dict[str, Any]
 

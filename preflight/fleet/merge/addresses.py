@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from preflight.fleet.merge.records import NodeRow, Unread
+from preflight.fleet.reports.records import NodeRow
 
 DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 
@@ -31,12 +31,8 @@ class Names:
     def __init__(self, rows: Rows) -> None:
         self._nodes: dict[str, int | None] = {}
         for place, row in rows:
-            addresses = [] if isinstance(row.rails, Unread) else row.rails
-            own = {
-                row.node,
-                row.host,
-                *(a.partition("/")[0] for r in addresses for a in r.addresses),
-            }
+            addresses = [one for rail in row.known_rails for one in rail.known_addresses]
+            own = {row.node, row.host, *(one.partition("/")[0] for one in addresses)}
             for name in own - {""}:
                 # What two nodes go by leads to neither.
                 known = self._nodes.get(name.lower(), place) == place

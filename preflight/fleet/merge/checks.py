@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.addresses import Names, Place, loops, split_place
-from preflight.fleet.merge.records import FleetFinding, NodeRow
+from preflight.fleet.reports.records import FleetFinding, NodeRow
 
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
@@ -56,11 +56,11 @@ def _between_rails(rows: Rows) -> Iterator[Blamed]:
 
 def _masters(rows: Rows, names: Names) -> Iterator[Blamed]:
     places = {
-        at: tuple(sorted(names.place(master) for master in row.launch.masters))
+        at: tuple(sorted(names.place(master) for master in row.launch.known_masters))
         for at, row in rows
-        if row.launch is not None and row.launch.masters
+        if row.launch is not None and row.launch.known_masters
     }
-    said = {at: row.launch.masters for at, row in rows if row.launch is not None}
+    said = {at: row.launch.known_masters for at, row in rows if row.launch is not None}
     yield from _one_address(
         "fleet.master",
         "master",
@@ -73,9 +73,7 @@ def _masters(rows: Rows, names: Names) -> Iterator[Blamed]:
 
 def _metadata(rows: Rows, names: Names) -> Iterator[Blamed]:
     said = {
-        at: tuple(
-            address for kind, address, _ in row.launch.services if kind.startswith("metadata")
-        )
+        at: tuple(address for address, _ in row.launch.known_services("metadata"))
         for at, row in rows
         if row.launch is not None
     }
@@ -165,8 +163,8 @@ def _rendezvous(rows: Rows) -> Iterator[Blamed]:
     for at, row in rows:
         if row.launch is None or row.launch.hosts < 2:
             continue
-        for kind, address, own in row.launch.services:
-            if kind == "dist-init" and not own and loops(split_place(address)[0]):
+        for address, own in row.launch.known_services("dist-init"):
+            if not own and loops(split_place(address)[0]):
                 found.setdefault(address, []).append(at)
     for address, places in found.items():
         text = "a rank looks for rank 0 on its own node: the server never forms"
@@ -177,9 +175,8 @@ def _rendezvous(rows: Rows) -> Iterator[Blamed]:
 def _advertised(rows: Rows) -> Iterator[Blamed]:
     found: dict[str, list[int]] = {}
     for at, row in rows:
-        for kind, host, _ in () if row.launch is None else row.launch.services:
-            if kind == "advertised":
-                found.setdefault(host.lower(), []).append(at)
+        for host, _ in () if row.launch is None else row.launch.known_services("advertised"):
+            found.setdefault(host.lower(), []).append(at)
     machines = dict(rows)
     for host, places in found.items():
         if len({machines[at].boot or at for at in places}) > 1:
@@ -192,7 +189,9 @@ def _versions(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[int]]], names: Names
 ) -> Iterator[Blamed]:
     """Clients of other releases than the master's; more than one release on a node is another."""
-    stores = {at: row.launch for at, row in rows if row.launch is not None and row.launch.masters}
+    stores = {
+        at: row.launch for at, row in rows if row.launch is not None and row.launch.known_masters
+    }
     groups: dict[str, list[int]] = {}
     for wheels, places in facts.get("wheel.mooncake", {}).items():
         versions = sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})
@@ -201,7 +200,9 @@ def _versions(
     if len(groups) < 2:
         return
     version_of = {at: version for version, places in groups.items() for at in places}
-    hosts = {names.place(master).node for launch in stores.values() for master in launch.masters}
+    hosts = {
+        names.place(master).node for launch in stores.values() for master in launch.known_masters
+    }
     of_master = {version_of[at] for at in hosts if at is not None and at in version_of}
     machines = dict(rows)
     if len(of_master) == 1:
@@ -254,7 +255,7 @@ def _master_ports(rows: Rows, names: Names) -> Iterator[Blamed]:
     machines = dict(rows)
     seen: set[tuple[int, str]] = set()
     for _, row in rows:
-        for master in () if row.launch is None else row.launch.masters:
+        for master in () if row.launch is None else row.launch.known_masters:
             place = names.place(master)
             if place.node is None or (place.node, place.port) in seen:
                 continue

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.base.node_sets import expand
-from preflight.fleet.merge.fleet import Reports, merged
-from preflight.fleet.merge.reading import Reading
-from preflight.fleet.merge.records import FAILING, PASSING, Fleet, NodeRow, Trouble, Unusable
-from preflight.fleet.merge.sources import texts
+from preflight.fleet.merge.fleet import merged
+from preflight.fleet.merge.records import FAILING, PASSING, Fleet
+from preflight.fleet.reports.reading import read_reports
 
 
 class MergeRequest(NamedTuple):
@@ -58,21 +57,3 @@ def run_merge(request: MergeRequest) -> int:
 def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
     """The fleet that the reports of ``paths`` tell of."""
     return merged(read_reports(paths), expected)
-
-
-def read_reports(paths: Sequence[str]) -> Reports:
-    """Every text of ``paths``, one at a time; what is no report is counted by its source."""
-    reading = Reading()
-    rows: list[NodeRow] = []
-    unusable: dict[tuple[str, Trouble, str], Unusable] = {}
-    for text in texts(paths):
-        for found in (text,) if isinstance(text, Unusable) else reading.read(text):
-            if isinstance(found, NodeRow):
-                rows.append(found)
-                continue
-            # Ten thousand lines of a log are one thing to be told.
-            key = (found.source, found.trouble, found.node)
-            first = unusable.setdefault(key, found)
-            if first is not found:
-                unusable[key] = first._replace(times=first.times + 1)
-    return Reports(reading.tables, rows, tuple(unusable.values()))

@@ -4,40 +4,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
+from checks.base.unknown import Unknown
 from preflight.fleet.base.node_sets import fold, in_order
 from preflight.fleet.merge.checks import fleet_findings
-from preflight.fleet.merge.duplicates import Settled, settled_rows
 from preflight.fleet.merge.fleet_drift import Facts, drift, gathered
 from preflight.fleet.merge.rails import grouped_devices
-from preflight.fleet.merge.records import (
-    STATUSES,
-    Fleet,
-    FleetFinding,
-    FleetNode,
-    NodeRow,
-    Pool,
-    Said,
-    Trouble,
-    Unread,
-    Unusable,
-    Variant,
-)
-from preflight.fleet.merge.tables import Tables
+from preflight.fleet.merge.records import Fleet, FleetNode, Pool, Said, Variant
+from preflight.fleet.reports.duplicates import Settled, settled_rows
+from preflight.fleet.reports.reading import Reports
+from preflight.fleet.reports.records import STATUSES, FleetFinding, NodeRow, Trouble, Unusable
+from preflight.fleet.reports.tables import Tables
 
 # Mooncake places objects at random over segments (--allocation_strategy): smaller ones fill first.
 MOST_SKEW = 1.25
 
 Blamed = tuple[FleetFinding, Sequence[int]]
-
-
-class Reports(NamedTuple):
-    """Everything that was read."""
-
-    tables: Tables
-    rows: Sequence[NodeRow]
-    unusable: Sequence[Unusable]
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
@@ -231,8 +213,8 @@ def _unknown(
 def _masters(rows: Sequence[tuple[int, NodeRow]]) -> tuple[Variant, ...]:
     groups: dict[str, array[int]] = {}
     for at, row in rows:
-        if row.launch is not None and row.launch.masters:
-            groups.setdefault(", ".join(row.launch.masters), array("I")).append(at)
+        if row.launch is not None and row.launch.known_masters:
+            groups.setdefault(", ".join(row.launch.known_masters), array("I")).append(at)
     by_size = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
     return tuple(Variant(master, places) for master, places in by_size)
 
@@ -246,9 +228,9 @@ def _pool(rows: Sequence[tuple[int, NodeRow]]) -> Pool | None:
         if row.launch is None:
             continue
         size = row.launch.segment_bytes
-        if isinstance(size, Unread):
+        if isinstance(size, Unknown):
             unread.append(at)
-        elif size or row.launch.masters:
+        elif size or row.launch.known_masters:
             shares.setdefault(size, array("I")).append(at)
         stores += row.launch.stores if isinstance(row.launch.stores, int) else 0
     if not shares and not unread:

@@ -6,7 +6,8 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from preflight.fleet.merge.records import Drift, Value, Variant
+from preflight.fleet.merge.records import Drift, Variant
+from preflight.fleet.reports.records import Value
 
 ABSENT = "absent"
 DEVICES = "rdma.devices"

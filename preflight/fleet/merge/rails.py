@@ -10,15 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.fleet.merge.records import (
-    FleetFinding,
-    NodeRail,
-    NodeRow,
-    RailShape,
-    Route,
-    Unread,
-    Variant,
-)
+from checks.base.unknown import Unknown
+from preflight.fleet.merge.records import Variant
+from preflight.fleet.node.records import Rail, Route
+from preflight.fleet.reports.records import FleetFinding, NodeRow
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -51,11 +46,9 @@ def rail_findings(rows: Rows) -> Iterator[Blamed]:
     yield from _subnets(rows)
 
 
-def _rails(row: NodeRow) -> Iterator[NodeRail]:
+def _rails(row: NodeRow) -> Iterator[Rail]:
     """Those that the launch takes; all of them where no launch says which."""
-    for rail in () if isinstance(row.rails, Unread) else row.rails:
-        if rail.shape.used is not False:
-            yield rail
+    return (rail for rail in row.known_rails if rail.used is not False)
 
 
 def _path_mtus(rows: Rows) -> Iterator[Blamed]:
@@ -69,9 +62,7 @@ def _path_mtus(rows: Rows) -> Iterator[Blamed]:
         unsaid |= not isinstance(limit, int)
         most = limit if isinstance(limit, int) else DEFAULT_LIMIT_BYTES
         sizes = {
-            min(rail.shape.mtu_bytes, most)
-            for rail in _rails(row)
-            if isinstance(rail.shape.mtu_bytes, int)
+            min(rail.mtu_bytes, most) for rail in _rails(row) if isinstance(rail.mtu_bytes, int)
         }
         if sizes:
             groups.setdefault(tuple(sorted(sizes)), []).append(at)
@@ -101,12 +92,12 @@ def _addresses(rows: Rows) -> Iterator[Blamed]:
     twice: dict[str, dict[int, str]] = {}
     machines = dict(rows)
     for at, row in rows:
-        for rail in () if isinstance(row.rails, Unread) else row.rails:
-            for written in rail.addresses:
+        for rail in row.known_rails:
+            for written in rail.known_addresses:
                 address = written.partition("/")[0]
-                first, device = owners.setdefault(address, (at, rail.shape.device))
+                first, device = owners.setdefault(address, (at, rail.device))
                 if first != at and not _one_machine(machines[first], row):
-                    twice.setdefault(address, {first: device})[at] = rail.shape.device
+                    twice.setdefault(address, {first: device})[at] = rail.device
     for address, devices in twice.items():
         if _anywhere(address):
             continue
@@ -136,13 +127,13 @@ def _subnets(rows: Rows) -> Iterator[Blamed]:
     rails: dict[tuple[str, int], dict[str, dict[int, Out]]] = {}
     for at, row in rows:
         for rail in _rails(row):
-            netdev = rail.shape.netdev if isinstance(rail.shape.netdev, str) else ""
-            for written in rail.addresses:
+            netdev = rail.netdev if isinstance(rail.netdev, str) else ""
+            for written in rail.known_addresses:
                 subnet = subnet_of(written)
                 if subnet is not None:
-                    of_rail = rails.setdefault((rail.shape.device, rail.shape.port), {})
+                    of_rail = rails.setdefault((rail.device, rail.port), {})
                     of_rail.setdefault(subnet, {})[at] = Out(
-                        netdev, None if isinstance(rail.exits, Unread) else rail.exits
+                        netdev, None if isinstance(rail.exits, Unknown) else rail.exits
                     )
     machines = dict(rows)
     found: dict[FleetFinding, tuple[list[str], Sequence[int]]] = {}
@@ -172,7 +163,7 @@ def _unrouted(
             routes = machines[at].routes
             if at in subnets[usual]:
                 continue
-            if isinstance(routes, Unread) and out.exits is None:
+            if isinstance(routes, Unknown) and out.exits is None:
                 unread.add(at)
             elif not _routed(routes, out, usual):
                 # A fabric may have a subnet for each link: one finding, not ten thousand.
@@ -197,12 +188,12 @@ def _unrouted(
         yield FleetFinding("fleet.subnet", "unknown", "", have, need, text), sorted(unread)
 
 
-def _routed(routes: tuple[Route, ...] | Unread, out: Out, subnet: str) -> bool:
+def _routed(routes: tuple[Route, ...] | Unknown, out: Out, subnet: str) -> bool:
     """Whether all tables lead to ``subnet``; the main table, where the others are not known."""
     wanted = _network(subnet)
     if out.exits is not None:
         leads: Iterable[str] = out.exits
-    elif isinstance(routes, Unread):
+    elif isinstance(routes, Unknown):
         return False
     else:
         leads = (route.destination for route in routes if route.interface == out.netdev)
@@ -248,21 +239,16 @@ def subnet_of(written: str) -> str | None:
 
 def devices_of(row: NodeRow, gpus: str) -> str:
     """``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
-    if isinstance(row.rails, Unread):
+    if isinstance(row.rails, Unknown):
         ports = "RDMA ports not read"
     else:
-        ports = _ports(tuple(rail.shape for rail in row.rails))
+        kinds: dict[str, int] = {}
+        for rail in row.rails:
+            rate = rail.rate if isinstance(rail.rate, str) else "rate unknown"
+            state = rail.state if isinstance(rail.state, str) else "state unknown"
+            kinds[f"{rate} {state}"] = kinds.get(f"{rate} {state}", 0) + 1
+        ports = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     return ", ".join(part for part in (ports, gpus) if part)
-
-
-@lru_cache(maxsize=4096)
-def _ports(shapes: tuple[RailShape, ...]) -> str:
-    kinds: dict[str, int] = {}
-    for shape in shapes:
-        rate = shape.rate if isinstance(shape.rate, str) else "rate unknown"
-        state = shape.state if isinstance(shape.state, str) else "state unknown"
-        kinds[f"{rate} {state}"] = kinds.get(f"{rate} {state}", 0) + 1
-    return ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
 
 def grouped_devices(rows: Rows, gpus: Mapping[str, Sequence[int]]) -> tuple[Variant, ...]:

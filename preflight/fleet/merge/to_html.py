@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.fleet.merge.fleet import nodes_text
-from preflight.fleet.merge.records import FAILING, PASSING, STATUSES, Fleet, Said, Unread
+from preflight.fleet.merge.records import FAILING, PASSING, Fleet, Said
 from preflight.fleet.merge.words import drift_cells, facts_text, pool_text, verdict_text
+from preflight.fleet.reports.records import STATUSES
 from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 
 # A node has a line; who has more than these has a command line.
@@ -109,7 +111,7 @@ def _segment(fleet: Fleet, at: int) -> Cell:
     if row is None or row.launch is None:
         return ""
     size = row.launch.segment_bytes
-    if isinstance(size, Unread):
+    if isinstance(size, Unknown):
         return "unknown"
     from checks.base.units import format_bytes
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from preflight.base.program_version import program_version
 
 if TYPE_CHECKING:
-    from preflight.fleet.merge.records import Drift, Fleet, Pool, Said, Unusable, Variant
+    from preflight.fleet.merge.records import Drift, Fleet, Pool, Said, Variant
+    from preflight.fleet.reports.records import Unusable
 
 SCHEMA = "mooncake-preflight/fleet/v1"
 
@@ -17,8 +18,9 @@ Json = dict[str, Any]
 
 def fleet_object(fleet: Fleet) -> Json:
     """The whole fleet; every list of nodes is a node set, folded."""
-    from preflight.fleet.merge.records import FAILING, PASSING, STATUSES
+    from preflight.fleet.merge.records import FAILING, PASSING
     from preflight.fleet.merge.words import verdict_text
+    from preflight.fleet.reports.records import STATUSES
 
     sets = _Sets(fleet)
     return {

@@ -6,23 +6,21 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from preflight.check.verdict import clean
-from preflight.fleet.merge.records import STATUSES, Fleet, Said, Variant
+from preflight.fleet.base.words import COLOURS, cut, plural, shortened_names
+from preflight.fleet.merge.records import Fleet, Said, Variant
 from preflight.fleet.merge.words import (
-    cut,
     drift_cells,
     facts_text,
-    plural,
     pool_text,
     shortened,
-    shortened_names,
     unusable_text,
     verdict_text,
 )
-from preflight.fleet.node.answer import FOLDER, PYTHON, REPORT, SSH, TIMEOUT, TOOL
+from preflight.fleet.node.reply import FOLDER, PYTHON, REPORT, SSH, TIMEOUT, TOOL
+from preflight.fleet.reports.records import STATUSES
 
 Paint = Callable[[str, str], str]
 
-COLOURS = {"fail": "red", "unknown": "magenta", "warn": "yellow", "pass": "green"}
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
 MOST_OF_ABSENCE = 8

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from preflight.check.verdict import clean
+from preflight.fleet.base.words import cut, cut_set, plural
 from preflight.fleet.merge.fleet import nodes_text
-from preflight.fleet.merge.records import STATUSES, Drift, Fleet, Unusable
+from preflight.fleet.merge.records import Drift, Fleet
+from preflight.fleet.reports.records import STATUSES, Unusable
 
 # The whole of each list is in --json; a screen holds some forty lines.
-LONGEST_NODES = 60
-LONGEST_VALUE = 72
 MOST_VARIANTS = 4
 
 
@@ -32,10 +32,6 @@ def _read(fleet: Fleet) -> str:
     if fleet.expected is not None:
         parts.append(f"{plural(fleet.expected, 'node')} expected")
     return ", ".join(parts)
-
-
-def plural(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def drift_cells(fleet: Fleet, one: Drift) -> tuple[str, str, str]:
@@ -95,27 +91,7 @@ def unusable_text(one: Unusable) -> str:
 
 def shortened(fleet: Fleet, places: Sequence[int]) -> str:
     """Nodes folded, and cut with their number where they would fill the line."""
-    return _cut_set(nodes_text(fleet, places), len(places))
-
-
-def shortened_names(names: Sequence[str]) -> str:
-    """The same, for names."""
-    from preflight.fleet.base.node_sets import fold
-
-    return _cut_set(fold(names), len(names))
-
-
-def _cut_set(text: str, count: int) -> str:
-    if len(text) <= LONGEST_NODES:
-        return text
-    end = text.rfind(",", 0, LONGEST_NODES)
-    return f"{text[: end if end > 0 else LONGEST_NODES]},... ({count} nodes)"
-
-
-def cut(text: str, most: int = LONGEST_VALUE) -> str:
-    """On one line, not too long, with nothing that moves the cursor."""
-    text = clean(text)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return cut_set(nodes_text(fleet, places), len(places))
 
 
 def listed(names: Iterable[str], form: str) -> str:

@@ -10,7 +10,8 @@ from checks.base.unknown import Unknown
 from preflight.base.command_frame import EXIT_USAGE
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.fleet.node.report import HOST_NAME, Json, error_object, node_object, one_line
+from preflight.fleet.node.records import Json
+from preflight.fleet.node.report import HOST_NAME, error_object, node_object, one_line
 from preflight.inputs.host_source import Host, LaunchWords
 
 

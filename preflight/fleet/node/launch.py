@@ -1,32 +1,16 @@
-"""What a launch does on one node, as its fleet adds it up: pools, masters, ports, versions.
-
-The keys of a report's ``launch``; each value that is not known is ``{"unknown": reason}``:
-
-- ``source``: what the launch is called. ``hosts``: over how many it runs (``--nnodes``).
-- ``mooncake_version``, ``sglang_version``: those that it was sized for, "" where neither runs.
-- ``protocol``: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
-- ``masters``: ``host:port`` of each master that the launch talks to, sorted. ``services``: the
-  rest: ``[kind, host:port, own]``, own where the launch starts it on this node itself.
-- ``segment_bytes``: what this node adds to the cluster's pool. ``stores``: by how many clients.
-- ``registered_bytes``, ``hugetlb_bytes``: of all processes here together.
-- ``mtu_limit_bytes``: MC_MTU as Mooncake takes it, the least of all processes; None without RDMA.
-- ``affinity``: which NICs of a peer each NIC talks to: ``same name``, ``listed``
-  (MC_NIC_PEER_AFFINITY) or ``any``, the widest of all processes; None without RDMA.
-- ``ports``: ``[what, port]`` that processes bind here. ``processes``: their names.
-- ``offload_paths``: folders that are written.
-"""
+"""What a launch does on one node, as its fleet adds it up: writes ``records.NodeLaunch``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.unknown import Unknown
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
 from checks.rdma.port_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
-from preflight.render.plain_data import plain
+from preflight.fleet.node.records import NodeLaunch
 
 if TYPE_CHECKING:
     from preflight.check.judged_host import Judged
@@ -34,39 +18,32 @@ if TYPE_CHECKING:
 
 MASTER = "master"
 
-Json = dict[str, Any]
 
-
-def node_launch(seen: Judged) -> Json | None:
-    """The object; None where no launch was given or it could not be read."""
+def node_launch(seen: Judged) -> NodeLaunch | None:
+    """None where no launch was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
     stores = _stores(sizing)
-    return {
-        "source": needs.source,
-        "hosts": needs.hosts,
-        "mooncake_version": needs.mooncake_version,
-        "sglang_version": needs.sglang_version,
-        "protocol": plain(protocol_of(sizing)),
-        "masters": _masters(needs),
-        "services": [
-            [service.kind, _address(service), service.own]
-            for service in needs.services
-            if service.kind != MASTER
-        ],
-        "segment_bytes": plain(stores if isinstance(stores, Unknown) else sum(stores)),
-        "stores": plain(stores if isinstance(stores, Unknown) else len(stores)),
-        "registered_bytes": plain(_sum(one.registered_bytes for one in needs.processes)),
-        "hugetlb_bytes": plain(_sum(one.hugetlb_bytes for one in needs.processes)),
-        "mtu_limit_bytes": _mtu_limit_bytes(needs),
-        "affinity": affinity_of(needs),
-        "ports": [[port.what, plain(port.port)] for port in needs.ports],
-        "processes": [process.name for process in needs.processes],
-        "offload_paths": [
-            plain(storage.path) for storage in needs.storage if storage.kind == "offload"
-        ],
-    }
+    masters = [_address(one) for one in needs.services if one.kind == MASTER]
+    return NodeLaunch(
+        needs.source,
+        needs.hosts,
+        needs.mooncake_version,
+        needs.sglang_version,
+        protocol_of(sizing),
+        tuple(sorted(masters, key=_written)),
+        tuple((one.kind, _address(one), one.own) for one in needs.services if one.kind != MASTER),
+        stores if isinstance(stores, Unknown) else sum(stores),
+        stores if isinstance(stores, Unknown) else len(stores),
+        _sum(one.registered_bytes for one in needs.processes),
+        _sum(one.hugetlb_bytes for one in needs.processes),
+        min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None),
+        affinity_of(needs),
+        tuple((port.what, port.port) for port in needs.ports),
+        tuple(process.name for process in needs.processes),
+        tuple(storage.path for storage in needs.storage if storage.kind == "offload"),
+    )
 
 
 def _stores(sizing: SourceSizing) -> list[int] | Unknown:
@@ -100,10 +77,6 @@ def protocol_of(sizing: SourceSizing) -> str | Unknown:
     return " ".join(sorted(found))
 
 
-def _mtu_limit_bytes(needs: LaunchNeeds) -> int | None:
-    return min((mtu_limit_bytes(one.environment) for one in needs.rdma_processes), default=None)
-
-
 def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
     """MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
     asked = leading_integer(environment.get("MC_MTU", ""))
@@ -120,17 +93,16 @@ def affinity_of(needs: LaunchNeeds) -> str | None:
     return next((kind for kind in ("any", "listed", "same name") if kind in found), None)
 
 
-def _masters(needs: LaunchNeeds) -> list[Any]:
-    masters = [_address(service) for service in needs.services if service.kind == MASTER]
-    return sorted(masters, key=str)
-
-
-def _address(service: Service) -> Any:
+def _address(service: Service) -> str | Unknown:
     """``host:port``, an IPv6 address in brackets."""
     if isinstance(service.host, Unknown):
-        return plain(service.host)
+        return service.host
     host = f"[{service.host}]" if ":" in service.host else service.host
     return host if service.port is None else f"{host}:{service.port}"
+
+
+def _written(address: str | Unknown) -> str:
+    return f"{{{address.reason}" if isinstance(address, Unknown) else address
 
 
 def _sum(sizes: Iterable[int | Unknown]) -> int | Unknown:

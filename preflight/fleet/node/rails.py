@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
@@ -18,6 +17,7 @@ from checks.rdma.problems import port_of
 from checks.rdma.use import Use, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
+from preflight.fleet.node.records import Rail, Route
 
 ROUTES = "/proc/net/route"
 ROUTES_IPV6 = "/proc/net/ipv6_route"
@@ -27,33 +27,6 @@ _UP, _REJECT = 0x0001, 0x0200
 _LOCAL = 0x80000000
 # A node of a large cluster has few; a router's full table is no news here.
 MOST_ROUTES = 64
-
-
-class Rail(NamedTuple):
-    """One port of an RDMA device, and the address that it speaks from.
-
-    used: Mooncake takes this device for the launch; None where no launch says so. state, rate,
-    link_layer: the kernel's words. mtu_bytes: the active MTU of the port. gid_index, gid_type, gid:
-    those that Mooncake takes, None where it takes none. netdev: the interface behind the GID, ""
-    without. addresses: ``10.0.0.1/24``, those of the interface. exits: networks with a route out of
-    that interface for the GID's address, by all tables in the order of ``ip rule``; None where
-    there is no GID, or it is that of an InfiniBand port.
-    """
-
-    device: str
-    port: int
-    used: bool | Unknown | None
-    state: str | Unknown
-    rate: str | Unknown
-    link_layer: str | Unknown
-    mtu_bytes: int | Unknown
-    gid_index: int | Unknown | None
-    gid_type: str | Unknown | None
-    gid: str | Unknown | None
-    netdev: str | Unknown
-    netdev_mtu_bytes: int | Unknown | None
-    addresses: tuple[str, ...] | Unknown
-    exits: tuple[str, ...] | Unknown | None = None
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
@@ -135,21 +108,8 @@ def rail_of(
     """A port as a process with this environment takes it."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
-    rail = Rail(
-        nic.name,
-        port.number,
-        used,
-        port.state,
-        port.rate,
-        port.link_layer,
-        _active_mtu_bytes(nic, port),
-        None,
-        None,
-        None,
-        "",
-        None,
-        (),
-    )
+    mtu = _active_mtu_bytes(nic, port)
+    rail = Rail(nic.name, port.number, used, port.state, port.rate, port.link_layer, mtu)
     if gid is None:
         return rail
     if isinstance(gid, Unknown):
@@ -158,8 +118,12 @@ def rail_of(
     interface = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
     if interface is None:
         return rail
+    addresses = interface.addresses
     return rail._replace(
-        netdev_mtu_bytes=interface.mtu_bytes, addresses=_written(interface.addresses)
+        netdev_mtu_bytes=interface.mtu_bytes,
+        addresses=addresses
+        if isinstance(addresses, Unknown)
+        else tuple(f"{address}/{prefix}" for address, prefix in addresses),
     )
 
 
@@ -169,20 +133,6 @@ def _active_mtu_bytes(nic: Nic, port: Port) -> int | Unknown:
         return ports
     found = ports.get(port.number)
     return Unknown("libibverbs says nothing of it") if found is None else found.active_mtu_bytes
-
-
-def _written(addresses: tuple[tuple[str, int], ...] | Unknown) -> tuple[str, ...] | Unknown:
-    if isinstance(addresses, Unknown):
-        return addresses
-    return tuple(f"{address}/{prefix}" for address, prefix in addresses)
-
-
-class Route(NamedTuple):
-    """destination: ``10.0.0.0/24``. gateway: "" for what is on the link itself."""
-
-    destination: str
-    gateway: str
-    interface: str
 
 
 def routes(root: Root) -> tuple[Route, ...] | Unknown:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
+from preflight.fleet.node.sent_launch import launch_alone
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
 from preflight.fleet.pairs.rounds import Asked, default_rounds, round_count, run_rounds
 from preflight.fleet.ssh.fleet_check import Where, nodes_of
-from preflight.fleet.ssh.sent_launch import launch_alone
 from preflight.inputs.host_source import LaunchWords
 
 # As ClusterShell's own.

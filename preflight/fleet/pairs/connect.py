@@ -84,7 +84,7 @@ class ConnectRequest(NamedTuple):
 
 def run_connect(request: ConnectRequest) -> int:
     """Print the answer; returns the exit code."""
-    from preflight.fleet.merge.records import EXIT_CODES
+    from preflight.fleet.reports.records import EXIT_CODES
 
     with ended_after(request.seconds):
         answer = pair_answer(request)
@@ -238,16 +238,15 @@ def _flow(
 ) -> Flow:
     """One direction over a connection of its own. back: how many writes of the other side, None
     for our own. ``ports`` get the path MTUs that the two ends take."""
-    shape = there.rail.shape
     asked: dict[str, Any] = {
-        "device": shape.device,
-        "port": shape.port,
+        "device": there.rail.device,
+        "port": there.rail.port,
         "gid_index": there.gid_index,
     }
     if back is not None:
         asked["back"] = back
     try:
-        made = connection(facts, here.rail.shape.device, here.rail.shape.port, here.gid_index)
+        made = connection(facts, here.rail.device, here.rail.port, here.gid_index)
     except VerbsError as error:
         return Flow(failure=Failure(HERE, VERBS, error.call, error.errno))
     try:

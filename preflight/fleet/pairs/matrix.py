@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from preflight.base.program_version import program_version
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.merge.records import EXIT_CODES, STATUSES
-from preflight.fleet.merge.to_text import COLOURS
+from preflight.fleet.base.words import COLOURS
 from preflight.fleet.pairs.flows import Rail, cuts, rails
 from preflight.fleet.pairs.outcome import Outcome
+from preflight.fleet.reports.records import EXIT_CODES, STATUSES
 
 SCHEMA = "mooncake-preflight/pairs/v1"
 # A screen's worth; --json has all.

@@ -11,9 +11,8 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.node.answer import Answer, lacks_tool
-from preflight.fleet.pairs.outcome import ended, trouble
-from preflight.fleet.ssh.node_script import (
+from preflight.fleet.node.reply import NodeReply, lacks_tool
+from preflight.fleet.node.script import (
     SAYS,
     TOOL,
     addressed_script,
@@ -23,6 +22,7 @@ from preflight.fleet.ssh.node_script import (
     found_script,
     packed,
 )
+from preflight.fleet.pairs.outcome import ended, trouble
 
 _ADDRESS = f"{SAYS} address "
 # Nobody may be left to read it: that must not end the script before it minds its folder.
@@ -87,25 +87,25 @@ def tool_of(remote_command: str, remote_python: str, carry: str) -> Tool:
         raise UsageError("--remote-command is empty: give the program's path on the nodes")
     archive = b""
     if carry != "never":
-        from preflight.fleet.ssh.carry import zipapp
+        from preflight.fleet.node.carry import zipapp
 
         archive = zipapp()
     return Tool(command, remote_python, archive)
 
 
-def to_carry(said: Sequence[Answer]) -> list[str]:
+def to_carry(said: Sequence[NodeReply]) -> list[str]:
     """The nodes that have no such program, or one that knows no pairs."""
     return [answer.node for answer in said if lacks_tool(answer)]
 
 
 def met(
-    nodes: Sequence[str], said: Mapping[str, Answer], carried: Sequence[str], seconds: float
+    nodes: Sequence[str], said: Mapping[str, NodeReply], carried: Sequence[str], seconds: float
 ) -> Met:
     """Of what each node said to ``Tool.hello``. seconds: that it was given."""
     absent: dict[str, str] = {}
     addresses: dict[str, str] = {}
     for node in nodes:
-        answer = said.get(node, Answer(node, ()))
+        answer = said.get(node, NodeReply(node, ()))
         if ended(answer) != "0":
             absent[node] = trouble(answer, seconds) or "interrupted before it answered"
             continue
@@ -120,7 +120,7 @@ def met(
     return Met(addresses, frozenset(carried) & addresses.keys(), absent)
 
 
-def _address(answer: Answer) -> str | None:
+def _address(answer: NodeReply) -> str | None:
     """The third of ``CLIENT PORT SERVER PORT``, sshd(8)."""
     prefix = _ADDRESS.encode()
     for line in answer.lines:

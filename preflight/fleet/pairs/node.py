@@ -13,10 +13,8 @@ from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.port_checks import DEFAULT_MTU_BYTES
 from checks.rdma.use import uses
-from preflight.fleet.merge.fields import WrongError
-from preflight.fleet.merge.parts import rails as rails_of
-from preflight.fleet.merge.parts import routes as routes_of
-from preflight.fleet.merge.records import NodeRail, Route, Unread
+from preflight.fleet.base.decode import WrongError, decoder
+from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.pairs.records import Json, PairError, Port
 from preflight.fleet.pairs.verbs import Connection
 from preflight.fleet.rails.findings import talks
@@ -36,14 +34,14 @@ OVER = ("rdma", "tcp")
 class Used(NamedTuple):
     """A port with the GID that is taken of it: the same port may be there with another one."""
 
-    rail: NodeRail
+    rail: Rail
     gid_index: int
 
     @property
     def port(self) -> Port:
-        mtu = self.rail.shape.mtu_bytes
+        mtu = self.rail.mtu_bytes
         sized = mtu if isinstance(mtu, int) else None
-        return Port(self.rail.shape.device, self.rail.shape.port, self.rail.gid, sized)
+        return Port(self.rail.device, self.rail.port, str(self.rail.gid), sized)
 
 
 class Known(NamedTuple):
@@ -108,20 +106,19 @@ def own_facts(part: Part | None, mtu_limit_bytes: int | None) -> Json:
 def known(facts: Json) -> Known:
     """Of ``own_facts``, or what the other side says its are. Raises PairError."""
     try:
-        rails = rails_of(facts.get("rails"), lambda shape: shape)
-        routes = routes_of(facts.get("routes"))
+        rails = decoder(tuple[Rail, ...] | Unknown)(facts.get("rails"), "rails")
+        routes = decoder(tuple[Route, ...] | Unknown)(facts.get("routes"), "routes")
     except WrongError as error:
-        raise PairError(f"the other side's ports cannot be read: {error.args[1]}") from None
-    if isinstance(rails, Unread):
+        raise PairError(f"the other side's ports cannot be read: {error.args[0]}") from None
+    if isinstance(rails, Unknown):
         raise PairError(f"the other side could not read its ports: {rails.reason}")
-    indexes = [row.get("gid_index") for row in facts["rails"]]
     used = tuple(
-        Used(rail, index)
-        for rail, index in zip(rails, indexes, strict=True)
-        if rail.gid and type(index) is int
+        Used(rail, rail.gid_index)
+        for rail in rails
+        if isinstance(rail.gid, str) and isinstance(rail.gid_index, int)
     )
     over, affinity, wanting = (str(facts.get(key, "")) for key in ("over", "affinity", "wanting"))
-    ways = () if isinstance(routes, Unread) else routes
+    ways = () if isinstance(routes, Unknown) else routes
     return Known(used, ways, over if over in OVER else "", affinity, wanting)
 
 

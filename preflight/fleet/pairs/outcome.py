@@ -6,18 +6,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from preflight.fleet.merge.fields import (
-    WrongError,
-    list_field,
-    number_field,
-    object_field,
-    text_field,
-)
-from preflight.fleet.node.answer import Answer, report_of
+from preflight.fleet.base.decode import WrongError, field
+from preflight.fleet.node.reply import NodeReply, report_of
+from preflight.fleet.node.script import SAYS
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import FAIL, PASS, Flow
 from preflight.fleet.pairs.records import BACK, OUT, PROTOCOL
-from preflight.fleet.ssh.node_script import SAYS
 
 Json = dict[str, Any]
 
@@ -50,7 +44,7 @@ class Outcome(NamedTuple):
     flows: tuple[Flow, ...] = ()
 
 
-def ended(answer: Answer) -> str | None:
+def ended(answer: NodeReply) -> str | None:
     """The exit code of the program there, or a word for why it never ran; None where it was stopped
     or the connection was lost."""
     for line in reversed(answer.lines):
@@ -59,12 +53,12 @@ def ended(answer: Answer) -> str | None:
     return None
 
 
-def is_lost(answer: Answer) -> bool:
+def is_lost(answer: NodeReply) -> bool:
     """Whether the node did not answer at all, or not in time."""
     return answer.timed_out or (answer.code is not None and ended(answer) is None)
 
 
-def trouble(answer: Answer, timeout_seconds: float) -> str:
+def trouble(answer: NodeReply, timeout_seconds: float) -> str:
     """Why this end did not do its part, in a sentence; "" where nothing speaks for that."""
     end = ended(answer)
     if end == "0" or (end is None and answer.code is None and not answer.timed_out):
@@ -78,11 +72,11 @@ def trouble(answer: Answer, timeout_seconds: float) -> str:
 
 
 def outcome(
-    here: str, there: str, number: int, said: dict[str, Answer], timeout_seconds: float
+    here: str, there: str, number: int, said: dict[str, NodeReply], timeout_seconds: float
 ) -> Outcome:
     """Of the pair that met in round ``number``; whoever is not in ``said`` was not started."""
-    connector = said.get(here, Answer(here, ()))
-    listener = said.get(there, Answer(there, ()))
+    connector = said.get(here, NodeReply(here, ()))
+    listener = said.get(there, NodeReply(there, ()))
     base = Outcome(here, there, number, "unknown")
     document = _document(connector)
     if document is not None:
@@ -99,7 +93,7 @@ def outcome(
     return base._replace(cause=why, blamed=connector.node)
 
 
-def _document(answer: Answer) -> Json | None:
+def _document(answer: NodeReply) -> Json | None:
     """The object that pair-connect printed between what a login shell may have had to say."""
     lines = answer.lines
     starts = [at for at, line in enumerate(lines) if line == b"{"]
@@ -118,11 +112,11 @@ def _no_number(word: str) -> None:
     raise ValueError(word)
 
 
-def _told(base: Outcome, document: Json, listener: Answer, timeout_seconds: float) -> Outcome:
+def _told(base: Outcome, document: Json, listener: NodeReply, timeout_seconds: float) -> Outcome:
     """Raises WrongError."""
-    error = _clean(text_field(document, "error"))
+    error = _clean(field(document, "error", str))
     tcp = _seconds(document, "connect_seconds")
-    pairs = [_object(one, "pairs") for one in list_field(document, "pairs")]
+    pairs = [_object(one, "pairs") for one in field(document, "pairs", list)]
     flows = [flow for one in pairs for flow in _flows(base, one)]
     broken = [_broken(one) for one in pairs if _fails(one)]
     small = [flow.seconds for flow in flows]
@@ -159,7 +153,7 @@ def _blamed(told: Outcome, error: str) -> Outcome:
     return told._replace(cause=error)
 
 
-def _not_met(told: Outcome, error: str, listener: Answer, timeout_seconds: float) -> Outcome:
+def _not_met(told: Outcome, error: str, listener: NodeReply, timeout_seconds: float) -> Outcome:
     """No TCP: broken where the other side did listen; else nothing is known of the way."""
     if any(line.startswith(b'{"protocol":') for line in listener.lines):
         why = f"{error}, though {listener.node} listens there: a firewall, or no way"
@@ -181,10 +175,10 @@ def _fails(one: Json) -> bool:
 def _flows(base: Outcome, one: Json) -> Iterator[Flow]:
     """Both directions of a pair of ports. Raises WrongError."""
     here, there = (_port(one, end) for end in ("here", "there"))
-    rows = [_object(row, "broken") for row in list_field({"broken": []} | one, "broken")]
-    why = {text_field(row, "way"): _clean(text_field(row, "why")) for row in rows}
+    rows = [_object(row, "broken") for row in field({"broken": []} | one, "broken", list)]
+    why = {field(row, "way", str): _clean(field(row, "why", str)) for row in rows}
     if _fails(one) and not why:
-        why = {OUT: _clean(text_field(one, "cause"))}
+        why = {OUT: _clean(field(one, "cause", str))}
     for way, node, port, other, other_port in (
         (OUT, base.here, here, base.there, there),
         (BACK, base.there, there, base.here, here),
@@ -201,33 +195,33 @@ def _flows(base: Outcome, one: Json) -> Iterator[Flow]:
 
 
 def _port(one: Json, end: str) -> str:
-    row = object_field(one, end)
-    number = number_field(row, "port")
-    device = _clean(text_field(row, "device"))
+    row = field(one, end, dict)
+    number = field(row, "port", int)
+    device = _clean(field(row, "device", str))
     return device if number == 1 else f"{device}:{number}"
 
 
 def _failure_text(row: Any) -> str:
     failure = row.get("failure") if isinstance(row, dict) else None
-    return "" if failure is None else _clean(text_field(_object(failure, "failure"), "text"))
+    return "" if failure is None else _clean(field(_object(failure, "failure"), "text", str))
 
 
 def _broken(one: Json) -> str:
     ends = " to ".join(
-        f"{text_field(end, 'device')} {text_field(end, 'gid')}"
-        for end in (object_field(one, "here"), object_field(one, "there"))
+        f"{field(end, 'device', str)} {field(end, 'gid', str)}"
+        for end in (field(one, "here", dict), field(one, "there", dict))
     )
     text = _failure_text(one) or f"back: {_failure_text(one.get('back'))}"
-    cause = text_field(one, "cause")
+    cause = field(one, "cause", str)
     return _clean(f"{ends}: {text}" + (f": {cause}" if cause else ""))
 
 
 def _closed_ports(base: Outcome, document: Json) -> str:
     """``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
     closed = []
-    for one in list_field(document, "ports"):
+    for one in field(document, "ports", list):
         row = _object(one, "ports")
-        error = text_field(row, "error")
+        error = field(row, "error", str)
         if error:
             own, other = base.there, base.here
             if row.get("way") == BACK:
@@ -239,7 +233,7 @@ def _closed_ports(base: Outcome, document: Json) -> str:
 
 
 def _object(value: Any, where: str) -> Json:
-    return object_field({where: value}, where)
+    return field({where: value}, where, dict)
 
 
 def _seconds(document: Json, name: str) -> float | None:
@@ -247,7 +241,7 @@ def _seconds(document: Json, name: str) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value < 1e6:
-        raise WrongError(name, f"{name} is not a number of seconds")
+        raise WrongError(f"{name} is not a number of seconds")
     return float(value)
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.fleet.node.answer import Answer
+from preflight.fleet.node.reply import NodeReply
+from preflight.fleet.node.script import COMMAND
+from preflight.fleet.node.sent_launch import Sent
 from preflight.fleet.pairs.meeting import Met, Part, Tool, met, to_carry
 from preflight.fleet.pairs.outcome import Outcome, ended, is_lost, outcome, trouble
-from preflight.fleet.ssh.node_script import COMMAND
-from preflight.fleet.ssh.sent_launch import Sent
 
 if TYPE_CHECKING:
     from preflight.fleet.ssh.clush_engine import Ssh
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OVERHEAD_SECONDS = 5.0
 # A listener whose other end has given up has so long to say whether it ever listened.
 LINGER_SECONDS = 10.0
-# What was stopped gives its port back: the node's watch kills after a second (node_script).
+# What was stopped gives its port back: the node's watch kills after a second (node.script).
 REST_SECONDS = 1.5
 # One lost connection may be chance; a node that is lost twice in a row is not waited for again.
 MOST_LOSSES = 2
@@ -54,9 +54,9 @@ def meet(nodes: list[str], tool: Tool, carry: str, ssh: Ssh, tick: Callable[[], 
     """Who takes part. Raises RunInterruptedError."""
     from preflight.fleet.ssh.clush_engine import ask
 
-    said: dict[str, Answer] = {}
+    said: dict[str, NodeReply] = {}
 
-    def take(answer: Answer) -> None:
+    def take(answer: NodeReply) -> None:
         said[answer.node] = answer
 
     lacking = nodes
@@ -142,9 +142,9 @@ class _Round:
 
         if not named:
             return
-        said: dict[str, Answer] = {}
+        said: dict[str, NodeReply] = {}
 
-        def take(answer: Answer) -> None:
+        def take(answer: NodeReply) -> None:
             said[answer.node] = answer
 
         settled = _Settled(named, said)
@@ -186,7 +186,7 @@ class _Round:
                 parts.append(Part(self._there.addresses[node], ["fleet", *words], carried))
         return self._tool.content(parts, files)
 
-    def _count(self, said: Iterable[Answer], number: int) -> None:
+    def _count(self, said: Iterable[NodeReply], number: int) -> None:
         for answer in said:
             losses = self._losses[answer.node] = (
                 self._losses.get(answer.node, 0) + 1 if is_lost(answer) else 0
@@ -199,7 +199,7 @@ class _Round:
 class _Settled:
     """When a batch has said all that it will: an end whose other one is gone is not waited for."""
 
-    def __init__(self, named: Sequence[tuple[str, str]], said: Mapping[str, Answer]) -> None:
+    def __init__(self, named: Sequence[tuple[str, str]], said: Mapping[str, NodeReply]) -> None:
         self._named, self._said = named, said
         self._since: float | None = None
         self.stopped = False

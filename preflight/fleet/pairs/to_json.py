@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from preflight.base.program_version import program_version
-from preflight.fleet.merge.records import EXIT_CODES
 from preflight.fleet.pairs.cause import failure_text, fate, reasons
 from preflight.fleet.pairs.records import PROTOCOL, Flow, PairAnswer, Tried
+from preflight.fleet.reports.records import EXIT_CODES
 
 Json = dict[str, Any]
 

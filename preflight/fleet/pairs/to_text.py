@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from preflight.check.verdict import clean
-from preflight.fleet.merge.to_text import COLOURS
+from preflight.fleet.base.words import COLOURS
 from preflight.fleet.pairs.cause import Fate, failure_text, fate
 from preflight.fleet.pairs.records import BACK, PairAnswer, Port, PortTried, Tried
 from preflight.fleet.rails.rails import Reach

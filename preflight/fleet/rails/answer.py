@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from preflight.fleet.base.node_sets import in_order
-from preflight.fleet.merge.records import EXIT_CODES, STATUSES, FleetFinding, NodeRow, Unusable
 from preflight.fleet.rails.findings import RailMatrix, rail_findings, rail_matrix
 from preflight.fleet.rails.rails import Reach
+from preflight.fleet.reports.records import EXIT_CODES, STATUSES, FleetFinding, NodeRow, Unusable
 
 
 class RailAnswer(NamedTuple):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
-from preflight.fleet.merge.command import read_reports
-from preflight.fleet.merge.duplicates import settled_rows
 from preflight.fleet.rails.answer import rail_answer
+from preflight.fleet.reports.duplicates import settled_rows
+from preflight.fleet.reports.reading import read_reports
 
 
 class RailsRequest(NamedTuple):

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.merge.records import FleetFinding, NodeRow, Unread
 from preflight.fleet.rails.lanes import lanes_of
 from preflight.fleet.rails.rails import Group, Lane, Meeting, Reach, Way, groups, meetings
+from preflight.fleet.reports.records import FleetFinding, NodeRow
 
 # 820 meetings of up to 64 pairs of ports each: a second.
 MOST_COMPARED = 40
@@ -50,10 +50,11 @@ def rail_matrix(rows: Rows) -> RailMatrix:
     mtus: dict[str, dict[int, list[int]]] = {}
     for at, row in rows:
         lanes = lanes_of(row)
-        if isinstance(lanes, Unread):
+        if isinstance(lanes, Unknown):
             unread.setdefault(lanes.reason, []).append(at)
             continue
-        nodes.append((at, lanes, "" if row.launch is None else row.launch.affinity))
+        affinity = None if row.launch is None else row.launch.affinity
+        nodes.append((at, lanes, affinity if isinstance(affinity, str) else ""))
         _count_mtus(at, row, lanes, mtus)
     found = groups(nodes)
     compared = found if len(found) <= MOST_COMPARED else _examples(found)
@@ -63,10 +64,7 @@ def rail_matrix(rows: Rows) -> RailMatrix:
 def _count_mtus(
     at: int, row: NodeRow, lanes: Sequence[Lane], mtus: dict[str, dict[int, list[int]]]
 ) -> None:
-    sizes = {
-        (rail.shape.device, rail.shape.port): rail.shape.netdev_mtu_bytes
-        for rail in (() if isinstance(row.rails, Unread) else row.rails)
-    }
+    sizes = {(rail.device, rail.port): rail.netdev_mtu_bytes for rail in row.known_rails}
     for lane in lanes:
         size = sizes[lane.device, lane.port]
         if isinstance(size, int) and isinstance(lane.network, str):

@@ -8,24 +8,24 @@ from ipaddress import ip_network
 
 from checks.base.unknown import Unknown
 from preflight.fleet.merge.rails import subnet_of
-from preflight.fleet.merge.records import NodeRail, NodeRow, Route, Unread
+from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.rails.rails import INFINIBAND, MAIN_ALONE, Lane, gid_network
+from preflight.fleet.reports.records import NodeRow
 
 NO_GID = "Mooncake takes no GID of it"
 
 
-def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unread:
+def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
     """Of each port that the launch takes; of each there is, where no launch says which."""
-    if isinstance(row.rails, Unread):
+    if isinstance(row.rails, Unknown):
         return row.rails
-    routes = row.routes if not isinstance(row.routes, Unread) else ()
-    return tuple(lane_of(rail, routes) for rail in row.rails if rail.shape.used is not False)
+    routes = () if isinstance(row.routes, Unknown) else row.routes
+    return tuple(lane_of(rail, routes) for rail in row.rails if rail.used is not False)
 
 
-def lane_of(rail: NodeRail, routes: tuple[Route, ...]) -> Lane:
+def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
     """Of one port; what is missing makes its network Unknown."""
-    shape = rail.shape
-    link_layer, gid_type = shape.link_layer, shape.gid_type
+    link_layer, gid_type = rail.link_layer, rail.gid_type
     named = link_layer if isinstance(link_layer, str) else ""
     network = _network_of(rail)
     if not isinstance(link_layer, str):
@@ -37,36 +37,36 @@ def lane_of(rail: NodeRail, routes: tuple[Route, ...]) -> Lane:
         exits = ()
     kind = gid_type if isinstance(gid_type, str) else ""
     others = tuple(one for one in exits if one != network)
-    return Lane(shape.device, shape.port, named, kind, network, others, doubt)
+    return Lane(rail.device, rail.port, named, kind, network, others, doubt)
 
 
-def _ways_out(rail: NodeRail, routes: tuple[Route, ...]) -> tuple[tuple[str, ...], str]:
+def _ways_out(rail: Rail, routes: tuple[Route, ...]) -> tuple[tuple[str, ...], str]:
     """By all tables where the report has them; else by the main table, and what is in doubt."""
     if rail.exits is None:
         doubt = MAIN_ALONE
-    elif isinstance(rail.exits, Unread):
+    elif isinstance(rail.exits, Unknown):
         doubt = f"{MAIN_ALONE}: {rail.exits.reason}"
     else:
         return tuple(sorted(filter(_is_network, rail.exits))), ""
-    netdev = rail.shape.netdev
+    netdev = rail.netdev
     return (_exits(routes, netdev) if isinstance(netdev, str) else ()), doubt
 
 
-def _why(fact: str | Unread | None, what: str) -> str:
-    return f"{what} was not read: {fact.reason}" if isinstance(fact, Unread) else NO_GID
+def _why(fact: str | Unknown | None, what: str) -> str:
+    return f"{what} was not read: {fact.reason}" if isinstance(fact, Unknown) else NO_GID
 
 
-def _network_of(rail: NodeRail) -> str | Unknown:
-    if not rail.gid:
+def _network_of(rail: Rail) -> str | Unknown:
+    if not isinstance(rail.gid, str):
         return Unknown(NO_GID)
-    layer = rail.shape.link_layer
+    layer = rail.link_layer
     if isinstance(layer, str) and layer != INFINIBAND:
-        for written in rail.addresses:
+        for written in rail.known_addresses:
             if written.startswith(f"{rail.gid}/"):
                 plain = subnet_of(written)
                 if plain is not None:
                     return plain
-    return gid_network(layer if isinstance(layer, str) else "", rail.gid, rail.addresses)
+    return gid_network(layer if isinstance(layer, str) else "", rail.gid, rail.known_addresses)
 
 
 @lru_cache(maxsize=1 << 14)

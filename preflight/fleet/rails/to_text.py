@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from preflight.check.report import fold as fold_words
 from preflight.check.verdict import clean
-from preflight.fleet.merge.records import FleetFinding
-from preflight.fleet.merge.to_text import COLOURS
-from preflight.fleet.merge.words import cut, shortened_names
+from preflight.fleet.base.words import COLOURS, cut, shortened_names
 from preflight.fleet.rails.answer import RailAnswer
 from preflight.fleet.rails.rails import Lane, Meeting, Reach
+from preflight.fleet.reports.records import FleetFinding
 
 Paint = Callable[[str, str], str]
 

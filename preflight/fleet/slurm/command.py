@@ -7,11 +7,11 @@ import shlex
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.kubernetes.answer import Shown, answer, interrupted, prepare
+from preflight.fleet.merge.collected import Shown, answer, interrupted, prepare
+from preflight.fleet.node.script import TOOL, carried_script, found_script, packed
+from preflight.fleet.node.sent_launch import Sent, sent_launch
 from preflight.fleet.slurm.nodes import asked, read_sinfo, states_of
 from preflight.fleet.slurm.run import SlurmRequest, gather
-from preflight.fleet.ssh.node_script import TOOL, carried_script, found_script, packed
-from preflight.fleet.ssh.sent_launch import Sent, sent_launch
 from preflight.inputs.host_source import LaunchWords
 
 # What a node may take of its time to read itself: the rest is Python, and the way back.
@@ -68,7 +68,7 @@ def run_fleet_run(request: FleetRunRequest) -> int:
 def _content(sent: Sent, tool: tuple[str, ...], python: str, carried: bool) -> bytes:
     if not carried:
         return packed(sent.files, found_script(tool, sent.words))
-    from preflight.fleet.ssh.carry import zipapp
+    from preflight.fleet.node.carry import zipapp
 
     return packed({**sent.files, TOOL: zipapp()}, carried_script(python, sent.words))
 

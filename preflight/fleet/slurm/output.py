@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import expand
-from preflight.fleet.kubernetes.lines import START as REPORT_START
-from preflight.fleet.kubernetes.lines import quoted
-from preflight.fleet.ssh.node_script import SAYS
+from preflight.fleet.node.records import START as REPORT_START
+from preflight.fleet.node.reply import quoted
+from preflight.fleet.node.script import SAYS
 
 # The first line of each task: which node it runs on. Tasks are numbered, nodes are asked by name.
 ON_NODE = f"{SAYS} on-node "

@@ -11,13 +11,21 @@ from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.kubernetes.lines import START, quoted
-from preflight.fleet.node.answer import INTERRUPTED, REPORT, TIMEOUT, Answer, lacks_tool, report_of
-from preflight.fleet.node.report import Json, absent
+from preflight.fleet.node.records import START, Json
+from preflight.fleet.node.reply import (
+    INTERRUPTED,
+    REPORT,
+    TIMEOUT,
+    NodeReply,
+    lacks_tool,
+    quoted,
+    report_of,
+)
+from preflight.fleet.node.report import absent
+from preflight.fleet.node.script import COMMAND, SAYS
 from preflight.fleet.slurm.nodes import Asked, NodeState, unreachable
 from preflight.fleet.slurm.output import ON_NODE, Complaints, Said, by_node, complaints
 from preflight.fleet.slurm.step import Limits, Step, StepInterruptedError, run_step, srun_words
-from preflight.fleet.ssh.node_script import COMMAND, SAYS
 
 # The finding that stands for a node to which Slurm does not get.
 SLURM = "fleet.slurm"
@@ -75,7 +83,7 @@ class Gathered(NamedTuple):
 class _Answers(NamedTuple):
     """By node: what came back, or the report that stands for it."""
 
-    came: dict[str, Answer]
+    came: dict[str, NodeReply]
     stands: dict[str, Json]
 
 
@@ -140,7 +148,7 @@ def _sort_out(
     for node in nodes:
         own = said.get(node)
         if own is not None and _ended(own, ended_by_us):
-            answers.came[node] = Answer(node, own.lines, own.error, 0)
+            answers.came[node] = NodeReply(node, own.lines, own.error, 0)
         elif node in words.not_launched:
             text = f"Slurm starts nothing there: {words.not_launched[node]}"
             state = _trouble(now.get(node, _NO_STATE))

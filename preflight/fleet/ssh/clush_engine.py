@@ -29,7 +29,7 @@ from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untype
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import MOST_NODES, is_name
-from preflight.fleet.node.answer import Answer
+from preflight.fleet.node.reply import NodeReply
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
 MOST_BYTES = 8 << 20
@@ -108,7 +108,7 @@ def ask(
     command: str,
     content: bytes,
     ssh: Ssh,
-    answered: Callable[[Answer], None],
+    answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -208,7 +208,7 @@ def _make_room(fanout: int) -> None:
 class _Collector(EventHandler):  # type: ignore[misc]
     """Gathers what each node says until it ends."""
 
-    def __init__(self, nodes: Iterable[str], answered: Callable[[Answer], None]) -> None:
+    def __init__(self, nodes: Iterable[str], answered: Callable[[NodeReply], None]) -> None:
         super().__init__()
         self._answered = answered
         self._lines: dict[str, list[bytes]] = {node: [] for node in nodes}
@@ -254,7 +254,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
         lines = self._lines.pop(node, None)
         if lines is not None:
             errors = tuple(self._errors.pop(node))
-            self._answered(Answer(node, tuple(lines), errors, code, timed_out))
+            self._answered(NodeReply(node, tuple(lines), errors, code, timed_out))
 
 
 class _Ticker(EventHandler):  # type: ignore[misc]

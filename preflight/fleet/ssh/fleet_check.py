@@ -6,11 +6,11 @@ import sys
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.kubernetes.answer import Shown, answer, interrupted, keep, prepare
-from preflight.fleet.node.answer import Answer, lacks_tool, report_of
-from preflight.fleet.node.report import Json
-from preflight.fleet.ssh.node_script import COMMAND, TOOL, carried_script, found_script, packed
-from preflight.fleet.ssh.sent_launch import Sent, sent_launch
+from preflight.fleet.merge.collected import Shown, answer, interrupted, keep, prepare
+from preflight.fleet.node.records import Json
+from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
+from preflight.fleet.node.script import COMMAND, TOOL, carried_script, found_script, packed
+from preflight.fleet.node.sent_launch import Sent, sent_launch
 from preflight.inputs.host_source import LaunchWords
 
 NO_CLUSTERSHELL = (
@@ -95,14 +95,14 @@ def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
     reports: dict[str, Json] = {}
     lacking: set[str] = set()
 
-    def take(said: Answer) -> None:
+    def take(said: NodeReply) -> None:
         report = reports[said.node] = report_of(said, where.timeout_seconds)
         # At once: what is there stays there, whatever becomes of this process.
         if request.reports is not None:
             keep(report, request.reports)
         progress.answered = len(reports)
 
-    def take_or_carry(said: Answer) -> None:
+    def take_or_carry(said: NodeReply) -> None:
         if request.carry == "auto" and lacks_tool(said):
             lacking.add(said.node)
         else:
@@ -121,7 +121,7 @@ def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
         for node in nodes:
             if node not in reports:
-                take(Answer(node, ()))
+                take(NodeReply(node, ()))
     finally:
         progress.clear()
     return Got([reports[node] for node in nodes], stopped)
@@ -137,7 +137,7 @@ def _content(request: FleetCheckRequest, sent: Sent, carried: bool) -> bytes:
     import shlex
 
     if carried:
-        from preflight.fleet.ssh.carry import zipapp
+        from preflight.fleet.node.carry import zipapp
 
         script = carried_script(request.remote_python, sent.words)
         return packed({**sent.files, TOOL: zipapp()}, script)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.fleet.node.report import Json, one_line
+from preflight.fleet.node.records import Json
+from preflight.fleet.node.report import one_line
 
 
 class Shown(NamedTuple):
@@ -73,7 +74,7 @@ def keep(report: Json, folder: str) -> str:
 
 def interrupted(reports: Sequence[Json], number: int) -> int:
     """Say how many are missing; the exit code of an interruption."""
-    from preflight.fleet.node.answer import INTERRUPTED
+    from preflight.fleet.node.reply import INTERRUPTED
 
     missing = sum(
         any(finding["check"] == INTERRUPTED for finding in report["findings"]) for report in reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from preflight.fleet.merge.records import STATUSES, FleetFinding, NodeRow
+from preflight.fleet.reports.records import STATUSES, FleetFinding, NodeRow
 
 
 class Settled(NamedTuple):

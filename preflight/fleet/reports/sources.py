@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from preflight.fleet.merge.records import Trouble, Unusable
+from preflight.fleet.reports.records import Trouble, Unusable
 
 STDIN = "-"
 STDIN_NAME = "standard input"

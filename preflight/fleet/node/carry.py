@@ -59,7 +59,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
             with open(path, "rb") as file:
                 content = file.read()
             yield inside, content
-            if inside == "preflight/fleet/ssh/psutil_stand_in.py":
+            if inside == "preflight/fleet/node/psutil_stand_in.py":
                 yield STAND_IN, content
 
 
