@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from checks.rdma.ports import Port
     from checks.software.facts import SoftwareFacts
     from checks.system.facts import SystemFacts
-    from preflight.fleet.node.rails import Rail
+    from preflight.fleet.node.records import Rail
 
 # A model's config.json is some kilobytes; what is larger is not one, and is not hashed.
 LARGEST_CONFIG_BYTES = 1 << 20

@@ -233,7 +233,8 @@ def _closed_ports(base: Outcome, document: Json) -> str:
 
 
 def _object(value: Any, where: str) -> Json:
-    return field({where: value}, where, dict)
+    found: Json = field({where: value}, where, dict)
+    return found
 
 
 def _seconds(document: Json, name: str) -> float | None:
