@@ -16,6 +16,10 @@ from preflight.programs.store_processes import offload_folder
 from preflight.rules.rules import RuleSet, Seen
 
 RULES = RuleSet("offload")
+_SWITCHES = {
+    Kind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
+    Kind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
+}
 _PATH, _QUOTA = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
 
 
@@ -30,46 +34,31 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[See
             yield Seen(f"{name}={word.text}: a segmentation fault at start", word.origin)
 
 
-@RULES.launch("offload-without-switch")
-def offload_without_switch(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        store = process.server.store if process.server else None
-        if store is not None:
-            path = store.value("ssd_offload_path")
-            if isinstance(path, str) and path and store.value("enable_ssd_offload") is False:
-                where = store.settings["ssd_offload_path"].origin
-                yield Seen(f"ssd_offload_path is set ({where})", process.command.origin)
-        elif process.store is not None and process.store.offload is False:
-            word = process.command.environment.get(_PATH)
-            if word is not None and word.text:
-                yield Seen(
-                    f"{_PATH}={word.text}: {process.kind.value} does not offload", word.origin
-                )
-            elif isinstance(process.store.offload_path, str) and process.store.offload_path:
-                text = (
-                    f"ssd_offload_path is {process.store.offload_path}, enable_ssd_offload is off"
-                )
-                yield Seen(text, process.command.origin)
+@RULES.process("offload-without-switch")
+def offload_without_switch(process: LaunchProcess) -> Iterator[Seen]:
+    store = process.server.store if process.server else None
+    if store is not None:
+        path = store.value("ssd_offload_path")
+        if isinstance(path, str) and path and store.value("enable_ssd_offload") is False:
+            yield Seen(f"ssd_offload_path is set ({store.settings['ssd_offload_path'].origin})")
+    elif process.store is not None and process.store.offload is False:
+        word, path = process.command.environment.get(_PATH), process.store.offload_path
+        if word is not None and word.text:
+            yield Seen(f"{_PATH}={word.text}: {process.kind.value} does not offload", word.origin)
+        elif isinstance(path, str) and path:
+            yield Seen(f"ssd_offload_path is {path}, enable_ssd_offload is off")
 
 
-@RULES.launch("offload-switch-misplaced")
-def offload_switch_misplaced(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    own = {
-        Kind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
-        Kind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
-    }
-    for process in processes:
-        if not store_clients(process) or _is_on(process) is not False:
-            continue
-        environment = process.command.environment
-        if own.get(process.kind) in environment:
-            continue
-        for name in own.values():
-            word = environment.get(name)
-            if word is not None and word.text.strip().lower() in ("1", "true", "yes", "on", "y"):
-                yield Seen(
-                    f"{name}={word.text}: {process.kind.value} does not read it", word.origin
-                )
+@RULES.process("offload-switch-misplaced")
+def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Seen]:
+    environment = process.command.environment
+    off = store_clients(process) and _is_on(process) is False
+    if not off or _SWITCHES.get(process.kind) in environment:
+        return
+    for name in _SWITCHES.values():
+        word = environment.get(name)
+        if word is not None and word.text.strip().lower() in ("1", "true", "yes", "on", "y"):
+            yield Seen(f"{name}={word.text}: {process.kind.value} does not read it", word.origin)
 
 
 @RULES.launch("offload-one-sided")
@@ -168,12 +157,8 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
         if process.server is not None and process.server.store is not None:
             given = process.server.store.value("ssd_offload_path")
             named = isinstance(given, str)
-            sizes = (process.server.number("tp_size"), process.server.number("pp_size"))
-            ranks = (
-                sizes[0] * sizes[1]
-                if isinstance(sizes[0], int) and isinstance(sizes[1], int)
-                else 1
-            )
+            tp, pp = process.server.number("tp_size"), process.server.number("pp_size")
+            ranks = tp * pp if isinstance(tp, int) and isinstance(pp, int) else 1
         if named:
             folder: str | Unknown = str(given)
         elif given is None or isinstance(given, str):

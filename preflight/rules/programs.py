@@ -23,12 +23,12 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import RuleSet, Seen, nearest
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
 _PROGRAMS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
-# rules_processes reports the switches of mooncake_client.
+# store-service-refused reports the switches of mooncake_client.
 _SEEN_ELSEWHERE = frozenset(("enable_offload", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.
 _COMMON_SINCE = frozenset(("0.3.8", "0.3.8.post1", "0.3.9", "0.3.10", "0.3.10.post2", "0.3.11"))
@@ -49,31 +49,23 @@ SLAB_BYTES = 16 * MIB  # cachelib_memory_allocator Slab.h, Slab::kSize
 CERTAIN_BYTES = 20 * GIB
 
 
-@RULES.launch("store-service-refused")
-def store_service_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        for message in process.store.refused if process.store else ():
-            yield Seen(f"{process.kind.value}: {message}", process.command.origin)
+@RULES.process("store-service-refused")
+def store_service_refused(process: LaunchProcess) -> Iterator[Seen]:
+    for message in process.store.refused if process.store else ():
+        yield Seen(f"{process.kind.value}: {message}")
 
 
-@RULES.launch("service-setting-misread")
-def service_setting_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        if process.kind is Kind.STORE_SERVICE and process.store:
-            for message in process.store.misread:
-                yield Seen(message, process.command.origin)
+@RULES.process("service-setting-misread")
+def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is Kind.STORE_SERVICE and process.store:
+        yield from map(Seen, process.store.misread)
 
 
-@RULES.launch("service-key-unknown")
-def service_key_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    import difflib
-
-    for process in processes:
-        for key in process.store.unknown_keys if process.store else ():
-            near = difflib.get_close_matches(key.split("'")[1], list(KEYS), n=1, cutoff=0.75)
-            hint = f": {near[0]}?" if near else ""
-            text = f"{key} is no setting of the store service{hint}"
-            yield Seen(text, process.command.origin)
+@RULES.process("service-key-unknown")
+def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
+    for key in process.store.unknown_keys if process.store else ():
+        near = nearest(key.split("'")[1], KEYS)
+        yield Seen(f"{key} is no setting of the store service{f': {near}?' if near else ''}")
 
 
 @RULES.launch("service-port-taken")
@@ -91,67 +83,55 @@ def service_port_taken(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             yield Seen(f"{other.name} listens on port {port} too", process.command.origin)
 
 
-@RULES.launch("client-size-misread")
-def client_size_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        if process.kind is Kind.CLIENT and process.store:
-            for message in process.store.misread:
-                yield Seen(message, process.command.origin)
+@RULES.process("client-size-misread")
+def client_size_misread(process: LaunchProcess) -> Iterator[Seen]:
+    if process.kind is Kind.CLIENT and process.store:
+        yield from map(Seen, process.store.misread)
 
 
-@RULES.launch("mooncake-flags-refused")
-def mooncake_flags_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        given = _flags(process)[1]
-        for each in given:
-            elsewhere = process.kind is Kind.CLIENT and each.name in _SEEN_ELSEWHERE
-            if each.problem and each.flag is not None and not elsewhere:
-                yield Seen(f"{process.kind.value}: {each.problem}", each.word.origin)
-        if process.kind is Kind.MASTER:
-            values = {each.name: each for each in given if not each.problem}
-            for name, text in _master_refuses(values):
-                yield Seen(f"{process.kind.value}: {text}", values[name].word.origin)
+@RULES.process("mooncake-flags-refused")
+def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
+    given = _flags(process)[1]
+    for each in given:
+        elsewhere = process.kind is Kind.CLIENT and each.name in _SEEN_ELSEWHERE
+        if each.problem and each.flag is not None and not elsewhere:
+            yield _seen(process, each.problem, each)
+    if process.kind is Kind.MASTER:
+        values = {each.name: each for each in given if not each.problem}
+        for name, text in _master_refuses(values):
+            yield _seen(process, text, values[name])
 
 
-@RULES.launch("mooncake-flag-unknown")
-def mooncake_flag_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    import difflib
+@RULES.process("mooncake-flag-unknown")
+def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
+    known, given = _flags(process)
+    if any(each.name == "undefok" for each in given):
+        return
+    oldest, *_, newest = flag_table().releases
+    for each in given:
+        if each.flag is None and each.problem:
+            near = nearest(each.name, known)
+            text = f"--{each.name}: no release from {oldest} to {newest} has it"
+            yield _seen(process, f"{text}{f': --{near}?' if near else ''}", each)
 
-    for process in processes:
-        known, given = _flags(process)
-        if any(each.name == "undefok" for each in given):
+
+@RULES.process("mooncake-switch-is-on")
+def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Seen]:
+    for each in _flags(process)[1]:
+        if each.passed_over and each.passed_over.lower() not in TRUE:
+            text = f"--{each.name} {each.passed_over} is read as --{each.name}=true"
+            yield _seen(process, text, each)
+
+
+@RULES.process("mooncake-flag-of-some-releases")
+def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
+    for each in _flags(process)[1]:
+        flag = each.flag
+        if flag is None or not (flag.until or flag.since):
             continue
-        for each in given:
-            if each.flag is not None or not each.problem:
-                continue
-            near = difflib.get_close_matches(each.name, list(known), n=1, cutoff=0.75)
-            hint = f": --{near[0]}?" if near else ""
-            oldest, *_, newest = flag_table().releases
-            text = f"--{each.name}: no release from {oldest} to {newest} has it{hint}"
-            yield Seen(f"{process.kind.value}: {text}", each.word.origin)
-
-
-@RULES.launch("mooncake-switch-is-on")
-def mooncake_switch_is_on(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        for each in _flags(process)[1]:
-            if each.passed_over and each.passed_over.lower() not in TRUE:
-                text = f"--{each.name} {each.passed_over} is read as --{each.name}=true"
-                yield Seen(f"{process.kind.value}: {text}", each.word.origin)
-
-
-@RULES.launch("mooncake-flag-of-some-releases")
-def mooncake_flag_of_some_releases(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        for each in _flags(process)[1]:
-            flag = each.flag
-            if flag is None or not (flag.until or flag.since):
-                continue
-            if not flag.until and flag.since in _COMMON_SINCE:
-                continue
+        if flag.until or flag.since not in _COMMON_SINCE:
             until = f"to {flag.until}" if flag.until else "on"
-            text = f"--{each.name} is there from {flag.since} {until}"
-            yield Seen(f"{process.kind.value}: {text}", each.word.origin)
+            yield _seen(process, f"--{each.name} is there from {flag.since} {until}", each)
 
 
 @RULES.launch("segment-not-slabs")
@@ -161,14 +141,10 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process in processes:
         size, origin = segment_of(process)
         page = _page_bytes(process)
-        if not size or page is None:
-            continue
-        mounted = round_up(size, page) if page else size
-        if mounted % SLAB_BYTES:
-            text = (
-                f"{process.kind.value}: a client mounts {mounted} bytes ({format_bytes(mounted)})"
-            )
-            yield Seen(f"{text}, no multiple of {SLAB_BYTES}", origin)
+        mounted = round_up(size, page) if page and size else size
+        if page is not None and mounted and mounted % SLAB_BYTES:
+            text = f"a client mounts {mounted} bytes ({format_bytes(mounted)})"
+            yield Seen(f"{process.kind.value}: {text}, no multiple of {SLAB_BYTES}", origin)
 
 
 @RULES.launch("segment-base-unaligned")
@@ -182,15 +158,12 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[See
             yield Seen(text, origin)
 
 
-@RULES.launch("ascend-host-memory")
-def ascend_host_memory(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        if not _speaks_ascend(process):
-            continue
-        size, origin = segment_of(process)
-        if size is not None and size > CERTAIN_BYTES:
-            text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
-            yield Seen(text, origin)
+@RULES.process("ascend-host-memory")
+def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
+    size, origin = segment_of(process) if _speaks_ascend(process) else (None, None)
+    if size is not None and size > CERTAIN_BYTES:
+        text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
+        yield Seen(text, origin)
 
 
 def _http_port(process: LaunchProcess) -> int | None:
@@ -221,6 +194,11 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[Given]]:
         return {}, []
     known = flags_of(program)
     return known, list(read_flags(process.arguments, known))
+
+
+def _seen(process: LaunchProcess, text: str, given: Given) -> Seen:
+    """What is said of a flag, where it stands."""
+    return Seen(f"{process.kind.value}: {text}", given.word.origin)
 
 
 def _master_refuses(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
@@ -288,14 +266,14 @@ def _whole(text: str | None) -> int | None:
 
 def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
     """Whether the launch's own master is told to take cachelib."""
-    for process in processes:
-        if process.kind is not Kind.MASTER:
-            continue
-        given = read_flags(process.arguments, flags_of("mooncake_master"))
-        values = [each.value for each in given if each.name == "memory_allocator"]
-        if values and values[-1] == "cachelib":
-            return True
-    return False
+    masters = [process for process in processes if process.kind is Kind.MASTER]
+    return any(_value(master, "memory_allocator") == "cachelib" for master in masters)
+
+
+def _value(process: LaunchProcess, name: str) -> str | None:
+    """What the program of ``process`` takes for a flag: the last that is given."""
+    given = [each.value for each in _flags(process)[1] if each.name == name]
+    return given[-1] if given else None
 
 
 def _page_bytes(process: LaunchProcess) -> int | None:
@@ -348,7 +326,4 @@ def _speaks_ascend(process: LaunchProcess) -> bool:
     if process.server is not None:
         store = process.server.store
         return store is not None and store.value("protocol") == "ascend"
-    if process.kind is not Kind.CLIENT:
-        return False
-    given = read_flags(process.arguments, flags_of("mooncake_client"))
-    return [each.value for each in given if each.name == "protocol"][-1:] == ["ascend"]
+    return process.kind is Kind.CLIENT and _value(process, "protocol") == "ascend"

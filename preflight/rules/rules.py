@@ -67,6 +67,7 @@ class Versions(NamedTuple):
 
 
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]
+ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
 
@@ -102,8 +103,8 @@ def read_page(text: str) -> dict[str, Rule]:
 class RuleSet:
     """The rules of one topic's page, each checked by the function that names it.
 
-    server: about one SGLang server. launch: about all processes of a host together. memory: about
-    one SGLang server with its model and versions.
+    server: about one SGLang server. process: about one process. launch: about all processes of a
+    host together. memory: about one SGLang server with its model and versions.
     """
 
     def __init__(self, topic: str) -> None:
@@ -122,11 +123,21 @@ class RuleSet:
 
     def server(self, id_: str) -> Callable[[ServerCheck], ServerCheck]:
         def add(check: ServerCheck) -> ServerCheck:
-            def over_servers(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-                for server in (process.server for process in processes if process.server):
-                    yield from _placed(check(server), server)
+            @self.process(id_)
+            def of_server(process: LaunchProcess) -> Iterable[Seen]:
+                return check(process.server) if process.server else ()
 
-            self.launch_checks.append((self.page[id_], over_servers))
+            return check
+
+        return add
+
+    def process(self, id_: str) -> Callable[[ProcessCheck], ProcessCheck]:
+        def add(check: ProcessCheck) -> ProcessCheck:
+            @self.launch(id_)
+            def of_each(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+                for process in processes:
+                    yield from _placed(check(process), process.command.origin)
+
             return check
 
         return add
@@ -147,10 +158,18 @@ class RuleSet:
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[Finding]:
         """What the rules about memory find in one server."""
         for rule, check in self.memory_checks:
-            for seen in _placed(check(server, versions), server):
+            for seen in _placed(check(server, versions), server.command.origin):
                 yield Finding(rule, *seen)
 
 
-def _placed(found: Iterable[Seen], server: SglangServer) -> Iterator[Seen]:
-    """``found``, where its own place is not told at the server's command."""
-    return (Seen(text, origin or server.command.origin) for text, origin in found)
+def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
+    """``found``, where its own place is not told at the command."""
+    return (Seen(text, origin or command) for text, origin in found)
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.75) -> str | None:
+    """The name that a misspelt one most likely stands for, if any is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return near[0] if near else None

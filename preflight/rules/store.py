@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -14,7 +14,7 @@ from preflight.programs.consumer_grammar import (
 )
 from preflight.programs.store_config import KEYS, Source, StoreConfig
 from preflight.programs.store_service_config import PROTOCOLS
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import RuleSet, Seen, nearest
 
 RULES = RuleSet("store")
 _SWITCHES = ("standalone_storage", "check_server", "enable_ssd_offload", "enable_group_semantics")
@@ -111,7 +111,7 @@ def store_key_unknown(server: SglangServer) -> Iterator[Seen]:
     if store is None or isinstance(store.source, Unknown):
         return
     for key in store.unknown_keys:
-        near = _nearest(key, KEYS)
+        near = nearest(key, KEYS)
         yield Seen(f"{key!r} is no setting of the store{f': {near}?' if near else ''}")
 
 
@@ -218,11 +218,8 @@ def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         server = process.server
         if server is None or server.store is None or server.value("served_model_name") is None:
             continue
-        name, master = (
-            server.value("served_model_name"),
-            server.store.value("master_server_address"),
-        )
-        paths = server.value("model_path")
+        name, paths = server.value("served_model_name"), server.value("model_path")
+        master = server.store.value("master_server_address")
         if any(isinstance(value, Unknown) for value in (name, master, paths)):
             continue
         first = seen.setdefault((name, master), server)
@@ -251,13 +248,6 @@ def _segment(server: SglangServer) -> object:
 
 def _where(server: SglangServer) -> str:
     return server.store.settings["global_segment_size"].origin if server.store else ""
-
-
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    import difflib
-
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
-    return near[0] if near else None
 
 
 def _size(server: SglangServer) -> int | None:

@@ -31,7 +31,7 @@ from preflight.programs.mooncake_variables import (
     Number,
     Reader,
 )
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import RuleSet, Seen, nearest
 
 RULES = RuleSet("variables")
 PREFIXES = ("MC_", "MOONCAKE_", "SGLANG_")
@@ -66,24 +66,24 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 known = known_variables()
             if name not in known:
                 told.add(name)
-                near = nearest_variable(name, known)
+                prefix = name.partition("_")[0]
+                near = nearest(name, [one for one in known if one.startswith(prefix)], 0.8)
                 hint = f": {near} is meant?" if near else ""
                 yield Seen(f"{name}: neither Mooncake nor SGLang reads it{hint}", word.origin)
 
 
-@RULES.launch("proxy-in-the-way")
-def proxy_in_the_way(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    for process in processes:
-        environment = process.command.environment
-        found = [name for name in _PROXIES if name in environment and environment[name].text]
-        peers = _peers(process) if found else ()
-        skipped = _text(environment, "no_proxy") or _text(environment, "NO_PROXY")
-        reached = None if peers is None else [host for host in peers if not _skips(skipped, host)]
-        if reached == [] or _skips(skipped, "*"):
-            continue
-        hosts = f": {', '.join(reached)} is not in it" if reached else ""
-        start = f"{process.kind.value} starts with {', '.join(found)}"
-        yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}", process.command.origin)
+@RULES.process("proxy-in-the-way")
+def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
+    environment = process.command.environment
+    found = [name for name in _PROXIES if name in environment and environment[name].text]
+    peers = _peers(process) if found else ()
+    skipped = _text(environment, "no_proxy") or _text(environment, "NO_PROXY")
+    reached = None if peers is None else [host for host in peers if not _skips(skipped, host)]
+    if reached == [] or _skips(skipped, "*"):
+        return
+    hosts = f": {', '.join(reached)} is not in it" if reached else ""
+    start = f"{process.kind.value} starts with {', '.join(found)}"
+    yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}")
 
 
 @RULES.launch("force-tcp-is-presence")
@@ -236,16 +236,6 @@ def known_variables() -> frozenset[str]:
         return frozenset(line.strip() for line in file if not line.startswith("#"))
 
 
-def nearest_variable(name: str, known: frozenset[str]) -> str | None:
-    """The name that a misspelt one most likely stands for, if any is near."""
-    import difflib
-
-    prefix = name.partition("_")[0]
-    candidates = [candidate for candidate in known if candidate.startswith(prefix)]
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.8)
-    return near[0] if near else None
-
-
 def _text(environment: Mapping[str, Word], name: str) -> str:
     return environment[name].text if name in environment else ""
 
@@ -298,7 +288,7 @@ def _numbers(
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
     for process, name, word in (*everywhere, *offloading):
         row = _ROWS[name]
-        if _overruled(row, process):
+        if row.unless and row.unless in process.command.environment:
             continue
         read = read_number(row.reader, word.text)
         counts = read.value is not None and (row.takes(read.value) or row.refused)
@@ -307,10 +297,6 @@ def _numbers(
         text = said(row, word.text, read)
         if text is not None:
             yield Seen(text, word.origin)
-
-
-def _overruled(row: Number, process: LaunchProcess) -> bool:
-    return bool(row.unless) and row.unless in process.command.environment
 
 
 def _discovers(process: LaunchProcess) -> bool:
