@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from checks.base.unknown import Unknown
-from preflight.capacity.answer import Answer, ServerAnswer
+from preflight.capacity.answer import Answer, Asked, ServerAnswer, capacity_of
+from preflight.capacity.deployment import Cluster
 from preflight.capacity.records import Bounds, Tier
 from preflight.capacity.workload import Wanted
-from preflight.cli.capacity_run import CapacityRequest, capacity_of
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from tests.hosts import GIB, Host
 
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp {tp} --page-size 64"
@@ -46,10 +46,8 @@ def answer_to(
         gpu_bytes=gpu_bytes,
         model_config=model_config,
     )
-    request = CapacityRequest(
-        words, str(host), 60.0, True, wanted or Wanted(), nodes_in_cluster, other_bytes, watermark
-    )
-    found = capacity_of(request)
+    asked = Asked(Cluster(nodes_in_cluster, other_bytes), wanted or Wanted(), watermark)
+    found = capacity_of(words, str(host), 60.0, asked)
     assert not isinstance(found, Unknown)
     return found
 

@@ -19,7 +19,8 @@ from checks.run.facts import READERS, Facts
 from checks.run.judging import every_check, judge
 from checks.run.reading import read_facts
 from preflight.check.launch import launch_findings
-from preflight.inputs.host_source import Host, LaunchWords, size_and_needs
+from preflight.inputs.host_source import Host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.launch import pools
 from preflight.settings.records import PoolTarget
 from tests.synthetic import (

@@ -19,7 +19,8 @@ from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
 from checks.run.judging import every_check, judge
 from preflight.check.launch import launch_findings
-from preflight.inputs.host_source import Host, LaunchWords, Sized, size_and_needs
+from preflight.inputs.host_source import Host, Sized, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
 from tests.synthetic import SyntheticHost, tree_of
 from tests.test_synthetic import FITTED, script
 

@@ -19,19 +19,19 @@ from checks.base.finding import Kind, Setting
 from checks.base.root import Root
 from checks.run.reading import read_facts
 from preflight.base.usage_error import UsageError
-from preflight.cli.apply_run import (
+from preflight.inputs.launch_words import LaunchWords
+from preflight.settings.apply import COMPACT, adopt, carry_out
+from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
+from preflight.settings.apply_plan import (
     EXIT_FAILED,
     EXIT_LEFT,
     EXIT_NOT_PERMITTED,
     EXIT_UNKNOWN,
-    ApplyRequest,
+    Consent,
     Machine,
     apply_plan,
-    run_undo,
+    undo_changes,
 )
-from preflight.inputs.host_source import LaunchWords
-from preflight.settings.apply import COMPACT, adopt, carry_out
-from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
 from preflight.settings.apply_steps import Step, difference, steps_of
 from preflight.settings.apply_write import PART, Writer
 from preflight.settings.plan import kept_settings, plan, plan_of
@@ -45,8 +45,12 @@ from tests.test_synthetic import NICS, script
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 NODE = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 MAPS = "/proc/sys/vm/max_map_count"
-REQUEST = ApplyRequest(LaunchWords(("run.sh",)), "/", 10.0, False, True, False, False, False)
+YES, ASKING, DRY = Consent(yes=True), Consent(), Consent(dry_run=True, yes=True)
 MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
+
+
+def applied(consent: Consent, planned: Plan, on: Machine, **how: bool) -> int:
+    return apply_plan(planned, ("run.sh",), on, consent, **how)
 
 
 class Kernel(Writer):
@@ -122,14 +126,14 @@ def test_what_is_applied_is_as_planned_and_a_second_time_changes_nothing(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on = machine(host)
-    assert apply_plan(REQUEST, planned(host), on) == 0
+    assert applied(YES, planned(host), on) == 0
     assert values(host) == ["10", "20", "262144"]
     assert len(entries(on)) == 3
     capsys.readouterr()
     again = planned(host)
     assert not any(setting.change for setting in again.settings)
     before = list(on.writer.written)  # type: ignore[attr-defined]
-    assert apply_plan(REQUEST, again, on) == 0
+    assert applied(YES, again, on) == 0
     assert on.writer.written == before  # type: ignore[attr-defined]
     assert "nothing to change" in capsys.readouterr().out
 
@@ -137,9 +141,9 @@ def test_what_is_applied_is_as_planned_and_a_second_time_changes_nothing(
 def test_undo_takes_it_back_in_reverse(host: Path) -> None:
     on = machine(host)
     was = values(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     on.writer.written.clear()  # type: ignore[attr-defined]
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    assert undo_changes(on, YES) == 0
     assert values(host) == was
     paths = [path for path, _ in on.writer.written]  # type: ignore[attr-defined]
     assert paths == [MAPS, NODE.format(1), NODE.format(0)]
@@ -150,12 +154,11 @@ def test_undo_that_cannot_ask_does_not_read_as_done(
     host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = machine(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     capsys.readouterr()
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    request = REQUEST._replace(yes=False, launch=REQUEST.launch._replace(words=()))
     with pytest.raises(UsageError, match="give --yes"):
-        run_undo(request, on)
+        undo_changes(on, ASKING)
     lines = capsys.readouterr().out.splitlines()
     assert lines
     assert all(": to be put back to " in line for line in lines)
@@ -202,7 +205,7 @@ def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
 ) -> None:
     on = machine(host, pieces=15)
     was = values(host)
-    assert apply_plan(REQUEST, planned(host), on) == EXIT_FAILED
+    assert applied(YES, planned(host), on) == EXIT_FAILED
     said = capsys.readouterr().err
     assert "2 MiB pages on node 1: the kernel gave 15 of 20 pages" in said
     assert "at boot" in said
@@ -213,7 +216,7 @@ def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
 
 def test_compaction_that_helps_is_enough(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     on = machine(host, pieces=12, more=4)
-    assert apply_plan(REQUEST, planned(host), on) == 0
+    assert applied(YES, planned(host), on) == 0
     assert values(host) == ["10", "20", "262144"]
     assert "after compacting memory 2 times" in capsys.readouterr().out
 
@@ -223,7 +226,7 @@ def test_a_step_that_fails_takes_the_others_back(
 ) -> None:
     on = machine(host, fails=MAPS)
     was = values(host)
-    assert apply_plan(REQUEST, planned(host), on) == EXIT_FAILED
+    assert applied(YES, planned(host), on) == EXIT_FAILED
     assert values(host) == was
     said = capsys.readouterr().err
     assert f"{MAPS}: Invalid argument" in said
@@ -236,7 +239,7 @@ def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(
     on, found = machine(host), planned(host)
     before_that = steps(host, found)
     (host / NODE.format(1).lstrip("/")).unlink()
-    assert apply_plan(REQUEST, found, on) == EXIT_UNKNOWN
+    assert applied(YES, found, on) == EXIT_UNKNOWN
     assert f"{NODE.format(1)} cannot be read" in capsys.readouterr().err
     with Journal(on.state) as journal:
         outcome = carry_out(before_that, journal, on.writer, on.root)
@@ -254,7 +257,7 @@ def test_an_interruption_takes_back_what_was_done(host: Path) -> None:
     on = machine(host)._replace(writer=Interrupted(host))
     was = values(host)
     with pytest.raises(KeyboardInterrupt):
-        apply_plan(REQUEST, planned(host), on)
+        applied(YES, planned(host), on)
     assert values(host) == was
     assert entries(on) == []
 
@@ -263,7 +266,7 @@ def test_nothing_is_lowered_and_what_others_set_meanwhile_stays(host: Path) -> N
     on, found = machine(host), planned(host)
     (host / NODE.format(0).lstrip("/")).write_text("500")
     (host / MAPS.lstrip("/")).write_text("1048576")
-    assert apply_plan(REQUEST, found, on) == 0
+    assert applied(YES, found, on) == 0
     assert values(host) == ["500", "20", "1048576"]
     assert [entry["path"] for entry in entries(on)] == [NODE.format(1)]
 
@@ -272,15 +275,15 @@ def test_pages_of_others_stay_theirs_when_it_is_undone(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on = machine(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     free = (host / NODE.format(1).lstrip("/")).parent / "free_hugepages"
     free.write_text("5")
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == EXIT_LEFT
+    assert undo_changes(on, YES) == EXIT_LEFT
     assert values(host) == ["0", "15", "65530"]
     assert "in use" in capsys.readouterr().out
     assert [(entry["path"], entry["got"]) for entry in entries(on)] == [(NODE.format(1), "15")]
     free.write_text("15")  # whoever had them has ended
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    assert undo_changes(on, YES) == 0
     assert values(host) == ["0", "0", "65530"]
 
 
@@ -288,18 +291,18 @@ def test_undo_leaves_what_somebody_else_has_changed(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on = machine(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     (host / MAPS.lstrip("/")).write_text("500000")
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == EXIT_LEFT
+    assert undo_changes(on, YES) == EXIT_LEFT
     assert values(host) == ["0", "0", "500000"]
     assert "it was 65530" in capsys.readouterr().out
 
 
 def test_after_a_reboot_there_is_nothing_to_take_back(host: Path) -> None:
     on = machine(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     (host / BOOT_ID.lstrip("/")).write_text("boot-2")
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    assert undo_changes(on, YES) == 0
     assert values(host) == ["10", "20", "262144"]
     assert entries(on) == []
 
@@ -312,7 +315,7 @@ def test_the_difference_is_shown_before_anything_is_done(
 ) -> None:
     on = machine(host)
     was = values(host)
-    assert apply_plan(REQUEST._replace(dry_run=True), planned(host), on) == 0
+    assert applied(DRY, planned(host), on) == 0
     out = capsys.readouterr().out
     assert f"--- {MAPS}\n+++ {MAPS}\n@@ -1 +1 @@\n-65530\n+262144\n" in out
     assert values(host) == was
@@ -326,7 +329,7 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
     with open(os.devnull) as nothing:
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(UsageError, match="--yes"):
-            apply_plan(REQUEST._replace(yes=False), planned(host), on)
+            applied(ASKING, planned(host), on)
     assert values(host)[0] == "0"
 
 
@@ -339,16 +342,16 @@ def test_on_a_terminal_the_answer_decides(
         keyboard.write(answer.encode())
         keyboard.flush()
         monkeypatch.setattr("sys.stdin", screen)
-        assert apply_plan(REQUEST._replace(yes=False), planned(host), machine(host)) == code
+        assert applied(ASKING, planned(host), machine(host)) == code
     assert read(host, NODE.format(0)) == pages
 
 
 def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(host: Path) -> None:
     on, found = machine(host), planned(host)
     gap = found._replace(gaps=(Gap("pages", "MODEL is not set"),))
-    assert apply_plan(REQUEST, gap, on) == EXIT_UNKNOWN
+    assert applied(YES, gap, on) == EXIT_UNKNOWN
     impossible = found._replace(impossible=("2 MiB pages: more than there is",))
-    assert apply_plan(REQUEST, impossible, on) == EXIT_FAILED
+    assert applied(YES, impossible, on) == EXIT_FAILED
     assert on.writer.written == []  # type: ignore[attr-defined]
 
 
@@ -356,10 +359,10 @@ def test_what_decides_about_pages_alone_stops_nothing_else(host: Path) -> None:
     """Where no page is missing, the settings are made whatever of the memory is not known."""
     on = machine(host)
     unread = planned(host)._replace(undecided=("memory.host, host: not read",))
-    assert apply_plan(REQUEST, unread, on) == EXIT_UNKNOWN
+    assert applied(YES, unread, on) == EXIT_UNKNOWN
     assert on.writer.written == []  # type: ignore[attr-defined]
     enough = planned(host, pages=(0, 0))._replace(undecided=("memory.host, host: not read",))
-    assert apply_plan(REQUEST, enough, on) == 0
+    assert applied(YES, enough, on) == 0
     assert read(host, MAPS) == "262144"
 
 
@@ -382,7 +385,7 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
     build_host(host, gpu_host())
     run.write_text(script("Qwen/Qwen3-8B", 8, NICS, "16gb"))
     words = LaunchWords((str(run),), mooncake_version="0.3.13.post1", sglang_version="0.5.23")
-    on, request = machine(host), REQUEST._replace(launch=words, dry_run=dry_run)
+    on = machine(host)
     seen = plan_of(words, str(host), 60.0)
     assert any(step.pool for step in steps(host, seen))
     assert seen.undecided == ()
@@ -392,7 +395,7 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
         place.mkdir()  # an empty folder, as a tmpfs is
     else:
         place.write_text("")
-    assert apply_plan(request, plan_of(words, str(host), 60.0), on) == EXIT_UNKNOWN
+    assert applied(DRY if dry_run else YES, plan_of(words, str(host), 60.0), on) == EXIT_UNKNOWN
     said = capsys.readouterr().err
     assert hidden.split("/node1/hugepages")[0] in said
     assert "nothing was changed" in said
@@ -408,7 +411,7 @@ def test_who_may_not_write_gets_the_commands(
             return False
 
     on = machine(host)._replace(writer=Forbidden(host))
-    assert apply_plan(REQUEST, planned(host), on) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
     assert f"echo 20 > {NODE.format(1)}" in capsys.readouterr().out
     assert on.writer.written == []  # type: ignore[attr-defined]
 
@@ -424,7 +427,7 @@ def test_what_apply_does_not_do_is_listed_with_what_does(
         Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"),
         Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
     )
-    apply_plan(REQUEST._replace(dry_run=True), planned(host, *settings), machine(host))
+    applied(DRY, planned(host, *settings), machine(host))
     out = capsys.readouterr().out
     left = out[out.index("left for you") :]
     for said in (
@@ -441,8 +444,6 @@ def test_what_apply_does_not_do_is_listed_with_what_does(
 
 # Drop-ins --------------------------------------------------------------------------------------
 
-PERSIST = REQUEST._replace(persist=True)
-
 
 def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
     host: Path, capsys: pytest.CaptureFixture[str]
@@ -451,7 +452,7 @@ def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
     other = Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2")
     (host / "proc/sys/vm/overcommit_memory").write_text("2")
     on = machine(host)
-    assert apply_plan(PERSIST, planned(host, MEMLOCK, other), on) == 0
+    assert applied(YES, planned(host, MEMLOCK, other), on, persist=True) == 0
     assert "vm.max_map_count = 262144" in read(host, SYSCTL_FILE)
     assert "vm.overcommit_memory = 0" in read(host, SYSCTL_FILE)
     assert "-ge 20" in read(host, UNIT_FILE)
@@ -462,15 +463,15 @@ def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
     again = planned(host, MEMLOCK)
     assert all(s.lasts for s in again.settings if s.kind in (Kind.SYSCTL, Kind.SYSFS))
     capsys.readouterr()
-    assert apply_plan(PERSIST, again, on) == 0
+    assert applied(YES, again, on, persist=True) == 0
     assert "nothing to change" in capsys.readouterr().out
 
 
 def test_undo_removes_the_drop_ins(host: Path) -> None:
     (host / "etc/systemd/system").mkdir(parents=True, exist_ok=True)
     on = machine(host)
-    apply_plan(PERSIST, planned(host, MEMLOCK), on)
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    applied(YES, planned(host, MEMLOCK), on, persist=True)
+    assert undo_changes(on, YES) == 0
     for path in (SYSCTL_FILE, UNIT_FILE, WANTS_FILE, LIMITS_FILE):
         assert not os.path.lexists(host / path.lstrip("/")), path
 
@@ -482,11 +483,11 @@ def test_a_file_of_somebody_else_is_not_replaced_unless_told_to(host: Path) -> N
     place.chmod(0o600)
     on, found = machine(host), planned(host)
     with pytest.raises(UsageError, match="90-mooncake-hugepages"):
-        apply_plan(PERSIST, found, on)
+        applied(YES, found, on, persist=True)
     assert values(host)[0] == "0"
-    assert apply_plan(PERSIST._replace(force=True), found, on) == 0
+    assert applied(YES, found, on, persist=True, force=True) == 0
     assert "vm.max_map_count" in place.read_text()
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    assert undo_changes(on, YES) == 0
     assert place.read_bytes() == b"# mine \xff\nvm.nr_hugepages = 3\n"
     assert place.stat().st_mode & 0o777 == 0o600
 
@@ -497,10 +498,10 @@ def test_half_a_drop_in_that_a_crash_left_is_replaced_only_if_it_is_ours(host: P
     on = machine(host)
     place.write_text("# Generated by moonc")
     with pytest.raises(UsageError, match="not written by"):
-        apply_plan(PERSIST, planned(host), on)
+        applied(YES, planned(host), on, persist=True)
     for ours in ("", "# Generated by mooncake-preflight for run.sh: /etc/x\nvm.max_ma"):
         place.write_text(ours)
-        assert apply_plan(PERSIST, planned(host), on) == 0
+        assert applied(YES, planned(host), on, persist=True) == 0
         assert "vm.max_map_count = 262144" in place.read_text()
 
 
@@ -520,7 +521,7 @@ def test_a_link_in_place_of_a_drop_in_is_not_followed(host: Path, tmp_path: Path
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(target)
     with pytest.raises(UsageError, match="not written by"):
-        apply_plan(PERSIST, planned(host), machine(host))
+        applied(YES, planned(host), machine(host), persist=True)
 
 
 def test_a_link_that_enables_another_unit_is_left(host: Path) -> None:
@@ -528,7 +529,7 @@ def test_a_link_that_enables_another_unit_is_left(host: Path) -> None:
     place.parent.mkdir(parents=True)
     place.symlink_to("/etc/systemd/system/mine.service")
     with pytest.raises(UsageError, match="wants/mooncake"):
-        apply_plan(PERSIST, planned(host), machine(host))
+        applied(YES, planned(host), machine(host), persist=True)
     assert os.readlink(place) == "/etc/systemd/system/mine.service"
 
 
@@ -539,7 +540,7 @@ def test_an_unwritable_folder_is_said_and_all_is_taken_back(
     (host / "etc").mkdir(exist_ok=True)
     (host / "etc/sysctl.d").write_text("")
     on = machine(host)
-    assert apply_plan(PERSIST, planned(host), on) == EXIT_FAILED
+    assert applied(YES, planned(host), on, persist=True) == EXIT_FAILED
     assert values(host) == ["0", "0", "65530"]
     assert "etc/sysctl.d" in capsys.readouterr().err
 
@@ -547,7 +548,7 @@ def test_an_unwritable_folder_is_said_and_all_is_taken_back(
 def test_in_a_container_drop_ins_belong_to_its_host(tmp_path: Path) -> None:
     found = plan(launch(anywhere(1)), plain_facts(tmp_path / "host", container="docker"), [])
     with pytest.raises(UsageError, match="container"):
-        apply_plan(PERSIST, found, machine(tmp_path / "host"))
+        applied(YES, found, machine(tmp_path / "host"), persist=True)
 
 
 # The journal -----------------------------------------------------------------------------------
@@ -571,8 +572,8 @@ def test_a_journal_that_is_not_ours_stops_everything_and_is_kept(
     place = Path(on.state, "journal.json")
     place.parent.mkdir()
     place.write_text(content)
-    assert apply_plan(REQUEST, planned(host), on) == EXIT_NOT_PERMITTED
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
+    assert undo_changes(on, YES) == EXIT_NOT_PERMITTED
     assert "nothing was changed" in capsys.readouterr().err
     assert values(host) == ["0", "0", "65530"]
     assert place.read_text() == content
@@ -582,7 +583,7 @@ def test_where_the_journal_cannot_be_kept_nothing_is_changed(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(host.parent, "state").write_text("a file in place of the folder")
-    assert apply_plan(REQUEST, planned(host), machine(host)) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), machine(host)) == EXIT_NOT_PERMITTED
     assert values(host) == ["0", "0", "65530"]
     assert "nothing was changed" in capsys.readouterr().err
 
@@ -596,7 +597,7 @@ def test_each_change_is_written_down_before_it_is_made(host: Path) -> None:
             super().value(path, text)
 
     on = machine(host)._replace(writer=Watching(host))
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     assert seen == [(path, (path, None)) for path in (NODE.format(0), NODE.format(1), MAPS)]
 
 
@@ -623,12 +624,12 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(
     assert [entry["got"] for entry in entries(on)] == ["10", None]
     on = machine(host)
     if reached == "20":  # there is nothing left to do, and undo finds it all the same
-        assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+        assert undo_changes(on, YES) == 0
         assert values(host)[:2] == ["0", "0"]
         return
-    assert apply_plan(REQUEST, planned(host), on) == 0
+    assert applied(YES, planned(host), on) == 0
     assert f"broken off here; it was 0, was to be 20, and is {reached}" in capsys.readouterr().err
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), on) == 0
+    assert undo_changes(on, YES) == 0
     assert values(host) == ["0", "0", "65530"]
 
 
@@ -643,14 +644,14 @@ def _crash(found: tuple[Step, ...], journal: Journal, on: Machine) -> None:
 def test_one_apply_at_a_time(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     on = machine(host)
     with Journal(on.state):
-        assert apply_plan(REQUEST, planned(host), on) == EXIT_NOT_PERMITTED
+        assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
     assert "another apply is running" in capsys.readouterr().err
     assert values(host)[0] == "0"
 
 
 def test_a_journal_that_nobody_broke_off_adopts_nothing(host: Path) -> None:
     on = machine(host)
-    apply_plan(REQUEST, planned(host), on)
+    applied(YES, planned(host), on)
     with Journal(on.state) as journal:
         assert adopt(journal, on.root) == []
 
@@ -658,7 +659,7 @@ def test_a_journal_that_nobody_broke_off_adopts_nothing(host: Path) -> None:
 def test_with_an_empty_journal_there_is_nothing_to_undo(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_undo(REQUEST._replace(launch=LaunchWords()), machine(host)) == 0
+    assert undo_changes(machine(host), YES) == 0
     assert capsys.readouterr().out == "nothing to undo\n"
 
 

@@ -15,8 +15,7 @@ from checks.hugetlb.boot import PoolWriter
 from checks.hugetlb.pool_checks import CHECKS
 from checks.run.judging import judge
 from checks.run.reading import read_facts
-from preflight.cli.apply_run import ApplyRequest, Machine, apply_plan, run_undo
-from preflight.inputs.host_source import LaunchWords
+from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
 from preflight.settings.apply_write import Writer
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan
@@ -24,7 +23,7 @@ from tests.plans import anywhere, launch, on_nodes, rank
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 KEPT = (POOL, Path("/proc/sys/vm/max_map_count"))
-REQUEST = ApplyRequest(LaunchWords(), "/", 10.0, False, True, False, False, False)
+YES = Consent(yes=True)
 SHORTAGES = ("hugetlb.shortage", "hugetlb.node-shortage")
 
 
@@ -75,12 +74,12 @@ def test_after_apply_the_check_passes_and_a_second_one_changes_nothing(
     if node is not None and not Path("/sys/devices/system/node/node0/hugepages").exists():
         pytest.skip("this kernel shows no pools of nodes")
     assert verdicts(needs) == {Status.FAIL}
-    assert apply_plan(REQUEST, plan_here(needs), here) == 0
+    assert apply_plan(plan_here(needs), (), here, YES) == 0
     assert verdicts(needs) == {Status.PASS}
     capsys.readouterr()
-    assert apply_plan(REQUEST, plan_here(needs), here) == 0
+    assert apply_plan(plan_here(needs), (), here, YES) == 0
     assert "nothing to change" in capsys.readouterr().out
-    assert run_undo(REQUEST, here) == 0
+    assert undo_changes(here, YES) == 0
     assert int(POOL.read_text()) == before
 
 
@@ -88,17 +87,17 @@ def test_pages_that_a_process_has_mapped_stay_with_it_when_it_is_undone(here: Ma
     import mmap
 
     before = int(POOL.read_text())
-    assert apply_plan(REQUEST, plan_here(needs_of(before + 4, None)), here) == 0
+    assert apply_plan(plan_here(needs_of(before + 4, None)), (), here, YES) == 0
     huge = getattr(mmap, "MAP_HUGETLB", 0x40000)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | huge
     # Two more pages than were there, whatever other tests have in the pool.
     last = (before + 1) << 21
     with mmap.mmap(-1, (before + 2) << 21, flags=flags) as mapped:
         mapped[0] = mapped[last] = 1
-        assert run_undo(REQUEST, here) == 1
+        assert undo_changes(here, YES) == 1
         assert int(POOL.read_text()) == before + 2
         assert mapped[0] == mapped[last] == 1
-    assert run_undo(REQUEST, here) == 0
+    assert undo_changes(here, YES) == 0
     assert int(POOL.read_text()) == before
 
 
@@ -106,6 +105,6 @@ def test_who_sets_the_pools_at_boot_is_not_among_what_is_applied(here: Machine) 
     """Without --persist the plan itself says that a reboot takes it back."""
     needs = needs_of(int(POOL.read_text()) + 3, None)
     found = plan_here(needs)._replace(writers=tuple[PoolWriter, ...]())
-    assert apply_plan(REQUEST, found, here) == 0
+    assert apply_plan(found, (), here, YES) == 0
     lasting = [s.lasts for s in plan_here(needs).settings if s.name == "vm.nr_hugepages"]
     assert lasting == [False]

@@ -30,11 +30,12 @@ from checks.capture.capture import (
 from checks.run.facts import READERS
 from checks.run.reading import read_facts
 from preflight.check import judged_host
+from preflight.check.answer import checked
 from preflight.check.to_json import report_object
-from preflight.cli.capture import record
-from preflight.cli.check import CheckRequest, check
 from preflight.cli.main import run
-from preflight.inputs.host_source import Host, LaunchWords, open_host
+from preflight.inputs.host_record import record
+from preflight.inputs.host_source import Host, open_host
+from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.secret_names import is_secret
 from preflight.render.plain_data import plain
 from tests.check_fakes import installed
@@ -72,11 +73,8 @@ def script(tmp_path: Path) -> LaunchWords:
 
 def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All that check says of a host that is already open, but its name."""
-    request = CheckRequest(
-        words, "/", (), (), (), 10.0, True, "native", None, None, "never", 0
-    )  # fmt: skip
     monkeypatch.setattr(judged_host, "open_host", lambda _: host._replace(name="/"))
-    return report_object(check(request), "native", 0)
+    return report_object(checked(words, "/", 10.0).report, "native", 0)
 
 
 def saved(path: Path, answers: Answers, extras: Mapping[str, Any]) -> Path:

@@ -265,7 +265,7 @@ def test_a_defect_and_an_interrupt_have_their_codes_and_an_object(
         raise error
 
     installed(monkeypatch, found(PASS))
-    monkeypatch.setattr("preflight.cli.check.report", broken)
+    monkeypatch.setattr("preflight.check.answer.report", broken)
     assert run(["check", "--json"]) == code
     parsed = json.loads(capsys.readouterr().out)
     jsonschema.validate(parsed, SCHEMA)

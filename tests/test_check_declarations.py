@@ -16,7 +16,8 @@ from checks.run.judging import every_check, judge
 from checks.run.reading import read_facts
 from preflight.check.fleet_checks import FLEET_CHECKS
 from preflight.check.launch import LAUNCH_CHECKS
-from preflight.inputs.host_source import LaunchWords, open_host, size_and_needs
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
 from preflight.rules.launch_rules import RULES
 from tests.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 

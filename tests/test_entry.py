@@ -39,7 +39,7 @@ getattr(entry, function)()
         ("preflight", "preflight.base.command_frame"),
         ("sizing", "click"),
         ("sizing", "preflight.cli.sizing"),
-        ("sizing", "preflight.cli.sizing_options"),
+        ("sizing", "preflight.cli.options"),
     ],
 )
 def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place: str) -> None:
@@ -55,7 +55,7 @@ def test_an_interrupt_while_modules_are_imported_is_silent(function: str, place:
         ("preflight", "preflight.cli.main", ("fit", "--json"), 130, "fit"),
         ("preflight", "click", ("plan", "--format", "json"), 130, "plan"),
         ("preflight", "click", ("check", "--json", "--exit-protocol", "slurm-prolog"), 0, "check"),
-        ("sizing", "preflight.cli.sizing_options", ("--json",), 130, "sizing"),
+        ("sizing", "preflight.cli.options", ("--json",), 130, "sizing"),
     ],
 )
 def test_an_interrupt_while_modules_are_imported_has_its_object(

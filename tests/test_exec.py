@@ -249,12 +249,12 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
     _program(tools, "print('started')")
     body = (
         "import os, signal, threading\n"
-        "from preflight.check import exec_command\n"
-        "real = exec_command._checked\n"
+        "from preflight.check import gate\n"
+        "real = gate._checked\n"
         "def checked(*arguments):\n"
         f"    os.kill(os.getpid(), {number.value})\n"
         "    return real(*arguments)\n"
-        "exec_command._checked = checked\n"
+        "gate._checked = checked\n"
         "from preflight.cli.main import run\n"
         "run(['exec', '--', 'mooncake_master', '--rpc_port', '50999'])\n"
     )

@@ -20,7 +20,7 @@ from checks.numa.facts import read_numa
 from checks.run.facts import READERS
 from checks.run.reading import read_facts
 from preflight.base.usage_error import UsageError
-from preflight.cli.fit_run import FitRequest, fitted
+from preflight.fit.fit_launch import Description, fitted
 from preflight.fit.hints import hints
 from preflight.fit.judged_values import KEEP
 from preflight.fit.launch_edit import edited
@@ -29,7 +29,7 @@ from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import planned_root
 from preflight.fit.records import Bound, Fitted
 from preflight.fit.search import largest, largest_from
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.records import PoolTarget
 from tests.examples import fewer
 from tests.fit_hosts import (
@@ -56,18 +56,9 @@ export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb
 
 
 def fit(folder: Path, case: Case) -> Fitted:
-    request = FitRequest(
-        written(folder, case),
-        "host",
-        (None, None, None, None),
-        case.goal,
-        case.keep_bytes,
-        False,
-        False,
-        PATIENCE_SECONDS,
-        "never",
-    )
-    found = fitted(request, host_of(tree_of(case.host)))
+    words, host = written(folder, case), host_of(tree_of(case.host))
+    goal, keep_bytes = case.goal, case.keep_bytes
+    found = fitted(words, host, Description(), (), goal, keep_bytes, False, PATIENCE_SECONDS)
     assert isinstance(found, Fitted)
     return found
 

@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 
 from preflight.base.command_frame import run_command
+from preflight.cli.apply import apply
 from preflight.cli.main import run as run_all
-from preflight.cli.plan import apply, plan
+from preflight.cli.plan import plan
 from preflight.settings.dialects import FORMATS
 from tests.synthetic import build_host, plain_host
 

@@ -27,11 +27,10 @@ from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.error_object import error_object
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
-from preflight.cli import probe_run as probe_command
 from preflight.cli.probe import probe
-from preflight.cli.probe_run import ProbeRequest, _chosen, _order, _Progress, judge
-from preflight.inputs.host_source import LaunchWords
+from preflight.probes import registration as probe_module
 from preflight.probes import state as probe_state
 from preflight.probes.answer import Answer
 from preflight.probes.child import KernelLog, Order, _plain, refusal_of
@@ -48,6 +47,7 @@ from preflight.probes.limits import (
 )
 from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
 from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
+from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
 from preflight.probes.report import answer_object, answer_text
 from preflight.probes.run import Measurement, ProbeError, measure
@@ -310,17 +310,12 @@ def test_what_a_launch_needs_of_its_devices(tmp_path: Path) -> None:
     assert isinstance(need_of(facts, unsized, ("rxe0",)), Unknown)
 
 
-def request(**changes: Any) -> ProbeRequest:
-    base = ProbeRequest(LaunchWords(), (), "4k", None, None, 256 * MIB, False, False, True, 10.0)
-    return base._replace(**changes)
-
-
 def test_which_devices_are_probed(tmp_path: Path) -> None:
     """The named ones; the launch's; all of them."""
     facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path)
 
     def names(asked: tuple[str, ...], launched: Any) -> Any:
-        found = _chosen(request(devices=asked), facts, launched)
+        found = _chosen(asked, facts, launched)
         return found if isinstance(found, Unknown) else [nic.name for nic in found]
 
     assert names((), None) == ["rxe0", "rxe1"]
@@ -336,12 +331,12 @@ def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
     """From its smallest region to its longest, and a quarter more than it needs."""
     facts = host_facts(FakeHost(), tmp_path, memlock=500 * MIB)
     need = Need(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
-    order = _order(request(), facts, facts.rdma.present, need)
+    order = _order(Sizes(), facts, facts.rdma.present, need)
     assert (order.region_bytes, order.longest_bytes, order.up_to_bytes) == (MIB, 30 * GIB, 10 * GIB)
     assert (order.memlock_bytes, order.lifted, order.soft) == (500 * MIB, False, True)
-    order = _order(request(region_bytes=5_000_000), facts, facts.rdma.present, need)
+    order = _order(Sizes(region_bytes=5_000_000), facts, facts.rdma.present, need)
     assert order.region_bytes == 5_001_216  # whole pages
-    alone = _order(request(up_to_bytes=GIB), facts, facts.rdma.present, None)
+    alone = _order(Sizes(up_to_bytes=GIB), facts, facts.rdma.present, None)
     assert (alone.region_bytes, alone.up_to_bytes) == (16 * MIB, GIB)
 
 
@@ -358,17 +353,17 @@ def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
 def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], words: str) -> None:
     facts = host_facts(FakeHost(), tmp_path)
     with pytest.raises(UsageError, match=words):
-        _order(request(**changes), facts, facts.rdma.present, None)
+        _order(Sizes(**changes), facts, facts.rdma.present, None)
 
 
 def test_the_allowance_that_is_asked_for_is_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where --spend is too little, the one that the error names is not."""
-    monkeypatch.setattr(probe_command, "memory_available_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(probe_module, "memory_available_bytes", lambda: 64 * GIB)
     facts = host_facts(FakeHost(), tmp_path)
     for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
-        asked = request(spend_bytes=8 * MIB, **changes)
+        asked = Sizes(spend_bytes=8 * MIB, **changes)
         with pytest.raises(UsageError) as refused:
             _order(asked, facts, facts.rdma.present, None)
         told = int(str(refused.value).rpartition("--spend ")[2].removesuffix("mb"))
@@ -503,11 +498,10 @@ class Terminal(io.StringIO):
 def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)
-        progress = _Progress()
-        progress.tell({"event": "opened"})
-        progress.tell({"event": "held", "held_bytes": 16 * MIB, "tries": 10})
-        progress.tell({"event": "held", "held_bytes": GIB, "tries": 9})
-        progress.end()
+        progress = Progress()
+        progress.show("held 16.00 MiB, 10 registrations")
+        progress.show("held 1.00 GiB, 9 registrations")
+        progress.clear()
         lines = stream.getvalue().split("\r")
         if stream.isatty():
             assert lines[1] == "held 16.00 MiB, 10 registrations"

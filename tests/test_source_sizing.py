@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Spot
-from preflight.cli.sizing_source import as_object, as_text
 from preflight.launches.source import Reading
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.host_needs import explain, host_needs
+from preflight.sizing.launch_answer import as_object, as_text
 from preflight.sizing.source_gate import Admission
 from preflight.sizing.source_sizing import SourceSizing, size_source
 from tests.hosts import GIB, MIB, Host, HostPool

@@ -20,7 +20,8 @@ from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
 from checks.run.judging import every_check
 from preflight.check.judged_host import Judged, judged
-from preflight.inputs.host_source import LaunchWords, Sized
+from preflight.inputs.host_source import Sized
+from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.two_bounds import between
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_synthetic import FLAGS, NICS, fitted, script

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.storage.facts import Folder
+from checks.storage.facts import Folder, read_storage
+from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
 from preflight.capacity.holders import Tiers, holders
 from preflight.capacity.page_objects import PageObjects, page_objects
@@ -17,6 +18,8 @@ from preflight.capacity.server_tiers import gpu_tier, host_tier
 from preflight.capacity.store_pool import Eviction, Segments, eviction, segments
 from preflight.capacity.store_tiers import offload_tier, pool_tier
 from preflight.capacity.workload import Wanted, Workload, workload_of
+from preflight.inputs.host_source import launch_of, open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import Kind
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.chosen_versions import choose_mooncake
@@ -56,6 +59,24 @@ class _Store(NamedTuple):
     folders: Mapping[str, Folder | Unknown]
     counts: Mapping[str, int]
     evicted_alone: bool
+
+
+def capacity_of(
+    words: LaunchWords, root: str, timeout_seconds: float, asked: Asked
+) -> Answer | Unknown:
+    """Return what is asked of a launch on a host; Unknown where it could not be read in time.
+
+    Raises UsageError for no launch, one without a server, and for numbers that cannot be.
+    """
+    host = open_host(root)
+    sized = size_within(words, host, timeout_seconds)
+    if isinstance(sized, Unknown):
+        return sized
+    launch = None if sized is None else launch_of(words, host)
+    if sized is None or launch is None:
+        raise UsageError("capacity is about a launch: give a script, or a command after --")
+    folders = read_storage(host.root, sized.needs).folders
+    return answer(sized.sizing.inputs, launch[1], host.root, asked, folders)
 
 
 def answer(

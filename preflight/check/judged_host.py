@@ -13,7 +13,8 @@ from checks.hugetlb.refusal import without_refused
 from checks.run.facts import READERS, Facts
 from checks.run.judging import judge
 from checks.run.reading import read_facts
-from preflight.inputs.host_source import Host, LaunchWords, Sized, open_host, size_within
+from preflight.inputs.host_source import Host, Sized, open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 
 
 class Judged(NamedTuple):

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
+from preflight.cli.options import (
     COLOR,
+    JSON,
     ROOT,
     SIZE,
     TIMEOUT,
-    examples,
-    launch_words,
-    refusing_usage,
+    Integer,
+    Number,
+    command,
     with_launch,
 )
-from preflight.cli.option_types import Integer, Number
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+EXIT_UNKNOWN = 3
 
 
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight capacity launch.sh",
-        "mooncake-preflight capacity --nodes-in-cluster 3 --other-segments 120gb launch.sh",
-    ),
+@command(
+    "capacity",
+    "mooncake-preflight capacity launch.sh",
+    "mooncake-preflight capacity --nodes-in-cluster 3 --other-segments 120gb launch.sh",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions that each of them asks.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
@@ -59,7 +61,23 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @TIMEOUT
 @ROOT
 @with_launch
-def capacity(**options: Any) -> int:
+def capacity(
+    *,
+    clients: int | None,
+    rounds: int | None,
+    request_length: int | None,
+    output_length: int | None,
+    workload: str | None,
+    nodes_in_cluster: int | None,
+    other_segments: int,
+    eviction_watermark: float | None,
+    plain: bool,
+    as_json: bool,
+    color: str,
+    timeout_seconds: float,
+    root: str,
+    launch: LaunchWords,
+) -> int:
     """Say what each tier of a launch's cache holds, and in which round a workload overflows it.
 
     LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
@@ -69,25 +87,39 @@ def capacity(**options: Any) -> int:
     Exit codes: 0 all of it is known; 3 a tier is not, and what to give is said; 64 usage error;
     70 a defect of this program.
     """
+    from checks.base.unknown import Unknown
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.capacity.answer import Asked, capacity_of
+    from preflight.capacity.deployment import Cluster
     from preflight.capacity.workload import Wanted
-    from preflight.cli.capacity_run import CapacityRequest, run_capacity
 
-    request = CapacityRequest(
-        launch_words(options),
-        options["root"],
-        options["timeout_seconds"],
-        options["as_json"],
-        Wanted(
-            options["clients"],
-            options["rounds"],
-            options["request_length"],
-            options["output_length"],
-            options["workload"],
-        ),
-        options["nodes_in_cluster"],
-        options["other_segments"],
-        options["eviction_watermark"],
-        options["color"],
-        options["plain"],
+    asked = Asked(
+        Cluster(nodes_in_cluster, other_segments),
+        Wanted(clients, rounds, request_length, output_length, workload),
+        eviction_watermark,
     )
-    return int(refusing_usage(run_capacity, request))
+    found = capacity_of(launch, root, timeout_seconds, asked)
+    if isinstance(found, Unknown):
+        if as_json:
+            from preflight.base.error_object import error_object
+            from preflight.capacity.to_json import SCHEMA
+
+            say_json(error_object(SCHEMA, EXIT_UNKNOWN, found.reason))
+        else:
+            say(f"mooncake-preflight capacity: {found.reason}", err=True)
+        return EXIT_UNKNOWN
+    # The answer is not whole where a tier, or the workload that was asked about, is not known.
+    tiers = [tier for server in found.servers for tier in server.capacity.tiers]
+    missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
+    code = EXIT_UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
+    if as_json:
+        from preflight.capacity.to_json import capacity_object
+
+        say_json(capacity_object(found, code))
+    else:
+        from preflight.capacity.to_text import capacity_text
+        from preflight.pictures.bars import draws_blocks
+
+        plain = plain or not draws_blocks(sys.stdout.encoding)
+        say(capacity_text(found, columns(), painter(color), plain), color=True)
+    return code

@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from checks.base.archive import archive_bytes, is_stream, write_whole
-from checks.base.recording import Answers
-from checks.base.unknown import Unknown
-from checks.capture.capture import LARGEST_BYTES, capture_files
-from checks.run.reading import read_facts
-from preflight.base.output import say
-from preflight.base.program_version import program_version
-from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import Host, LaunchWords, captured_installed, launch_of, open_host
-from preflight.inputs.written_launch import WrittenLaunch, read_launch, size_written
-from preflight.processes.source_options import SourceOptions
+import click
 
-# A launch that asks a host for everything that reading a launch can ask for: the capture is then
-# good for other launches too. It is only sized; nothing that it names is contacted.
-WIDEST_LAUNCH = (
-    "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=rdma "
-    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp-size 8 "
-    "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake"
-).split()
+from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
-class Recorded(NamedTuple):
-    """What goes into the file. hosts: names that the launch has of others."""
-
-    answers: Answers
-    extras: dict[str, Any]
-    hosts: tuple[str, ...] = ()
-
-
-def run_capture(
-    path: str, launch: LaunchWords, root: str, timeout_seconds: float, keep_names: bool
+@command(
+    "capture",
+    "mooncake-preflight capture host.tar.gz launch.sh",
+    "ssh gpu012 mooncake-preflight capture - > gpu012.tar.gz",
+)
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--keep-names", is_flag=True, help="Host and user names and addresses as they are.")
+@TIMEOUT
+@ROOT
+@with_launch
+def capture(
+    *, file: str, keep_names: bool, timeout_seconds: float, root: str, launch: LaunchWords
 ) -> int:
-    """Write the capture; returns the exit code. Raises UsageError."""
-    path = "/dev/stdout" if path == "-" else path
+    """Save what the checks read of this host in FILE, a .tar.gz for check --root FILE.
+
+    With a launch, that too, without its secrets: check --root FILE then needs no other.
+    """
+    from checks.base.archive import archive_bytes, is_stream, write_whole
+    from checks.capture.capture import LARGEST_BYTES, capture_files
+    from preflight.base.output import say
+    from preflight.base.usage_error import UsageError
+    from preflight.inputs.host_record import own_names, record
+    from preflight.inputs.host_source import open_host
+
+    path = "/dev/stdout" if file == "-" else file
     host = open_host(root)
     recorded = record(launch, host, timeout_seconds)
     answers, extras = recorded.answers, recorded.extras
     if not keep_names:
         from checks.capture.anonymise import anonymise
 
-        hosts, users = _own_names(host)
+        hosts, users = own_names(host)
         answers, extras = anonymise(answers, extras, [*hosts, *recorded.hosts], users)
     extras["names"] = "kept" if keep_names else "replaced"
     content = archive_bytes(capture_files(answers, extras))
@@ -63,86 +60,3 @@ def run_capture(
     if len(content) > LARGEST_BYTES:
         say(f"mooncake-preflight: {path} has more than {LARGEST_BYTES} bytes", err=True)
     return 0
-
-
-def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
-    """Ask the host all that checks ask, for the launch that is given and for none."""
-    from preflight.inputs.launch_record import environment_record, launch_record
-
-    extras: dict[str, Any] = {
-        "program": program_version(),
-        "environment": environment_record(host.environment),
-        "mooncake_version": words.mooncake_version or host.extras.get("mooncake_version"),
-        "installed": _installed(host),
-        "launch": None,
-    }
-    _read(host, None, timeout_seconds)
-    _size_the_widest(host)
-    found = launch_of(words, host)
-    hosts: tuple[str, ...] = ()
-    if found is not None:
-        launch, options = found
-        files: dict[str, str | Unknown] = {}
-        seen = launch._replace(read_file=_noting(launch.read_file, files))
-        hosts = _read(host, (seen, options), timeout_seconds)
-        extras["launch"] = launch_record(launch, options, files)
-    return Recorded(host.root.answers, extras, hosts)
-
-
-def _installed(host: Host) -> dict[str, Any] | None:
-    """What decides where no version is named; None where an older capture does not say."""
-    from checks.base.installed import Installed, installed_mooncake, installed_sglang
-    from checks.software.facts import installed_engine
-
-    found = captured_installed(host)
-    if found is None:
-        if host.capture is not None:
-            return None
-        found = installed_engine(host.root)
-        if found is None:
-            found = Installed(installed_mooncake(), installed_sglang())
-    return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
-
-
-def _read(
-    host: Host, launch: tuple[WrittenLaunch, SourceOptions] | None, timeout_seconds: float
-) -> tuple[str, ...]:
-    """Read every topic; returns the hosts that the launch names."""
-    needs = None
-    if launch is not None:
-        from preflight.sizing.launch_needs import launch_needs
-
-        needs = launch_needs(size_written(*launch, host.root))
-    read_facts(host.root, needs, timeout_seconds)
-    services = () if needs is None else needs.services
-    return tuple(service.host for service in services if not isinstance(service.host, Unknown))
-
-
-def _size_the_widest(host: Host) -> None:
-    try:
-        launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
-        size_written(launch, SourceOptions(), host.root)
-    except UsageError:  # what it would have read stays unread: unknown for the others
-        return
-
-
-def _noting(
-    read: Callable[[str], str | Unknown], files: dict[str, str | Unknown]
-) -> Callable[[str], str | Unknown]:
-    def noting(name: str) -> str | Unknown:
-        found = read(name)
-        if not name.startswith("/"):
-            files[name] = found
-        return found
-
-    return noting
-
-
-def _own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
-    """Names of this machine and of who is logged in, which may stand anywhere."""
-    hosts = [os.uname().nodename] if host.root.live else []
-    variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
-    hosts += [host.environment[name] for name in variables if host.environment.get(name)]
-    shorts = [name.partition(".")[0] for name in hosts]
-    users = [host.environment.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
-    return [*hosts, *shorts], users

@@ -3,168 +3,188 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from checks.base.check import Check, Judge
-from checks.base.finding import Finding
-from checks.base.unknown import Unknown
-from checks.run.judging import every_check
-from preflight.base.output import columns, painter, say, say_json
-from preflight.check.judged_host import Judged, judged
-from preflight.check.report import Findings, Report, consequences, report
-from preflight.check.selection import Selection, select
-from preflight.inputs.host_source import LaunchWords
+import click
+
+from preflight.cli.options import (
+    COLOR,
+    IGNORE,
+    JSON,
+    ROOT,
+    TIMEOUT,
+    command,
+    with_launch,
+    with_verbosity,
+)
 
 if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
     from preflight.pictures.html_report import Made
 
-# Where the commands that mend something are to be run follows from these, whatever is checked.
-_CONTEXT_TOPICS = ("system", "limits")
+# As preflight.check.exit_protocols, which is imported where it is used.
+PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 
 
-class CheckRequest(NamedTuple):
-    """What the command line asks for."""
+@command(
+    "check",
+    "mooncake-preflight check launch.sh",
+    "mooncake-preflight check -- python3 -m sglang.launch_server --tp 8 ...",
+    "mooncake-preflight check --root host.tar.gz --skip 'pci.*' launch.sh",
+)
+@JSON
+@click.option("--only", multiple=True, metavar="GLOB", help="These checks alone, as 'rdma.*'.")
+@click.option("--skip", multiple=True, metavar="GLOB", help="All but these.")
+@IGNORE
+@TIMEOUT
+@ROOT
+@click.option(
+    "--exit-protocol",
+    "protocol",
+    type=click.Choice(PROTOCOLS),
+    default="native",
+    show_default=True,
+    help="Exit code and output as these expect them.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["fail", "unknown", "warn"]),
+    help="What npd, slurm-prolog (default: fail) and k8s (default: unknown) take as a no.",
+)
+@click.option("--junit", metavar="FILE", help="JUnit XML too; - prints it in place of the text.")
+@click.option("--html", metavar="FILE", help="A page with pictures too; - prints it instead.")
+@click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
+@click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
+@COLOR
+@with_verbosity("What passed and what was skipped, too.")
+@with_launch
+def check(
+    *,
+    only: tuple[str, ...],
+    skip: tuple[str, ...],
+    ignore: tuple[str, ...],
+    timeout_seconds: float,
+    root: str,
+    protocol: str,
+    fail_on: str | None,
+    junit: str | None,
+    html: str | None,
+    memory_map: bool,
+    plain: bool,
+    as_json: bool,
+    color: str,
+    verbosity: int,
+    launch: LaunchWords,
+) -> int:
+    """Hold a launch against this host, and say what to mend.
 
-    launch: LaunchWords
-    root: str
-    only: tuple[str, ...]
-    skip: tuple[str, ...]
-    ignore: tuple[str, ...]
-    timeout_seconds: float
-    as_json: bool
-    protocol: str
-    fail_on: str | None
-    junit: str | None
-    color: str
-    verbosity: int
-    html: str | None = None
-    memory_map: bool = False
-    plain: bool = False
+    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
+    after --, a command line. Nothing of it is executed. Without it, the host alone is checked.
 
-
-class Answer(NamedTuple):
-    """A report, and what it was made from."""
-
-    report: Report
-    seen: Judged
-
-
-def run_check(request: CheckRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError."""
+    Exit codes: 0 pass; 1 warn: it starts, something is not as it should be; 2 fail: it will not
+    start, or will not last; 3 unknown: what decides cannot be read; 64 usage error; 70 a defect of
+    this program.
+    """
+    _refuse_two_outputs(protocol, fail_on, junit, html, memory_map, plain, as_json)
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.check.answer import checked
     from preflight.check.exit_protocols import exit_code, protocol_line
 
+    topics: tuple[str, ...] = ()
+    if html is not None or memory_map:
+        from preflight.pictures.check_page import MAP_TOPICS, PAGE_TOPICS
+
+        topics = PAGE_TOPICS if html is not None else MAP_TOPICS
+    slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
     try:
-        answer = answered(request)
+        report, seen = checked(
+            launch,
+            root,
+            timeout_seconds,
+            only=only,
+            skip=skip,
+            ignore=ignore,
+            more_topics=topics,
+            slow=slow,
+        )
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        if request.junit not in (None, "-"):
-            _write("--junit", request.junit, _error_junit(message))
-        if request.html not in (None, "-"):
-            _write("--html", request.html, _error_html(message))
+        if junit not in (None, "-"):
+            from preflight.check.to_junit import error_junit
+
+            _write("--junit", junit, error_junit(message))
+        if html not in (None, "-"):
+            from preflight.pictures.html_report import error_page
+
+            _write("--html", html, error_page(message, _made()))
         raise
-    found = answer.report
-    code = exit_code(found.verdict, request.protocol, request.fail_on)
-    if request.junit is not None:
+    code = exit_code(report.verdict, protocol, fail_on)
+    if junit is not None:
         from preflight.check.to_junit import report_junit
 
-        _write("--junit", request.junit, report_junit(found))
-    if request.html is not None:
-        _write("--html", request.html, _html(answer, request))
-    if request.as_json:
+        _write("--junit", junit, report_junit(report))
+    if html is not None:
+        from preflight.pictures.check_page import check_page
+
+        _write("--html", html, check_page(report, seen, launch, _made()))
+    if as_json:
         from preflight.check.to_json import report_object
 
-        say_json(report_object(found, request.protocol, code))
-    elif "-" not in (request.junit, request.html):
-        line = protocol_line(found, request.protocol)
-        say(_text(answer, request) if line is None else line, color=True)
+        say_json(report_object(report, protocol, code))
+    elif "-" not in (junit, html):
+        text = protocol_line(report, protocol)
+        if text is None:
+            from preflight.check.to_text import report_text
+
+            text = report_text(report, painter(color), columns(), verbosity)
+        if memory_map:
+            from preflight.pictures.bars import bars_text, draws_blocks
+            from preflight.pictures.check_page import memory_of
+
+            plain = plain or not draws_blocks(sys.stdout.encoding)
+            text += f"\n\n{bars_text(memory_of(seen), painter(color), columns(), plain)}"
+        say(text, color=True)
     return code
 
 
-def check(request: CheckRequest) -> Report:
-    """The answer as data."""
-    return answered(request).report
+def _refuse_two_outputs(
+    protocol: str,
+    fail_on: str | None,
+    junit: str | None,
+    html: str | None,
+    memory_map: bool,
+    plain: bool,
+    as_json: bool,
+) -> None:
+    """Refuse options that ask for two things at once."""
+    from preflight.check.exit_protocols import YES_OR_NO
+
+    if fail_on is not None and protocol not in YES_OR_NO:
+        raise click.UsageError(
+            f"--fail-on is for {', '.join(YES_OR_NO)}: {protocol} has an exit code for each status"
+        )
+    if junit == "-" and as_json:
+        raise click.UsageError(
+            "--json and --junit - both take standard output: give --junit a file"
+        )
+    if html == "-" and (as_json or junit == "-"):
+        other = "--json" if as_json else "--junit -"
+        raise click.UsageError(
+            f"{other} and --html - both take standard output: give --html a file"
+        )
+    if plain and not memory_map:
+        raise click.UsageError("--ascii is for --memory-map: give both")
+    if memory_map and (as_json or "-" in (junit, html) or protocol not in ("native", "k8s")):
+        raise click.UsageError(
+            "--memory-map is drawn below the text: leave out --json, --junit -, --html - and "
+            "protocols of one line"
+        )
 
 
-def answered(request: CheckRequest) -> Answer:
-    """The answer with the facts and the launch behind it. Raises UsageError."""
-    host_checks = list(every_check())
-    selection = _selection(request, host_checks)
-    chosen = [pair for pair in host_checks if selection.takes(pair[0].id)]
-    slow = _slow if sys.stderr.isatty() and request.verbosity >= 0 else None
-    topics = (*_CONTEXT_TOPICS, *_picture_topics(request))
-    seen = judged(request.launch, request.root, request.timeout_seconds, chosen, topics, slow)
-    # That a launch could not be read is said whatever is selected.
-    unread = isinstance(seen.launch, Unknown)
-    of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
-    found = [*seen.of_host, *of_launch]
-    explained = _explained(found, seen, host_checks)
-    return Answer(report(explained, selection.ignore, seen.needs, seen.host.name), seen)
+def _say_slow(topics: list[str]) -> None:
+    from preflight.base.output import say
 
-
-def _picture_topics(request: CheckRequest) -> tuple[str, ...]:
-    if request.html is None and not request.memory_map:
-        return ()
-    from preflight.pictures.check_page import MAP_TOPICS, PAGE_TOPICS
-
-    return PAGE_TOPICS if request.html is not None else MAP_TOPICS
-
-
-def _selection(request: CheckRequest, host_checks: Sequence[tuple[Check, Judge]]) -> Selection:
-    if not (request.only or request.skip or request.ignore):
-        return Selection()
-    from preflight.check.launch import LAUNCH_CHECKS
-    from preflight.rules.launch_rules import RULES
-
-    known = [*(check.id for check, _ in host_checks), *(check.id for check in LAUNCH_CHECKS)]
-    return select(request.only, request.skip, request.ignore, [*known, *RULES])
-
-
-def _explained(
-    found: Sequence[Finding],
-    seen: Judged,
-    host_checks: Sequence[tuple[Check, Judge]],
-) -> Findings:
-    """With what follows from each, and what mends it where it will run."""
-    declared = [check for check, _ in host_checks]
-    if seen.launch is not None:
-        from preflight.check.launch import LAUNCH_CHECKS
-
-        declared += LAUNCH_CHECKS
-    from preflight.settings.commands import commands, context_of
-
-    context = context_of(seen.facts)
-    return Findings(found, consequences(declared), lambda one: commands(one.settings, context))
-
-
-def _slow(topics: list[str]) -> None:
     say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
-
-
-def _text(answer: Answer, request: CheckRequest) -> str:
-    from preflight.check.to_text import report_text
-
-    paint, width = painter(request.color), columns()
-    text = report_text(answer.report, paint, width, request.verbosity)
-    if not request.memory_map:
-        return text
-    from preflight.pictures.bars import bars_text, draws_blocks
-    from preflight.pictures.check_page import memory_of
-
-    plain = request.plain or not draws_blocks(sys.stdout.encoding)
-    return f"{text}\n\n{bars_text(memory_of(answer.seen), paint, width, plain)}"
-
-
-def _html(answer: Answer, request: CheckRequest) -> str:
-    from preflight.pictures.check_page import check_page
-
-    return check_page(answer.report, answer.seen, request.launch, _made())
-
-
-def _error_html(message: str) -> str:
-    from preflight.pictures.html_report import error_page
-
-    return error_page(message, _made())
 
 
 def _made() -> Made:
@@ -182,13 +202,9 @@ def _made() -> Made:
     return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))
 
 
-def _error_junit(message: str) -> str:
-    from preflight.check.to_junit import error_junit
-
-    return error_junit(message)
-
-
 def _write(option: str, path: str | None, text: str) -> None:
+    from preflight.base.output import say
+
     if path == "-":
         say(text.rstrip("\n"))
     elif path is not None:

@@ -1,200 +1,52 @@
-"""``mooncake-preflight exec``: the gate in front of the server, which then takes its place."""
+"""``mooncake-preflight exec``: the gate in front of the server."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING
 
-from checks.base.finding import Kind, Status
-from preflight.base.output import say
-from preflight.base.usage_error import NoLaunchError
-from preflight.inputs.host_source import LaunchWords
+import click
+
+from preflight.cli.options import TIMEOUT, command, with_launch
 
 if TYPE_CHECKING:
-    from preflight.check.report import Report
-
-# EX_CONFIG: the server was never started. Its own failures have other codes.
-EXIT_REFUSED = 78
-# As a shell has it: the command is not there, or cannot be run.
-EXIT_NOT_FOUND = 127
-EXIT_NOT_EXECUTABLE = 126
-MODE = "MOONCAKE_PREFLIGHT_MODE"
-MODES = ("enforce", "warn", "off")
-NAME = "mooncake-preflight exec"
+    from preflight.inputs.launch_words import LaunchWords
 
 
-class ExecRequest(NamedTuple):
-    """What the command line asks for; ``command`` is run as it stands."""
+@command(
+    "exec",
+    "mooncake-preflight exec -- python3 -m sglang.launch_server --tp 8 ...",
+    "MOONCAKE_PREFLIGHT_MODE=warn mooncake-preflight exec -- python3 -m ...",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["fail", "unknown", "warn"]),
+    default="fail",
+    show_default=True,
+    help="From which verdict on the command is not started.",
+)
+@click.option(
+    "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
+)
+@click.option("--report", metavar="FILE", help="The JSON of the check, whatever it says.")
+@TIMEOUT
+@with_launch
+def exec_(
+    *,
+    fail_on: str,
+    apply_env: bool,
+    report: str | None,
+    timeout_seconds: float,
+    launch: LaunchWords,
+) -> int:
+    """Check the command after --, then become it; refuse with exit code 78 where it would fail.
 
-    command: tuple[str, ...]
-    launch: LaunchWords
-    fail_on: str
-    apply_environment: bool
-    report: str | None
-    timeout_seconds: float
-
-
-def run_exec(request: ExecRequest) -> int:
-    """Check, then become the command. Returns an exit code only where the command is not run.
-
-    Raises UsageError for a mode that there is not.
+    The process keeps its id: signals and exit codes are the command's own. What the check has to
+    say goes to standard error. MOONCAKE_PREFLIGHT_MODE: enforce (the default), warn (say it, and
+    start), off (start).
     """
-    mode = _mode(os.environ)
-    environment = dict(os.environ)
-    _stop_at_once()
-    if mode == "off":
-        return _become(request.command, environment)
-    try:
-        report, reason = _checked(request, environment)
-    except NoLaunchError as error:
-        # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
-        say(f"{NAME}: nothing to check: {error}", err=True)
-        return _become(request.command, environment)
-    if request.apply_environment and report is not None:
-        changes = recommended(report)
-        if changes:
-            environment = _changed(environment, changes)
-            os.environ.clear()
-            os.environ.update(environment)
-            report, reason = _checked(request, environment)
-    _save(request.report, report, reason)
-    if _refused(report, request.fail_on) and mode == "enforce":
-        _say(report, reason, "not started")
-        return EXIT_REFUSED
-    if report is None or report.verdict is not Status.PASS:
-        _say(report, reason, "started all the same")
-    return _become(request.command, environment)
+    if not launch.words:
+        raise click.UsageError("give the command after --, as: exec -- python3 -m ...")
+    from preflight.check.gate import run_behind_the_gate
 
-
-def _stop_at_once() -> None:
-    """End on a signal while the check runs, as the command would later.
-
-    The first process of a container has no default action: a stop that came now would be lost, and
-    the server started all the same. What is ignored stays so; exec sets the rest back.
-    """
-    import signal
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda received, _: os._exit(128 + received))
-
-
-def recommended(report: Report) -> dict[str, str]:
-    """The variables that findings want set; an empty one is to be removed."""
-    wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
-    return {
-        setting.name: setting.wanted
-        for row in wanting
-        for setting in row.finding.settings
-        if setting.kind is Kind.ENVIRONMENT
-    }
-
-
-def _mode(environment: Mapping[str, str]) -> str:
-    from preflight.base.usage_error import UsageError
-
-    mode = environment.get(MODE, "") or "enforce"
-    if mode not in MODES:
-        raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
-    return mode
-
-
-def _checked(request: ExecRequest, environment: Mapping[str, str]) -> tuple[Report | None, str]:
-    """The report; without one, why: no launch that is known, or one that could not be read."""
-    from preflight.base.usage_error import UsageError
-    from preflight.cli.check import CheckRequest, check
-
-    asked = CheckRequest(
-        request.launch,
-        "/",
-        (),
-        (),
-        (),
-        request.timeout_seconds,
-        False,
-        "native",
-        None,
-        None,
-        "never",
-        0,
-    )
-    try:
-        return check(asked), ""
-    except NoLaunchError:
-        raise
-    except UsageError as error:
-        return None, str(error)
-    except Exception as error:  # the gate's own defect is no verdict on the server
-        return None, f"a defect of this program, please report it: {type(error).__name__}: {error}"
-
-
-def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if changes.get(name) != ""}
-    return {**kept, **{name: value for name, value in changes.items() if value}}
-
-
-def _refused(report: Report | None, fail_on: str) -> bool:
-    """Whether the verdict is bad enough; without a verdict, as where it is unknown."""
-    from preflight.check.exit_protocols import FAIL_ON
-
-    verdict = Status.UNKNOWN if report is None else report.verdict
-    return verdict in FAIL_ON[fail_on]
-
-
-def _say(report: Report | None, reason: str, what: str) -> None:
-    """On standard error: standard output is the server's."""
-    if report is None:
-        say(f"{NAME}: nothing was checked: {reason}: {what}", err=True)
-        return
-    from preflight.base.output import columns, painter
-    from preflight.check.to_text import report_text
-
-    # Not coloured: it goes to a container's log more often than to a terminal.
-    say(report_text(report, painter("never"), columns(), 0), err=True)
-    say(f"{NAME}: {what}", err=True)
-
-
-def _save(path: str | None, report: Report | None, reason: str) -> None:
-    """The JSON report. A place that cannot be written must not keep a server from starting."""
-    if path is None:
-        return
-    import json
-
-    from checks.base.archive import write_whole
-    from preflight.check.to_json import error_object, report_object
-
-    found = (
-        error_object("native", 3, reason)
-        if report is None
-        else report_object(report, "native", report.exit_code)
-    )
-    try:
-        write_whole(path, (json.dumps(found, indent=2) + "\n").encode(), mode=0o644)
-    except OSError as error:
-        say(f"{NAME}: --report {path}: {error.strerror or error}", err=True)
-
-
-def _become(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Replace this process: same id, signals and exit code are the command's own from here on."""
-    import signal
-
-    # Python ignores these two, and what is ignored stays so in the command.
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        _execute(command, environment)
-    except FileNotFoundError:
-        say(f"{NAME}: {command[0]}: command not found", err=True)
-        return EXIT_NOT_FOUND
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        say(f"{NAME}: {command[0]}: {why}", err=True)
-        return EXIT_NOT_EXECUTABLE
-
-
-def _execute(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
-    os.execvpe(command[0], command, environment)
+    command_line = launch._replace(is_command=True)
+    return run_behind_the_gate(command_line, fail_on, apply_env, report, timeout_seconds)

@@ -1,21 +1,57 @@
-"""``mooncake-preflight list`` and ``explain``: what there is to find, from the declarations."""
+"""``mooncake-preflight list`` and ``explain``: what there is to find, and what a log shows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import BinaryIO
 
-from preflight.base.output import columns
-from preflight.base.usage_error import UsageError
-from preflight.check.catalogue import catalogue
-from preflight.check.page_text import as_text, check_page, rule_page
-from preflight.check.selection import nearest
+import click
 
-if TYPE_CHECKING:
-    from typing import BinaryIO
+from preflight.cli.options import COLOR, JSON, command
+
+
+@command("list")
+def list_checks() -> int:
+    """Print the id of every check, and what it asks."""
+    from preflight.base.output import say
+
+    say(list_text())
+    return 0
+
+
+@command(
+    "explain",
+    "mooncake-preflight explain memlock.limit",
+    "mooncake-preflight explain --log server.log",
+    "journalctl -u sglang | mooncake-preflight explain",
+)
+@click.argument("id_", metavar="[ID]", required=False)
+@click.option("--log", metavar="FILE", help="A server's log; - is standard input.")
+@JSON
+@COLOR
+def explain(id_: str | None, log: str | None, as_json: bool, color: str) -> int:
+    """Say what a check or a rule is about; or, given a log, what ended the server.
+
+    explain ID prints the page of a check or rule. explain --log FILE, or explain < server.log,
+    finds the lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first.
+    Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
+    """
+    if (id_ is None) is (log is None) and (id_ is not None or sys.stdin.isatty()):
+        raise click.UsageError("give the ID of a check (list prints them), or a log: --log FILE")
+    if id_ is None:
+        return explain_log_file(log or "-", as_json, color)
+    if as_json:
+        raise click.UsageError("--json is for a log; the page of an ID is text")
+    from preflight.base.output import say
+
+    say(explain_text(id_))
+    return 0
 
 
 def list_text() -> str:
-    """Every id with its question or finding, one a line: host, launch, fleet, rules."""
+    """Return every id with its question or finding, one a line: host, launch, fleet, rules."""
+    from preflight.check.catalogue import catalogue
+
     every = catalogue()
     lines = [(check.id, check.page.asks) for check in every.checks.values()]
     lines += [(rule.id, f"finds {rule.finds}") for rule in every.rules]
@@ -24,7 +60,13 @@ def list_text() -> str:
 
 
 def explain_text(id_: str) -> str:
-    """The page of a check or rule. Raises UsageError for an id that there is not."""
+    """Return the page of a check or rule. Raises UsageError for an id that there is not."""
+    from preflight.base.output import columns
+    from preflight.base.usage_error import UsageError
+    from preflight.check.catalogue import catalogue
+    from preflight.check.page_text import as_text, check_page, rule_page
+    from preflight.check.selection import nearest
+
     every = catalogue()
     if id_ in every.checks:
         return as_text(check_page(every.checks[id_]), columns())
@@ -36,9 +78,8 @@ def explain_text(id_: str) -> str:
 
 def explain_log_file(path: str, as_json: bool, color: str) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
-    import sys
-
     from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.usage_error import UsageError
     from preflight.logs.explain import (
         LogReading,
         explanations_object,

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
-    COLOR,
-    SIZE,
-    TIMEOUT,
-    examples,
-    launch_words,
-    refusing_usage,
-    with_launch,
-)
-from preflight.cli.option_types import Integer
+from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, command, with_launch
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+EXIT_UNKNOWN = 3
 # As preflight.fit.records.Goal, which is imported where it is used.
 GOALS = ("l2", "pool", "balanced")
 
 
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight fit launch.sh",
-        "mooncake-preflight fit --goal balanced --keep 64gb --write launch.sh",
-        "mooncake-preflight fit --memory 2tb --gpus 8xH800 --nics 8xmlx5 launch.sh",
-    ),
+@command(
+    "fit",
+    "mooncake-preflight fit launch.sh",
+    "mooncake-preflight fit --goal balanced --keep 64gb --write launch.sh",
+    "mooncake-preflight fit --memory 2tb --gpus 8xH800 --nics 8xmlx5 launch.sh",
 )
 @click.option(
     "--goal",
@@ -45,7 +37,7 @@ GOALS = ("l2", "pool", "balanced")
     help="Memory of the host that stays available beside the launch.",
 )
 @click.option("--write", is_flag=True, help="Write the launch's own file, in place of a diff.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @TIMEOUT
 @click.option(
     "--root",
@@ -61,7 +53,21 @@ GOALS = ("l2", "pool", "balanced")
 @click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a host that is described.")
 @COLOR
 @with_launch
-def fit(**options: Any) -> int:
+def fit(
+    *,
+    goal: str,
+    keep: int,
+    write: bool,
+    as_json: bool,
+    timeout_seconds: float,
+    root: str,
+    memory: int | None,
+    gpus: str | None,
+    nics: str | None,
+    numa: int | None,
+    color: str,
+    launch: LaunchWords,
+) -> int:
     """Say which sizes of a launch this host takes: L2, segment, arena and huge pages.
 
     LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
@@ -75,17 +81,37 @@ def fit(**options: Any) -> int:
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
     usage error; 70 a defect of this program.
     """
-    from preflight.cli.fit_run import FitRequest, run_fit
+    from checks.base.unknown import Unknown
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.fit.fit_launch import Description, fitted, host_to_fit
+    from preflight.fit.hints import hints
 
-    request = FitRequest(
-        launch_words(options),
-        options["root"],
-        (options["memory"], options["gpus"], options["nics"], options["numa"]),
-        options["goal"],
-        options["keep"],
-        options["write"],
-        options["as_json"],
-        options["timeout_seconds"],
-        options["color"],
-    )
-    return int(refusing_usage(run_fit, request))
+    described = Description(memory, gpus, nics, numa)
+    host, assumptions = host_to_fit(root, described)
+    if assumptions:
+        launch = described.with_gpu(launch)
+    found = fitted(launch, host, described, assumptions, goal, keep, write, timeout_seconds)
+    if isinstance(found, Unknown):
+        if as_json:
+            from preflight.base.error_object import error_object
+            from preflight.fit.to_json import SCHEMA
+
+            say_json(error_object(SCHEMA, EXIT_UNKNOWN, found.reason))
+        else:
+            say(f"UNKNOWN: {found.reason}")
+        return EXIT_UNKNOWN
+    found = found._replace(hints=hints(found.state, found.machine, found.answer))
+    # Half of the values would be another launch: neither the old one nor the one that fits.
+    if write and found.edited is not None and not found.edited.advice:
+        from preflight.fit.write_launch import write_edits
+
+        found = found._replace(written=write_edits(found.edited.edits))
+    if as_json:
+        from preflight.fit.to_json import fit_object
+
+        say_json(fit_object(found))
+    else:
+        from preflight.fit.to_text import fit_text
+
+        say(fit_text(found, painter(color), columns()), color=True)
+    return found.exit_code

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from preflight.cli.lazy_commands import LazyGroup
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+from preflight.cli.options import CONTEXT, LazyGroup
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {

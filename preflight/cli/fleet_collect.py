@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet import CONTEXT
-from preflight.cli.launch_options import COLOR, refusing_usage
-from preflight.cli.option_types import Number
+from preflight.cli.node_options import with_answer
+from preflight.cli.options import Number, command, timeout_option
+
+if TYPE_CHECKING:
+    from preflight.fleet.merge.collected import Shown
 
 
-@click.command(context_settings=CONTEXT)
+@command("collect")
 @click.option(
     "--selector",
     "-l",
@@ -37,20 +39,19 @@ from preflight.cli.option_types import Number
     show_default=True,
     help="Seconds for pods that are not done yet.",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(1, 3600),
-    default=20.0,
-    show_default=True,
-    help="Seconds for one call of kubectl.",
-)
-@click.option("--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
-@COLOR
-@click.option("-q", "--quiet", count=True, help="The verdict alone.")
-@click.option("-v", "--verbose", count=True, help="What passed, too.")
-def collect(**options: Any) -> int:
+@timeout_option(Number(1, 3600), 20.0, "Seconds for one call of kubectl.")
+@with_answer()
+def collect(
+    *,
+    selector: str,
+    namespace: str | None,
+    container: str | None,
+    nodes: str | None,
+    kubectl: str,
+    wait_seconds: float,
+    timeout_seconds: float,
+    shown: Shown,
+) -> int:
     """Read the reports that the pods of fleet manifest printed, and say which nodes differ.
 
     Asks kubectl for the pods and for their logs; it needs to get and list pods, and to get
@@ -60,8 +61,15 @@ def collect(**options: Any) -> int:
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error, or kubectl cannot be asked; 70 a defect of this program.
     """
-    from preflight.fleet.kubernetes.collect import FleetCollectRequest, run_fleet_collect
+    from preflight.fleet.kubernetes.collect import run_fleet_collect
 
-    given = dict(options, verbosity=options["verbose"] - options["quiet"])
-    request = FleetCollectRequest(*(given[name] for name in FleetCollectRequest._fields))
-    return int(refusing_usage(run_fleet_collect, request))
+    return run_fleet_collect(
+        selector=selector,
+        namespace=namespace,
+        container=container,
+        nodes=nodes,
+        kubectl=kubectl,
+        wait_seconds=wait_seconds,
+        timeout_seconds=timeout_seconds,
+        shown=shown,
+    )

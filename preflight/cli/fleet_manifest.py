@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet import CONTEXT
-from preflight.cli.launch_options import launch_words, refusing_usage, with_launch
-from preflight.cli.option_types import Integer, Number
+from preflight.cli.options import IGNORE, Integer, Number, command, timeout_option, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command(context_settings=CONTEXT)
+@command("manifest")
 @click.option(
     "--kind",
     type=click.Choice(["job", "daemonset"]),
@@ -62,22 +63,34 @@ from preflight.cli.option_types import Integer, Number
     metavar="COMMAND",
     help="This program in the image.",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(1, 3600),
-    default=10.0,
-    show_default=True,
-    help="Seconds after which what was not read is unknown.",
-)
-@click.option(
-    "--ignore",
-    multiple=True,
-    metavar="ID=REASON",
-    help="Show what this check finds, and do not count it.",
-)
+@timeout_option(Number(1, 3600), 10.0, "Seconds after which what was not read is unknown.")
+@IGNORE
 @with_launch
-def manifest(**options: Any) -> int:
+def manifest(
+    *,
+    kind: str,
+    image: str,
+    name: str,
+    namespace: str | None,
+    nodes: str | None,
+    selectors: tuple[str, ...],
+    tolerations: tuple[str, ...],
+    gpus: int | None,
+    rdma: tuple[str, ...],
+    hugepages: tuple[str, ...],
+    memory: str | None,
+    host_network: bool,
+    host_ipc: bool,
+    capabilities: tuple[str, ...],
+    claim: bool,
+    runtime_class: str | None,
+    service_account: str | None,
+    pull_secrets: tuple[str, ...],
+    remote_command: str,
+    timeout_seconds: float,
+    ignore: tuple[str, ...],
+    launch: LaunchWords,
+) -> int:
     """Print a Kubernetes Job or DaemonSet whose pods print their nodes' reports, for fleet collect.
 
     LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
@@ -87,8 +100,24 @@ def manifest(**options: Any) -> int:
 
     Exit codes: 0 the manifest is whole; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.kubernetes.manifest_command import FleetManifestRequest, run_fleet_manifest
+    from preflight.fleet.kubernetes import manifest_command as asked
+    from preflight.fleet.kubernetes.lent import lent_by
+    from preflight.fleet.kubernetes.records import ManifestRequest
+    from preflight.fleet.node.sent_launch import sent_launch
 
-    names = [name for name in FleetManifestRequest._fields if name != "launch"]
-    request = FleetManifestRequest(launch_words(options), *(options[name] for name in names))
-    return int(refusing_usage(run_fleet_manifest, request))
+    asked.check_names(name, namespace, image)
+    tool = asked.words_of(remote_command)
+    own, notes = lent_by(launch)
+    resources = {**own.resources, **asked.resources_of(hugepages, memory, gpus, rdma)}
+    lent = own._replace(
+        host_network=own.host_network or host_network,
+        host_ipc=own.host_ipc or host_ipc,
+        capabilities=tuple(dict.fromkeys((*own.capabilities, *capabilities))),
+        resources=resources if claim else {},
+    )
+    sent = sent_launch(launch, timeout_seconds, ignore)
+    place = asked.place_of(kind, nodes, selectors, tolerations, runtime_class)
+    request = ManifestRequest(
+        kind, image, name, namespace, place, lent, tool, service_account, pull_secrets
+    )
+    return asked.print_manifest(request, sent, notes)

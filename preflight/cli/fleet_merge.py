@@ -1,18 +1,14 @@
-"""``mooncake-preflight fleet merge``: its options."""
+"""``mooncake-preflight fleet merge``: one answer of many nodes' reports."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from preflight.cli.launch_options import COLOR, refusing_usage
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+from preflight.cli.options import COLOR, JSON, command, with_verbosity
 
 
-@click.command(context_settings=CONTEXT)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@command("merge")
+@JSON
 @click.option("--html", metavar="FILE", help="A page with a table of the nodes too.")
 @click.option(
     "--expect",
@@ -35,10 +31,21 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.option("--nodes-passing", is_flag=True, help="--list passing.")
 @click.option("--nodes-failing", is_flag=True, help="--list failing.")
 @COLOR
-@click.option("-q", "--quiet", count=True, help="The verdict alone.")
-@click.option("-v", "--verbose", count=True, help="What passed, and where, too.")
+@with_verbosity("What passed, and where, too.")
 @click.argument("reports", nargs=-1, required=True)
-def merge(**options: Any) -> int:
+def merge(
+    *,
+    reports: tuple[str, ...],
+    html: str | None,
+    expect: str | None,
+    listed: str | None,
+    list_format: str,
+    nodes_passing: bool,
+    nodes_failing: bool,
+    as_json: bool,
+    color: str,
+    verbosity: int,
+) -> int:
     """Make one answer of many nodes' reports.
 
     REPORTS are files, folders, or - for standard input: what fleet check, run, collect and node
@@ -49,27 +56,26 @@ def merge(**options: Any) -> int:
     together; 3 unknown: a node is silent, or a report cannot be used; 64 usage error; 70 a defect
     of this program.
     """
-    from preflight.fleet.merge.command import MergeRequest, run_merge
+    from preflight.fleet.merge.command import run_merge
 
-    wishes = [
-        *([options["listed"]] if options["listed"] else []),
-        *(["passing"] if options["nodes_passing"] else []),
-        *(["failing"] if options["nodes_failing"] else []),
-    ]
-    if len(set(wishes)) > 1:
+    wishes = {
+        *([listed] if listed else []),
+        *(["passing"] if nodes_passing else []),
+        *(["failing"] if nodes_failing else []),
+    }
+    if len(wishes) > 1:
         raise click.UsageError("one list at a time: --list passing, or --list failing")
-    if wishes and options["as_json"]:
+    if wishes and as_json:
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
-    if options["html"] == "-" and (options["as_json"] or wishes):
+    if html == "-" and (as_json or wishes):
         raise click.UsageError("--html - takes standard output for itself: give it a file")
-    request = MergeRequest(
-        options["reports"],
-        options["expect"],
-        wishes[0] if wishes else None,
-        options["list_format"],
-        options["as_json"],
-        options["html"],
-        options["color"],
-        options["verbose"] - options["quiet"],
+    return run_merge(
+        reports,
+        expect=expect,
+        listed_nodes=next(iter(wishes), None),
+        list_format=list_format,
+        as_json=as_json,
+        html=html,
+        color=color,
+        verbosity=verbosity,
     )
-    return int(refusing_usage(run_merge, request))

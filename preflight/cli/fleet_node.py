@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet import CONTEXT
-from preflight.cli.launch_options import ROOT, TIMEOUT, launch_words, refusing_usage, with_launch
+from preflight.cli.options import IGNORE, ROOT, TIMEOUT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command(context_settings=CONTEXT)
+@command("node")
 @click.option(
-    "--name",
-    "node",
-    default="",
-    help="The name that this node goes by. Default: its own host name.",
+    "--name", default="", help="The name that this node goes by. Default: its own host name."
 )
-@click.option(
-    "--ignore",
-    multiple=True,
-    metavar="ID=REASON",
-    help="Show what this check finds, and do not count it.",
-)
+@IGNORE
 @TIMEOUT
 @ROOT
 @with_launch
-def node(**options: Any) -> int:
+def node(
+    *, name: str, ignore: tuple[str, ...], timeout_seconds: float, root: str, launch: LaunchWords
+) -> int:
     """Print this node's report: one JSON object on one line, for fleet merge.
 
     LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
@@ -35,13 +31,6 @@ def node(**options: Any) -> int:
 
     Exit codes: 0 pass; 1 warn; 2 fail; 3 unknown; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.node.command import NodeRequest, run_node
+    from preflight.fleet.node.command import run_node
 
-    request = NodeRequest(
-        launch_words(options),
-        options["root"],
-        options["timeout_seconds"],
-        options["node"],
-        options["ignore"],
-    )
-    return int(refusing_usage(run_node, request))
+    return run_node(launch, root, timeout_seconds, name, ignore)

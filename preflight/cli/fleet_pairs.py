@@ -1,43 +1,40 @@
-"""``mooncake-preflight fleet pairs``: its options."""
+"""``mooncake-preflight fleet pairs``: every two nodes write to each other."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet_pairs_listen import CONTEXT, MTU, mtu_of
-from preflight.cli.launch_options import COLOR, launch_words, refusing_usage, with_launch
-from preflight.cli.node_options import JSON, with_remote, with_ssh
-from preflight.cli.option_types import Integer, Number
+from preflight.cli.fleet_pairs_listen import MTU, PAIRS, bytes_of
+from preflight.cli.node_options import CONNECT_TIMEOUT, with_nodes, with_remote, with_ssh
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    Integer,
+    Number,
+    command,
+    timeout_option,
+    with_launch,
+)
+
+if TYPE_CHECKING:
+    from preflight.fleet.node.asked_nodes import Remote
+    from preflight.inputs.launch_words import LaunchWords
 
 # Of --timeout, what is left for the two ends beside ssh and the start of Python.
 LEAST_SECONDS = 10.0
 
 
-@click.command("pairs", context_settings=CONTEXT)
-@click.option(
-    "--nodes",
-    multiple=True,
-    metavar="NODESET",
-    help="As gpu[001-016], @rack1 or @slurm:partition; may be given again.",
-)
-@click.option(
-    "--nodes-file", "nodes_files", multiple=True, metavar="FILE", help="Node sets, one a line."
-)
-@click.option("--exclude", multiple=True, metavar="NODESET", help="Not these.")
+@command("pairs")
+@with_nodes("gpu[001-016]")
 @click.option(
     "--rounds",
     type=Integer(1),
     metavar="N",
     help="Each node has one partner in each. Default: all up to 32 nodes, else 31.",
 )
-@click.option(
-    "--pairs",
-    type=click.Choice(["any", "same"]),
-    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
-    "Default: as the launch has it, or any.",
-)
+@PAIRS
 @click.option(
     "--tcp",
     "tcp_ports",
@@ -54,22 +51,8 @@ LEAST_SECONDS = 10.0
     help="On which one node of each pair listens for the other.",
 )
 @MTU
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(1, 3600),
-    default=60.0,
-    show_default=True,
-    help="Seconds that one round may take on a node.",
-)
-@click.option(
-    "--connect-timeout",
-    "connect_seconds",
-    type=Integer(1, 600),
-    default=10,
-    show_default=True,
-    help="Seconds of these until ssh is through.",
-)
+@timeout_option(Number(1, 3600), 60.0, "Seconds that one round may take on a node.")
+@CONNECT_TIMEOUT
 @click.option(
     "--fanout",
     type=Integer(2, 4096),
@@ -80,7 +63,26 @@ LEAST_SECONDS = 10.0
 @JSON
 @COLOR
 @with_launch
-def pairs(**options: Any) -> int:
+def pairs(
+    *,
+    nodes: tuple[str, ...],
+    nodes_files: tuple[str, ...],
+    exclude: tuple[str, ...],
+    rounds: int | None,
+    paired: str | None,
+    tcp_ports: tuple[int, ...],
+    port: int,
+    mtu: str | None,
+    timeout_seconds: float,
+    connect_seconds: int,
+    fanout: int | None,
+    user: str | None,
+    ssh_options: str,
+    remote: Remote,
+    as_json: bool,
+    color: str,
+    launch: LaunchWords,
+) -> int:
     """Write over RDMA between all pairs of nodes, both ways, and say what is broken.
 
     Over ssh, in rounds: in each, every node has one partner; one of the two listens on TCP, at the
@@ -96,39 +98,16 @@ def pairs(**options: Any) -> int:
     is broken; 3 some pair is not known; 64 usage error; 70 a defect of this program; 130
     interrupted: what was tried is printed.
     """
-    from preflight.fleet.pairs.command import PairsRequest, run_pairs
+    from preflight.fleet.node.asked_nodes import SshNodes
+    from preflight.fleet.pairs.command import run_pairs
     from preflight.fleet.pairs.rounds import Asked
-    from preflight.fleet.ssh.fleet_check import Where
 
-    if options["timeout_seconds"] - options["connect_seconds"] < LEAST_SECONDS:
+    if timeout_seconds - connect_seconds < LEAST_SECONDS:
         raise click.UsageError(
-            f"--connect-timeout {options['connect_seconds']} leaves less than {LEAST_SECONDS:g} s "
-            f"of --timeout {options['timeout_seconds']:g}: give it less, or --timeout more"
+            f"--connect-timeout {connect_seconds} leaves less than {LEAST_SECONDS:g} s "
+            f"of --timeout {timeout_seconds:g}: give it less, or --timeout more"
         )
-    where = Where(
-        options["nodes"],
-        options["nodes_files"],
-        options["exclude"],
-        options["timeout_seconds"],
-        options["connect_seconds"],
-        options["fanout"],
-        options["user"],
-        options["ssh_options"],
-    )
-    request = PairsRequest(
-        launch_words(options),
-        where,
-        Asked(
-            options["pairs"] or "",
-            options["tcp_ports"],
-            options["port"],
-            mtu_of(options),
-        ),
-        options["rounds"],
-        options["remote_command"],
-        options["remote_python"],
-        options["carry"],
-        options["as_json"],
-        options["color"],
-    )
-    return int(refusing_usage(run_pairs, request))
+    limits = (timeout_seconds, connect_seconds, fanout)
+    where = SshNodes(nodes, nodes_files, exclude, *limits, user, ssh_options)
+    asked = Asked(paired or "", tcp_ports, port, bytes_of(mtu))
+    return run_pairs(launch, where, remote, asked, rounds=rounds, as_json=as_json, color=color)

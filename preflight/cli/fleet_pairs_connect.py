@@ -1,27 +1,24 @@
-"""``mooncake-preflight fleet pair-connect``: its options."""
+"""``mooncake-preflight fleet pair-connect``: the end of a pair that connects, and tries."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet_pairs_listen import CONTEXT, MTU, mtu_of
-from preflight.cli.launch_options import COLOR, launch_words, refusing_usage, with_launch
-from preflight.cli.option_types import Integer, Number
+from preflight.cli.fleet_pairs_listen import MTU, PAIRS, bytes_of
+from preflight.cli.options import COLOR, JSON, Integer, Number, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command("pair-connect", context_settings=CONTEXT)
+@command("pair-connect")
 @click.option("--token", required=True, help="As pair-listen printed it.")
-@click.option(
-    "--pairs",
-    type=click.Choice(["any", "same"]),
-    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
-    "Default: as the launch has it, or any.",
-)
+@PAIRS
 @click.option(
     "--tcp",
-    "ports",
+    "tcp_ports",
     type=Integer(1, 65535),
     multiple=True,
     metavar="PORT",
@@ -50,12 +47,26 @@ from preflight.cli.option_types import Integer, Number
     help="Of this node, at which the other connects in turn. Default: that of the connection.",
 )
 @MTU
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @COLOR
 @click.argument("address")
 @click.argument("port", type=Integer(1, 65535))
 @with_launch
-def pair_connect(**options: Any) -> int:
+def pair_connect(
+    *,
+    address: str,
+    port: int,
+    token: str,
+    paired: str | None,
+    tcp_ports: tuple[int, ...],
+    seconds: float,
+    wait_seconds: float,
+    own_address: str,
+    mtu: str | None,
+    as_json: bool,
+    color: str,
+    launch: LaunchWords,
+) -> int:
     """Write over each pair of RDMA ports of this node and another, and say which do not work.
 
     ADDRESS and PORT are those that pair-listen printed on the other node; over them the two agree.
@@ -66,20 +77,18 @@ def pair_connect(**options: Any) -> int:
     Exit codes: 0 all that was tried works; 2 something does not; 3 nothing could be tried; 64 usage
     error; 70 a defect of this program.
     """
-    from preflight.fleet.pairs.connect import ConnectRequest, run_connect
+    from preflight.fleet.pairs.connect import Talk, run_connect
 
-    request = ConnectRequest(
-        options["address"],
-        options["port"],
-        options["token"],
-        options["pairs"] or "",
-        options["ports"],
-        options["seconds"],
-        options["wait_seconds"],
-        mtu_of(options),
-        options["as_json"],
-        options["color"],
-        options["own_address"],
-        launch_words(options),
+    talk = Talk(
+        launch=launch,
+        address=address,
+        port=port,
+        token=token,
+        pairs=paired or "",
+        tcp_ports=tcp_ports,
+        seconds=seconds,
+        wait_seconds=wait_seconds,
+        mtu_limit_bytes=bytes_of(mtu),
+        own_address=own_address,
     )
-    return int(refusing_usage(run_connect, request))
+    return run_connect(talk, as_json, color)

@@ -1,29 +1,36 @@
-"""``mooncake-preflight fleet pair-listen``: its options."""
+"""``mooncake-preflight fleet pair-listen``: the end of a pair that is connected to."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import launch_words, refusing_usage, with_launch
-from preflight.cli.option_types import Integer, Number
+from preflight.cli.options import Integer, Number, command, with_launch
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
 MTU = click.option(
     "--mtu",
-    "mtu_limit_bytes",
     type=click.Choice(["256", "512", "1024", "2048", "4096"]),
     help="The path MTU is the less of it and the port's. Default: the launch's MC_MTU, or 4096.",
 )
+PAIRS = click.option(
+    "--pairs",
+    "paired",
+    type=click.Choice(["any", "same"]),
+    help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
+    "Default: as the launch has it, or any.",
+)
 
 
-def mtu_of(options: dict[str, Any]) -> int | None:
-    """What --mtu says; None where it is the launch's to say."""
-    return None if options["mtu_limit_bytes"] is None else int(options["mtu_limit_bytes"])
+def bytes_of(mtu: str | None) -> int | None:
+    """Return what --mtu says; None where it is the launch's to say."""
+    return None if mtu is None else int(mtu)
 
 
-@click.command("pair-listen", context_settings=CONTEXT)
+@command("pair-listen")
 @click.option(
     "--address",
     default="127.0.0.1",
@@ -42,7 +49,16 @@ def mtu_of(options: dict[str, Any]) -> int | None:
 @click.option("--once", is_flag=True, help="End after the first conversation.")
 @MTU
 @with_launch
-def pair_listen(**options: Any) -> int:
+def pair_listen(
+    *,
+    address: str,
+    port: int,
+    token: str,
+    seconds: float,
+    once: bool,
+    mtu: str | None,
+    launch: LaunchWords,
+) -> int:
     """Be the other end of a pair, for pair-connect on another node.
 
     Prints one line of JSON with address, port and token. While it runs, each RDMA port with a GID
@@ -51,15 +67,14 @@ def pair_listen(**options: Any) -> int:
 
     Exit codes: 0 the time is over; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.pairs.listen import ListenRequest, run_listen
+    from preflight.fleet.pairs.listen import run_listen
 
-    request = ListenRequest(
-        options["address"],
-        options["port"],
-        options["seconds"],
-        options["token"],
-        mtu_of(options),
-        options["once"],
-        launch_words(options),
+    return run_listen(
+        launch,
+        address=address,
+        port=port,
+        seconds=seconds,
+        token=token,
+        mtu_limit_bytes=bytes_of(mtu),
+        once=once,
     )
-    return int(refusing_usage(run_listen, request))

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet import CONTEXT
-from preflight.cli.launch_options import COLOR, launch_words, refusing_usage, with_launch
-from preflight.cli.node_options import JSON, with_remote, with_reports
-from preflight.cli.option_types import Integer, Number
+from preflight.cli.node_options import with_answer, with_remote
+from preflight.cli.options import IGNORE, Integer, Number, command, timeout_option, with_launch
+
+if TYPE_CHECKING:
+    from preflight.fleet.merge.collected import Shown
+    from preflight.fleet.node.asked_nodes import Remote
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command(context_settings=CONTEXT)
+@command("run")
 @click.option(
     "--nodes",
     "node_set",
     metavar="NODESET",
     help="As gpu[001-064]. Default: all nodes of the job that this runs in.",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(1, 3600),
-    default=60.0,
-    show_default=True,
-    help="Seconds that a node may take for its report.",
-)
+@timeout_option(Number(1, 3600), 60.0, "Seconds that a node may take for its report.")
 @click.option(
     "--queue-timeout",
     "queue_seconds",
@@ -42,13 +38,19 @@ from preflight.cli.option_types import Integer, Number
     help="As '--partition=gpu --account=infra --gres=gpu:8 --time=5'.",
 )
 @with_remote
-@with_reports
-@JSON
-@COLOR
-@click.option("-q", "--quiet", count=True, help="The verdict alone.")
-@click.option("-v", "--verbose", count=True, help="What passed, too.")
+@with_answer(IGNORE)
 @with_launch
-def run(**options: Any) -> int:
+def run(
+    *,
+    node_set: str | None,
+    timeout_seconds: float,
+    queue_seconds: int,
+    srun_options: str,
+    remote: Remote,
+    ignore: tuple[str, ...],
+    shown: Shown,
+    launch: LaunchWords,
+) -> int:
     """Hold a launch against every node of a Slurm job, and say which nodes differ.
 
     Inside of a job (salloc, sbatch) its nodes are asked, in a job step beside what runs there;
@@ -60,21 +62,15 @@ def run(**options: Any) -> int:
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
     """
-    from preflight.fleet.slurm.command import FleetRunRequest, run_fleet_run
+    from preflight.fleet.slurm.command import run_fleet_run
 
-    request = FleetRunRequest(
-        launch_words(options),
-        options["node_set"],
-        options["timeout_seconds"],
-        options["queue_seconds"],
-        options["srun_options"],
-        options["remote_command"],
-        options["remote_python"],
-        options["carry"],
-        options["ignore"],
-        options["reports"],
-        options["as_json"],
-        options["color"],
-        options["verbose"] - options["quiet"],
+    return run_fleet_run(
+        launch,
+        node_set=node_set,
+        timeout_seconds=timeout_seconds,
+        queue_seconds=queue_seconds,
+        srun_options=srun_options,
+        remote=remote,
+        ignore=ignore,
+        shown=shown,
     )
-    return int(refusing_usage(run_fleet_run, request))

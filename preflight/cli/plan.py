@@ -1,31 +1,28 @@
-"""``mooncake-preflight plan`` and ``apply``: what to set, in every dialect, and setting it."""
+"""``mooncake-preflight plan``: what to set; standard output is the artefact, and nothing else."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
-    ROOT,
-    TIMEOUT,
-    examples,
-    launch_words,
-    refusing_usage,
-    with_launch,
-)
+from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
 from preflight.settings.dialects import FORMATS
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+NAME = "mooncake-preflight plan"
+EXIT_CHANGES = 1
+EXIT_IMPOSSIBLE = 2
+EXIT_UNKNOWN = 3
 
 
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight plan launch.sh",
-        "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake-hugepages.conf",
-        "mooncake-preflight plan --format k8s --name server launch.sh",
-    ),
+@command(
+    "plan",
+    "mooncake-preflight plan launch.sh",
+    "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake-hugepages.conf",
+    "mooncake-preflight plan --format k8s --name server launch.sh",
 )
 @click.option(
     "--format",
@@ -53,7 +50,17 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @TIMEOUT
 @ROOT
 @with_launch
-def plan(**options: Any) -> int:
+def plan(
+    *,
+    format_: str,
+    as_json: bool,
+    service: str,
+    rdma_resource: str,
+    told: bool,
+    timeout_seconds: float,
+    root: str,
+    launch: LaunchWords,
+) -> int:
     """Print what to set so that a launch runs on this host, as others read it.
 
     LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
@@ -64,60 +71,45 @@ def plan(**options: Any) -> int:
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
     not known; 64 usage error; 70 a defect of this program.
     """
-    from preflight.cli.plan_run import PlanRequest, run_plan
+    if as_json and format_ not in ("text", "json"):
+        raise click.UsageError(f"--json is --format json, and --format {format_} is given")
+    from checks.hugetlb.refusal import ASK_FIT
+    from preflight.base.output import say, say_json
+    from preflight.base.usage_error import UsageError
+    from preflight.settings.dialects import Names, missing, refused, render
+    from preflight.settings.plan import plan_of
 
-    name = options["format_"]
-    if options["as_json"] and name not in ("text", "json"):
-        raise click.UsageError(f"--json is --format json, and --format {name} is given")
-    request = PlanRequest(
-        launch_words(options),
-        options["root"],
-        options["timeout_seconds"],
-        "json" if options["as_json"] else name,
-        options["service"],
-        options["rdma_resource"],
-        options["told"],
-    )
-    return int(refusing_usage(run_plan, request))
+    found = plan_of(launch, root, timeout_seconds)
+    code = EXIT_CHANGES if told and any(setting.change for setting in found.settings) else 0
+    if format_ in ("text", "json") or as_json:
+        if found.impossible and found.grows:
+            code = EXIT_IMPOSSIBLE
+        elif found.gaps:
+            code = EXIT_UNKNOWN
+    if format_ == "json" or as_json:
+        from preflight.settings.dialects.plan_object import plan_object
 
-
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight apply --dry-run launch.sh",
-        "sudo mooncake-preflight apply --yes --persist launch.sh",
-        "sudo mooncake-preflight apply --undo",
-    ),
-)
-@click.option("--dry-run", is_flag=True, help="Show the difference, and change nothing.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--persist", is_flag=True, help="Write drop-ins too, so that a reboot keeps it.")
-@click.option("--force", is_flag=True, help="With --persist: replace files that others wrote.")
-@click.option("--undo", is_flag=True, help="Put back what apply changed, in reverse.")
-@TIMEOUT
-@ROOT
-@with_launch
-def apply(**options: Any) -> int:
-    """Set what a launch needs of this host: huge pages node by node, and kernel settings.
-
-    Shows the difference and asks. Each value is read back; where a step fails, what was done
-    before it is taken back. Nothing is ever lowered, and pages that others hold stay theirs.
-    What apply does not do (the container, the launch, limits of what runs) is listed.
-
-    Exit codes: 0 done, or nothing to do; 1 not wanted, or undo left something; 2 a step failed and
-    the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect of this
-    program; 77 not permitted: the commands are printed instead.
-    """
-    from preflight.cli.apply_run import ApplyRequest, run_apply
-
-    request = ApplyRequest(
-        launch_words(options),
-        options["root"],
-        options["timeout_seconds"],
-        options["dry_run"],
-        options["yes"],
-        options["persist"],
-        options["force"],
-        options["undo"],
-    )
-    return int(refusing_usage(run_apply, request))
+        say_json(plan_object(found, code))
+        return code
+    gaps, impossible = missing(found, format_), refused(found, format_)
+    if FORMATS[format_].launch and not found.source and not gaps:
+        raise UsageError(
+            f"--format {format_} is about a launch: give a script, or a command after --"
+        )
+    # Half of a drop-in or of a Pod looks like a whole one; one that cannot be had does harm.
+    for reason in (*impossible, *gaps):
+        say(f"{NAME}: --format {format_}: {reason}", err=True)
+    if impossible:
+        say(f"{NAME}: nothing is printed of it: {ASK_FIT}", err=True)
+        return EXIT_IMPOSSIBLE
+    if gaps:
+        return EXIT_UNKNOWN
+    rendering = render(found, format_, Names(service, rdma_resource))
+    notes = [*rendering.notes, *(() if format_ == "text" else found.conflicts)]
+    if rendering.text:
+        say(rendering.text)
+    else:
+        notes.append(f"nothing to set with --format {format_}")
+    for note in notes:
+        say(f"{NAME}: {note}", err=True)
+    return code

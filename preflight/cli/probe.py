@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
-    LAUNCH,
-    LAUNCH_OPTIONS,
-    MOONCAKE_VERSION,
-    NIC_NODES,
-    RANK_NODES,
+from preflight.cli.options import (
+    CONTEXT,
+    JSON,
     SIZE,
-    Command,
-    examples,
-    with_options,
+    Number,
+    command,
+    timeout_option,
+    with_launch,
 )
-from preflight.cli.option_types import Number
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_DEFAULT_SPEND = "256mb"
-
-
-def _launch(function: Command) -> Command:
-    versions = (NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
-    return with_options(function, (*versions, *LAUNCH_OPTIONS, LAUNCH))
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
 @click.group(context_settings=CONTEXT)
@@ -33,14 +25,12 @@ def probe() -> None:
     """Measure what no file tells, by trying it and taking it back."""
 
 
-@probe.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight probe registration",
-        "mooncake-preflight probe registration --device mlx5_0",
-    ),
+@command(
+    "registration",
+    "mooncake-preflight probe registration",
+    "mooncake-preflight probe registration --device mlx5_0",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @click.option(
     "--device",
     "devices",
@@ -71,22 +61,31 @@ def probe() -> None:
     "--spend",
     "spend_bytes",
     type=SIZE,
-    default=_DEFAULT_SPEND,
+    default="256mb",
     show_default=True,
     help="The most memory that may be taken, the kernel's own lists included.",
 )
 @click.option("--force", is_flag=True, help="Beside others that use the device.")
 @click.option("--no-save", is_flag=True, help="Do not keep the result for later checks.")
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(0, 3600, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds to read the host and the launch; the measuring itself takes what it takes.",
+@timeout_option(
+    Number(0, 3600, min_open=True),
+    10.0,
+    "Seconds to read the host and the launch; the measuring itself takes what it takes.",
 )
-@_launch
-def registration(**options: Any) -> int:
+@with_launch
+def registration(
+    *,
+    devices: tuple[str, ...],
+    page: str,
+    region_bytes: int | None,
+    up_to_bytes: int | None,
+    spend_bytes: int,
+    force: bool,
+    no_save: bool,
+    as_json: bool,
+    timeout_seconds: float,
+    launch: LaunchWords,
+) -> int:
     """Find how much memory the RDMA devices let this user register, and which limit that is.
 
     One small buffer is registered over and over, in regions of the sizes of LAUNCH (a file, or a
@@ -96,34 +95,19 @@ def registration(**options: Any) -> int:
     Exit codes: 0 measured, and the launch fits; 2 it does not; 3 not measured, or not far enough;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.base.usage_error import UsageError
-    from preflight.cli.probe_run import ProbeRequest, run_probe
-    from preflight.inputs.host_source import LaunchWords
+    from preflight.base.output import say, say_json
+    from preflight.probes.registration import Sizes, probe_registration
+    from preflight.probes.report import answer_object, answer_text
 
-    config = options["model_config"]
-    launch = LaunchWords(
-        options["launch"],
-        options["env_files"],
-        options["nic_numa_nodes"],
-        options["rank_numa_nodes"],
-        options["mooncake_version"],
-        options["sglang_version"],
-        None if config is None else config.read(),
-        options["gpu_memory"],
+    sizes = Sizes(page, region_bytes, up_to_bytes, spend_bytes)
+    answer = probe_registration(
+        launch, devices, sizes, force=force, save=not no_save, timeout_seconds=timeout_seconds
     )
-    request = ProbeRequest(
-        launch,
-        options["devices"],
-        options["page"],
-        options["region_bytes"],
-        options["up_to_bytes"],
-        options["spend_bytes"],
-        options["force"],
-        not options["no_save"],
-        options["as_json"],
-        options["timeout_seconds"],
-    )
-    try:
-        return run_probe(request)
-    except UsageError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
+    if as_json:
+        say_json(answer_object(answer))
+    else:
+        say(answer_text(answer))
+    return answer.exit_code
+
+
+probe.add_command(registration)

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
+from preflight.cli.options import (
     COLOR,
-    LAUNCH,
-    LAUNCH_OPTIONS,
-    NIC_NODES,
-    RANK_NODES,
-    Command,
-    examples,
-    launch_words,
-    refusing_usage,
-    with_options,
+    JSON,
+    Integer,
+    Number,
+    command,
+    timeout_option,
+    with_launch_of_installed,
 )
-from preflight.cli.option_types import Integer, Number
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-def _launch(function: Command) -> Command:
-    # The library that is rehearsed says which release it is.
-    return with_options(function, (NIC_NODES, RANK_NODES, *LAUNCH_OPTIONS, LAUNCH))
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight rehearse launch.sh",
-        "mooncake-preflight rehearse --scale 100 --python /opt/bin/python launch.sh",
-    ),
+@command(
+    "rehearse",
+    "mooncake-preflight rehearse launch.sh",
+    "mooncake-preflight rehearse --scale 100 --python /opt/bin/python launch.sh",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @click.option(
     "--scale",
     type=Integer(1, 1_000_000),
@@ -49,17 +39,20 @@ def _launch(function: Command) -> Command:
     metavar="PATH",
     help="The interpreter that has Mooncake. Default: the one that runs this.",
 )
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=Number(0, 86400, min_open=True),
-    default=600.0,
-    show_default=True,
-    help="Seconds after which a single step is broken off.",
+@timeout_option(
+    Number(0, 86400, min_open=True), 600.0, "Seconds after which a single step is broken off."
 )
 @COLOR
-@_launch
-def rehearse(**options: Any) -> int:
+@with_launch_of_installed
+def rehearse(
+    *,
+    as_json: bool,
+    scale: int,
+    python: str | None,
+    timeout_seconds: float,
+    color: str,
+    launch: LaunchWords,
+) -> int:
     """Make a launch's allocations with the real Mooncake, compare them with the prediction.
 
     Every rank, store and client of LAUNCH (a file, or a command after --) becomes a process of its
@@ -71,14 +64,16 @@ def rehearse(**options: Any) -> int:
     predicted or not; 3 not rehearsed, or broken off; 64 usage error; 70 a defect of this program;
     130 interrupted.
     """
-    from preflight.cli.rehearse_run import RehearseRequest, run_rehearse
+    from preflight.base.output import say, say_json
+    from preflight.rehearsal.rehearse import rehearse as rehearsed
 
-    request = RehearseRequest(
-        launch_words({**options, "mooncake_version": None}),
-        options["scale"],
-        options["python"],
-        options["timeout_seconds"],
-        options["as_json"],
-        options["color"],
-    )
-    return int(refusing_usage(run_rehearse, request))
+    answer = rehearsed(launch, python, scale, timeout_seconds)
+    if as_json:
+        from preflight.rehearsal.to_json import answer_object
+
+        say_json(answer_object(answer))
+    else:
+        from preflight.rehearsal.to_text import answer_text
+
+        say(answer_text(answer, color))
+    return answer.exit_code

@@ -6,30 +6,99 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import colored, painter, say, say_json
-from preflight.cli.launch_options import config_text, examples
-from preflight.cli.sizing_options import sizing_options
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    LAUNCH,
+    LAUNCH_OPTIONS,
+    MOONCAKE_VERSION,
+    NIC_NODES,
+    RANK_NODES,
+    SIZE,
+    taking_launch,
+    with_options,
+)
+from preflight.cli.options import (
+    command as declared,
+)
 
 if TYPE_CHECKING:
-    from preflight.sizing.sizing import Sizing
+    from checks.base.root import Root
+    from preflight.inputs.launch_words import LaunchWords
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=examples(
-        "mooncake-hicache-sizing launch.sh",
-        "mooncake-hicache-sizing -- python3 -m sglang.launch_server --tp 2 ...",
-        "mooncake-hicache-sizing --tp-size 4 --hicache-size 64gb \\",
-        "    --global-segment-size 8gb",
-    ),
+@declared(
+    "mooncake-hicache-sizing",
+    "mooncake-hicache-sizing launch.sh",
+    "mooncake-hicache-sizing -- python3 -m sglang.launch_server --tp 2 ...",
+    "mooncake-hicache-sizing --tp-size 4 --hicache-size 64gb \\",
+    "    --global-segment-size 8gb",
 )
-@sizing_options
+@click.option("--tp-size", type=int, help="Tensor-parallel ranks.")
+@click.option("--hicache-size", type=SIZE, help="L2 host pool of one rank, as 64gb.")
+@click.option(
+    "--global-segment-size",
+    type=SIZE,
+    help="What the store contributes, as 8gb: of the whole instance (see --segment-scope).",
+)
+@click.option(
+    "--arena-pool-size",
+    type=SIZE,
+    help="MC_MMAP_ARENA_POOL_SIZE, per rank. Default: as the environment has it, or none.",
+)
+@click.option("--hugepage-size", type=SIZE, help="2mb (Mooncake's default), 1gb, or 512mb.")
+@click.option(
+    "--available-hugetlb",
+    type=SIZE,
+    help="Size the launch against this pool instead of what the kernel has.",
+)
+@click.option(
+    "--rule",
+    type=click.Choice(["exact", "documented"]),
+    default="exact",
+    show_default=True,
+    help="Whose status and exit code to give; both are shown.",
+)
+@click.option("--pp-size", type=int, default=1, show_default=True, help="Pipeline ranks.")
+@click.option("--dp-size", type=int, default=1, show_default=True, help="Replicas.")
+@click.option(
+    "--local-buffer-size", type=SIZE, help="Of each process. Default: 16mb, as in SGLang."
+)
+@click.option(
+    "--segment-scope",
+    type=click.Choice(["instance", "process"]),
+    default="instance",
+    show_default=True,
+    help="instance: divided by tp x pp, as SGLang does. process: of each process "
+    "(store service, mooncake_client, vLLM).",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["rdma", "tcp"]),
+    help="Default: MOONCAKE_PROTOCOL, or rdma as in SGLang.",
+)
+@NIC_NODES
+@RANK_NODES
+@click.option(
+    "--use-hugepage/--no-use-hugepage",
+    default=None,
+    help="MC_STORE_USE_HUGEPAGE present or not. Default: as the environment has it, or on.",
+)
+@MOONCAKE_VERSION
+@with_options(*LAUNCH_OPTIONS)
+@click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
+@JSON
+@COLOR
+@click.option("--root", default="/", hidden=True)
+@LAUNCH
 @click.version_option(None, "--version", package_name="mooncake-preflight")
+@taking_launch
 def command(
     *,
     tp_size: int | None,
@@ -44,19 +113,12 @@ def command(
     local_buffer_size: int | None,
     segment_scope: str,
     protocol: str | None,
-    nic_numa_nodes: tuple[int, ...] | None,
-    rank_numa_nodes: tuple[int, ...] | None,
     use_hugepage: bool | None,
-    mooncake_version: str | None,
-    sglang_version: str | None,
-    model_config: Any,
-    gpu_memory: int | None,
-    env_files: tuple[str, ...],
     explain: bool,
     as_json: bool,
     color: str,
     root: str,
-    launch: tuple[str, ...],
+    launch: LaunchWords,
 ) -> int:
     """Size the HugeTLB pages that an SGLang HiCache launch with Mooncake takes from this host.
 
@@ -68,25 +130,13 @@ def command(
     Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot
     be known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.
     """
-    from checks.base.root import Root
-    from preflight.base.usage_error import UsageError
-    from preflight.sizing.sizing import size_launch
-    from preflight.sizing.sizing_records import Flags
-
-    host = Root()
-    if root != "/":
-        from checks.capture.capture import CaptureError, open_root
-
-        try:
-            host = open_root(root)
-        except CaptureError as error:
-            raise click.UsageError(str(error)) from None
+    host = _host(root)
     described = {
         "--tp-size": tp_size,
         "--hicache-size": hicache_size,
         "--global-segment-size": global_segment_size,
     }
-    if launch:
+    if launch.words:
         _refuse_beside_a_launch(
             {
                 **described,
@@ -97,30 +147,16 @@ def command(
                 "--use-hugepage": use_hugepage,
             }
         )
-        from preflight.cli.sizing_source import Request, run_source
-
-        request = Request(
-            launch,
-            env_files,
-            available_hugetlb,
-            nic_numa_nodes,
-            rank_numa_nodes,
-            mooncake_version,
-            sglang_version,
-            config_text(model_config),
-            gpu_memory,
-            explain,
-            rule,
-        )
-        try:
-            return run_source(request, os.environ, host, as_json, painter(color))
-        except UsageError as error:
-            raise click.UsageError(str(error)) from None
+        return _size_launch(launch, available_hugetlb, host, rule, explain, as_json, color)
     if explain:
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
     if tp_size is None or hicache_size is None or global_segment_size is None:
         missing = next(name for name, value in described.items() if value is None)
         raise click.UsageError(f"Missing option '{missing}' (or a launch to read).")
+    from preflight.sizing.advice import recommend
+    from preflight.sizing.sizing import size_launch
+    from preflight.sizing.sizing_records import Flags
+
     flags = Flags(
         tp_size=tp_size,
         hicache_bytes=hicache_size,
@@ -133,18 +169,56 @@ def command(
         local_buffer_bytes=local_buffer_size,
         segment_scope=segment_scope,
         protocol=protocol,
-        nic_nodes=nic_numa_nodes,
-        rank_nodes=rank_numa_nodes,
+        nic_nodes=launch.nic_nodes,
+        rank_nodes=launch.rank_nodes,
         use_hugepage=use_hugepage,
-        mooncake_version=mooncake_version,
-        sglang_version=sglang_version,
+        mooncake_version=launch.mooncake_version,
+        sglang_version=launch.sglang_version,
     )
-    try:
-        sizing = size_launch(flags, os.environ, host)
-    except UsageError as error:
-        raise click.UsageError(str(error)) from None
-    _print(sizing, rule, as_json, color)
+    sizing = size_launch(flags, os.environ, host)
+    advice = recommend(sizing)
+    if as_json:
+        from preflight.sizing.sizing_json import sizing_object
+
+        say_json(sizing_object(sizing, advice, rule))
+    else:
+        from preflight.sizing.sizing_text import sizing_text
+
+        say(sizing_text(sizing, advice, rule, painter(color)), color=colored(color))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
+
+
+def _host(root: str) -> Root:
+    from checks.base.root import Root
+
+    if root == "/":
+        return Root()
+    from checks.capture.capture import CaptureError, open_root
+
+    try:
+        return open_root(root)
+    except CaptureError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _size_launch(
+    launch: LaunchWords,
+    available_bytes: int | None,
+    host: Root,
+    rule: str,
+    explained: bool,
+    as_json: bool,
+    color: str,
+) -> int:
+    """Size a launch as it is written: a file, or a command line."""
+    from preflight.sizing.launch_answer import as_object, as_text, exit_code_of, size_launch_words
+
+    sizing = size_launch_words(launch, available_bytes, os.environ, host)
+    if as_json:
+        say_json(as_object(sizing, rule))
+    else:
+        say(as_text(sizing, rule, painter(color), explained))
+    return exit_code_of(sizing, rule)
 
 
 def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
@@ -153,20 +227,6 @@ def _refuse_beside_a_launch(flags: dict[str, object]) -> None:
         raise click.UsageError(
             f"{given[0]} beside a launch, which says it itself: drop one of them"
         )
-
-
-def _print(sizing: Sizing, rule: str, as_json: bool, color: str) -> None:
-    from preflight.sizing.advice import recommend
-
-    advice = recommend(sizing)
-    if as_json:
-        from preflight.sizing.sizing_json import sizing_object
-
-        say_json(sizing_object(sizing, advice, rule))
-        return
-    from preflight.sizing.sizing_text import sizing_text
-
-    say(sizing_text(sizing, advice, rule, painter(color)), color=colored(color))
 
 
 def main() -> None:

@@ -1,32 +1,24 @@
-"""``mooncake-preflight topology``."""
+"""``mooncake-preflight topology``: what sits where, and which NIC Mooncake takes for it."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.launch_options import (
-    COLOR,
-    ROOT,
-    TIMEOUT,
-    examples,
-    launch_words,
-    refusing_usage,
-    with_launch,
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+
+@command(
+    "topology",
+    "mooncake-preflight topology",
+    "mooncake-preflight topology --measure launch.sh",
 )
-
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-@click.command(
-    context_settings=CONTEXT,
-    epilog=examples(
-        "mooncake-preflight topology",
-        "mooncake-preflight topology --measure launch.sh",
-    ),
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+@JSON
 @click.option(
     "--measure",
     is_flag=True,
@@ -37,7 +29,16 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @ROOT
 @COLOR
 @with_launch
-def topology(**options: Any) -> int:
+def topology(
+    *,
+    as_json: bool,
+    measure: bool,
+    plain: bool,
+    timeout_seconds: float,
+    root: str,
+    color: str,
+    launch: LaunchWords,
+) -> int:
     """Draw nodes, GPUs and NICs, how far they are apart, and which NIC Mooncake takes for what.
 
     With a launch, which process uses what is shown too, and its devices alone count. What Mooncake
@@ -47,15 +48,19 @@ def topology(**options: Any) -> int:
     launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a defect of
     this program.
     """
-    from preflight.cli.topology_run import TopologyRequest, run_topology
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.check.report import EXIT_CODES
+    from preflight.topology.answer import topology_answer
+    from preflight.topology.drawing import draws_lines
+    from preflight.topology.to_text import answer_text
 
-    request = TopologyRequest(
-        launch_words(options),
-        options["root"],
-        options["timeout_seconds"],
-        options["measure"],
-        options["as_json"],
-        options["plain"],
-        options["color"],
-    )
-    return int(refusing_usage(run_topology, request))
+    answer = topology_answer(launch, root, timeout_seconds, measure)
+    code = EXIT_CODES[answer.status]
+    if as_json:
+        from preflight.topology.to_json import answer_object
+
+        say_json(answer_object(answer, code))
+    else:
+        plain = plain or not draws_lines(sys.stdout.encoding)
+        say(answer_text(answer, painter(color), columns(), plain), color=True)
+    return code

@@ -11,6 +11,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.capture import Capture, CaptureError, open_root
 from preflight.base.usage_error import UsageError
+from preflight.inputs.launch_words import LaunchWords
 
 if TYPE_CHECKING:
     from checks.base.installed import Installed
@@ -18,23 +19,6 @@ if TYPE_CHECKING:
     from preflight.inputs.written_launch import WrittenLaunch
     from preflight.processes.source_options import SourceOptions
     from preflight.sizing.source_sizing import SourceSizing
-
-
-class LaunchWords(NamedTuple):
-    """The launch as the command line gives it; ``words`` is empty without one.
-
-    is_command: they are a command however few; else one word alone is a file to read.
-    """
-
-    words: tuple[str, ...] = ()
-    env_files: tuple[str, ...] = ()
-    nic_nodes: tuple[int, ...] | None = None
-    rank_nodes: tuple[int, ...] | None = None
-    mooncake_version: str | None = None
-    sglang_version: str | None = None
-    model_config: str | None = None
-    gpu_bytes: int | None = None
-    is_command: bool = False
 
 
 class Host(NamedTuple):

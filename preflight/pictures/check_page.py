@@ -9,7 +9,8 @@ from checks.run.facts import TopicUnknownError
 from preflight.base.usage_error import UsageError
 from preflight.check.judged_host import Judged
 from preflight.check.report import Report
-from preflight.inputs.host_source import LaunchWords, launch_of
+from preflight.inputs.host_source import launch_of
+from preflight.inputs.launch_words import LaunchWords
 from preflight.pictures.html_report import Made, Section, report_page
 from preflight.render.html_page import Html, element, join
 

@@ -33,7 +33,7 @@ from preflight.settings.records import (
 from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_ours
 
 if TYPE_CHECKING:
-    from preflight.inputs.host_source import LaunchWords
+    from preflight.inputs.launch_words import LaunchWords
     from preflight.sizing.source_sizing import SourceSizing
 
 # Where less is the safer value.

@@ -111,3 +111,12 @@ def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
         used += 2 + len(cell)
     if start < len(cells):
         yield range(start, len(cells))
+
+
+def draws_lines(encoding: str | None) -> bool:
+    """Return whether an encoding has the characters of the frames."""
+    try:
+        "─│┌┐└┘".encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

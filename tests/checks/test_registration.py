@@ -33,7 +33,8 @@ from checks.rdma.verbs import PROVIDERS
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from checks.run.judging import judge
-from preflight.inputs.host_source import LaunchWords, open_host, size_and_needs
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,

@@ -14,8 +14,8 @@ from preflight.fleet.base.node_sets import expand
 from preflight.fleet.merge.command import merge
 from preflight.fleet.merge.fleet import nodes_text
 from preflight.fleet.merge.records import Fleet
-from preflight.fleet.node.command import NodeRequest, node_report
-from preflight.inputs.host_source import LaunchWords
+from preflight.fleet.node.command import node_report
+from preflight.inputs.launch_words import LaunchWords
 from tests.synthetic import GIB, MIB, build_host, gpu_host
 
 LAUNCH = """\
@@ -48,7 +48,7 @@ def _base() -> str:
         script = Path(folder) / "launch.sh"
         script.write_text(LAUNCH)
         words = LaunchWords((str(script),))
-        report = node_report(NodeRequest(words, str(root), 600.0, "base-node"))
+        report = node_report(words, str(root), 600.0, "base-node")
         return json.dumps(report).replace(str(script), "launch.sh").replace(str(root), "/")
 
 

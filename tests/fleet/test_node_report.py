@@ -24,13 +24,13 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
 from preflight.fleet.node import psutil_stand_in
 from preflight.fleet.node.carry import zipapp
-from preflight.fleet.node.command import NodeRequest, node_report
+from preflight.fleet.node.command import node_report
 from preflight.fleet.node.rails import routes
 from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
 from preflight.fleet.node.report import absent, error_object, one_line
 from preflight.fleet.node.script import COMMAND, SAYS, found_script, packed
 from preflight.fleet.node.sent_launch import sent_launch
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 
@@ -48,7 +48,7 @@ def report_on(path: Path, host: SyntheticHost, launch: str = LAUNCH, *words: str
     script = path / "launch.sh"
     script.write_text(launch)
     given = LaunchWords((str(script),) if launch else ())
-    found = node_report(NodeRequest(given, str(path / "node"), PATIENCE_SECONDS, "gpu001", words))
+    found = node_report(given, str(path / "node"), PATIENCE_SECONDS, "gpu001", words)
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -130,7 +130,7 @@ def test_a_node_with_nothing(tmp_path: Path) -> None:
 def test_a_folder_with_nothing(tmp_path: Path) -> None:
     """What cannot be read is among the unknown facts or absent, never a value."""
     (tmp_path / "empty").mkdir()
-    found = node_report(NodeRequest(LaunchWords(), str(tmp_path / "empty"), PATIENCE_SECONDS, ""))
+    found = node_report(LaunchWords(), str(tmp_path / "empty"), PATIENCE_SECONDS, "")
     jsonschema.validate(found, SCHEMA)
     assert found["node"] == "empty"
     assert found["status"] == "unknown"

@@ -25,7 +25,7 @@ from preflight.fleet.pairs.node import (
     part_of,
     wanting,
 )
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from tests.synthetic import build_host, gpu_host
 
 COMMAND = (

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from checks.base.unknown import Unknown
 from checks.rdma.ports import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
-from preflight.fleet.node.command import NodeRequest, node_report
+from preflight.fleet.node.command import node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
 from preflight.fleet.reports.reading import Reading
 from preflight.fleet.reports.records import NodeRow, Unusable
 from preflight.fleet.reports.sources import Text
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from tests.fleet.merge_fleets import (
     LAUNCH,
     Report,
@@ -320,5 +320,5 @@ def test_a_report_says_which_affinity_the_launch_has(
     script = tmp_path / "launch.sh"
     script.write_text(f"{exports}{LAUNCH}")
     root = build_host(tmp_path / "host", gpu_host())
-    report = node_report(NodeRequest(LaunchWords((str(script),)), str(root), 600.0, "node"))
+    report = node_report(LaunchWords((str(script),)), str(root), 600.0, "node")
     assert report["launch"]["affinity"] == affinity

@@ -188,14 +188,14 @@ def prepare(readable: list[str]) -> None:
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     prepare(orders["readable"])
-    for name in ("cli.rehearse_run", "rehearsal.to_json", "rehearsal.run"):
+    for name in ("rehearsal.rehearse", "rehearsal.to_json", "rehearsal.run"):
         import_module(f"preflight.{name}")  # once for all the forks
     for name in ("inputs.written_launch", "launches.shell_script"):
         import_module(f"preflight.{name}")
     for order in orders["rehearsals"]:
         print(json.dumps(rehearse(order)), flush=True)
     if orders["fittings"]:
-        for name in ("cli.fit_run", "fit.to_json"):
+        for name in ("fit.fit_launch", "fit.to_json"):
             import_module(f"preflight.{name}")
     for order in orders["fittings"]:
         print(json.dumps(fit(order)), flush=True)

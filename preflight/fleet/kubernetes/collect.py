@@ -25,20 +25,12 @@ _LOOK_SECONDS = 2.0
 _MOST_LOG_BYTES = 8 << 20
 
 
-class FleetCollectRequest(NamedTuple):
-    """What the command line asks for. container: None for ours. reports: a folder, or None."""
+class Kubectl(NamedTuple):
+    """How kubectl is asked. timeout_seconds: for one call of it."""
 
-    selector: str
+    words: tuple[str, ...]
     namespace: str | None
-    container: str | None
-    nodes: str | None
-    kubectl: str
-    wait_seconds: float
     timeout_seconds: float
-    reports: str | None
-    as_json: bool
-    color: str
-    verbosity: int
 
 
 class Found(NamedTuple):
@@ -49,34 +41,43 @@ class Found(NamedTuple):
     own: bool
 
 
-def run_fleet_collect(request: FleetCollectRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError where kubectl cannot be asked."""
-    expected = () if request.nodes is None else tuple(expand(request.nodes))
-    kubectl = _kubectl(request)
-    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
+def run_fleet_collect(
+    *,
+    selector: str,
+    namespace: str | None,
+    container: str | None,
+    nodes: str | None,
+    kubectl: str,
+    wait_seconds: float,
+    timeout_seconds: float,
+    shown: Shown,
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError where kubectl cannot be asked.
+
+    container: None for ours.
+    """
+    expected = () if nodes is None else tuple(expand(nodes))
+    asked = Kubectl(_words(kubectl), namespace, timeout_seconds)
     prepare(shown)
-    until = time.monotonic() + request.wait_seconds
+    until = time.monotonic() + wait_seconds
     found: dict[str, Found] = {}
     while True:
-        pods = _pods(kubectl, request)
+        pods = _pods(asked, selector, container)
         present = {pod.name for pod in pods}
         found = {name: one for name, one in found.items() if one.own or name in present}
         ask = [pod for pod in pods if not (pod.name in found and found[pod.name].own)]
-        found |= {one.pod.name: one for one in _read(kubectl, ask, request)}
+        found |= {one.pod.name: one for one in _read(asked, ask, wait_seconds)}
         settled = all(one.own or one.pod.over for one in found.values())
-        if (settled and (found or not request.wait_seconds)) or time.monotonic() >= until:
+        if (settled and (found or not wait_seconds)) or time.monotonic() >= until:
             break
         time.sleep(_LOOK_SECONDS)
     if not found and not expected:
+        where = "" if namespace is None else f" in namespace {namespace}"
         raise UsageError(
-            f"no pod has {request.selector}{_in(request)}: apply what fleet manifest prints first, "
+            f"no pod has {selector}{where}: apply what fleet manifest prints first, "
             "or give --selector and --namespace"
         )
     return answer(_by_node(found.values(), expected), shown)
-
-
-def _in(request: FleetCollectRequest) -> str:
-    return "" if request.namespace is None else f" in namespace {request.namespace}"
 
 
 def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
@@ -92,21 +93,21 @@ def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
     return sorted(reports, key=lambda report: str(report["node"]))
 
 
-def _read(kubectl: Sequence[str], pods: Sequence[Pod], request: FleetCollectRequest) -> list[Found]:
+def _read(kubectl: Kubectl, pods: Sequence[Pod], wait_seconds: float) -> list[Found]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(threads.map(lambda pod: _of_pod(kubectl, pod, request), pods))
+        return list(threads.map(lambda pod: _of_pod(kubectl, pod, wait_seconds), pods))
 
 
-def _of_pod(kubectl: Sequence[str], pod: Pod, request: FleetCollectRequest) -> Found:
+def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> Found:
     """Never raises for what a pod or its log is like."""
     node = pod.node or pod.name
     if not pod.has_log:
         return Found(pod, absent(node, POD, f"pod {pod.name}: {pod.reason}"), False)
     words = ["logs", pod.name, f"--container={pod.container}", f"--limit-bytes={_MOST_LOG_BYTES}"]
     try:
-        log = _run(kubectl, words, request)
+        log = _run(kubectl, words)
     except UsageError as error:
         text = f"the log of pod {pod.name} cannot be read: {error}"
         return Found(pod, absent(node, POD, text), False)
@@ -117,48 +118,48 @@ def _of_pod(kubectl: Sequence[str], pod: Pod, request: FleetCollectRequest) -> F
     if isinstance(report, dict):
         line = log[log.rfind(START) :].split(b"\n")[0]
         own = (line, f"{SAYS} start".encode(), f"{SAYS} end 0".encode())
-        return Found(pod, report_of(NodeReply(node, own, (), 0), request.timeout_seconds), True)
+        return Found(pod, report_of(NodeReply(node, own, (), 0), kubectl.timeout_seconds), True)
     if ended:
         said = [line for line in lines if line.strip() and not line.startswith(SAYS.encode())]
         answered = NodeReply(node, tuple(lines), tuple(said[-1:]), 0)
-        return Found(pod, report_of(answered, request.timeout_seconds), True)
+        return Found(pod, report_of(answered, kubectl.timeout_seconds), True)
     if pod.over:
         how = f"{pod.reason}: " if pod.reason else ""
         return Found(pod, absent(node, POD, f"pod {pod.name}: {how}{report.reason}"), False)
-    text = f"pod {pod.name} runs, and had printed no report after {request.wait_seconds:g} s"
+    text = f"pod {pod.name} runs, and had printed no report after {wait_seconds:g} s"
     return Found(pod, absent(node, TIMEOUT, text), False)
 
 
-def _kubectl(request: FleetCollectRequest) -> tuple[str, ...]:
+def _words(kubectl: str) -> tuple[str, ...]:
     try:
-        found = tuple(shlex.split(request.kubectl))
+        found = tuple(shlex.split(kubectl))
     except ValueError as error:
-        raise UsageError(f"--kubectl {request.kubectl!r}: {error}") from None
+        raise UsageError(f"--kubectl {kubectl!r}: {error}") from None
     if not found:
         raise UsageError("--kubectl is empty: give a command, as 'kubectl --context prod'")
     return found
 
 
-def _pods(kubectl: Sequence[str], request: FleetCollectRequest) -> list[Pod]:
+def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[Pod]:
     import json
 
-    words = ["get", "pods", f"--selector={request.selector}", "--output=json"]
-    listed = _run(kubectl, words, request)
+    words = ["get", "pods", f"--selector={selector}", "--output=json"]
+    listed = _run(kubectl, words)
     try:
-        return pods_of(json.loads(listed), request.container)
+        return pods_of(json.loads(listed), container)
     except (ValueError, RecursionError):
         said = quoted(listed.strip().partition(b"\n")[0])
-        raise UsageError(f"{kubectl[0]} get pods printed no JSON: {said}") from None
+        raise UsageError(f"{kubectl.words[0]} get pods printed no JSON: {said}") from None
 
 
-def _run(kubectl: Sequence[str], words: Sequence[str], request: FleetCollectRequest) -> bytes:
+def _run(kubectl: Kubectl, words: Sequence[str]) -> bytes:
     """Standard output. Raises UsageError with kubectl's own last words."""
     import subprocess
 
-    limit = request.timeout_seconds
-    command = [*kubectl, *words, f"--request-timeout={limit:g}s"]
-    if request.namespace is not None:
-        command.append(f"--namespace={request.namespace}")
+    limit = kubectl.timeout_seconds
+    command = [*kubectl.words, *words, f"--request-timeout={limit:g}s"]
+    if kubectl.namespace is not None:
+        command.append(f"--namespace={kubectl.namespace}")
     try:
         done = subprocess.run(
             command,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from preflight.fleet.kubernetes.pod import quantity
 from preflight.fleet.kubernetes.records import Lent
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.container import ContainerSettings
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.fleet.kubernetes.records import Lent, ManifestRequest, Place
-from preflight.inputs.host_source import LaunchWords
+from preflight.fleet.kubernetes.records import ManifestRequest, Place
+from preflight.fleet.node.sent_launch import Sent
 
 NAME = "mooncake-preflight fleet manifest"
 # RFC 1123 labels; "-launch" comes after, and a Job's pods get more.
@@ -20,66 +20,24 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _PAGE_SIZES = ("2Mi", "1Gi", "64Ki", "16Mi", "32Mi", "512Mi", "16Gi")
 
 
-class FleetManifestRequest(NamedTuple):
-    """What the command line asks for."""
-
-    launch: LaunchWords
-    kind: str
-    image: str
-    name: str
-    namespace: str | None
-    nodes: str | None
-    selectors: tuple[str, ...]
-    tolerations: tuple[str, ...]
-    rdma: tuple[str, ...]
-    gpus: int | None
-    hugepages: tuple[str, ...]
-    memory: str | None
-    host_network: bool
-    host_ipc: bool
-    capabilities: tuple[str, ...]
-    claim: bool
-    runtime_class: str | None
-    service_account: str | None
-    pull_secrets: tuple[str, ...]
-    remote_command: str
-    timeout_seconds: float
-    ignore: tuple[str, ...]
-
-
-def run_fleet_manifest(request: FleetManifestRequest) -> int:
-    """Print the manifest; returns the exit code. Raises UsageError."""
-    from preflight.fleet.kubernetes.lent import lent_by
-    from preflight.fleet.kubernetes.manifest import manifest
-    from preflight.fleet.kubernetes.secrets import without_secrets
-    from preflight.fleet.node.sent_launch import sent_launch
-
-    for option, value in (("--name", request.name), ("--namespace", request.namespace)):
+def check_names(name: str, namespace: str | None, image: str) -> None:
+    """Raises UsageError for what Kubernetes would not take."""
+    for option, value in (("--name", name), ("--namespace", namespace)):
         if value is not None and not _LABEL.fullmatch(value):
             raise UsageError(f"{option} {value!r}: write small letters, digits and -")
-    if not _IMAGE.fullmatch(request.image):
-        raise UsageError(f"--image {request.image!r} is no image: write registry/name:tag")
-    tool = _words(request.remote_command)
-    from_launch = lent_by(request.launch)
-    lent = _asked(request, from_launch.lent)
-    sent = sent_launch(request.launch, request.timeout_seconds, request.ignore)
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(f"--image {image!r} is no image: write registry/name:tag")
+
+
+def print_manifest(request: ManifestRequest, sent: Sent, notes: Sequence[str]) -> int:
+    """Print the manifest, and on standard error ``notes`` and its own; returns 0."""
+    from preflight.fleet.kubernetes.manifest import manifest
+    from preflight.fleet.kubernetes.secrets import without_secrets
+
     public = without_secrets(sent.files, sent.words)
-    found = manifest(
-        ManifestRequest(
-            request.kind,
-            request.image,
-            request.name,
-            request.namespace,
-            _place(request),
-            lent,
-            tool,
-            request.service_account,
-            request.pull_secrets,
-        ),
-        sent._replace(files=public.files, words=public.words),
-    )
+    found = manifest(request, sent._replace(files=public.files, words=public.words))
     say(found.text)
-    notes = [*from_launch.notes, *found.notes]
+    notes = [*notes, *found.notes]
     if public.removed:
         notes.append(f"left out, for their names are those of secrets: {', '.join(public.removed)}")
     for note in notes:
@@ -87,7 +45,8 @@ def run_fleet_manifest(request: FleetManifestRequest) -> int:
     return 0
 
 
-def _words(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of --remote-command. Raises UsageError."""
     try:
         found = tuple(shlex.split(text))
     except ValueError as error:
@@ -97,29 +56,36 @@ def _words(text: str) -> tuple[str, ...]:
     return found
 
 
-def _place(request: FleetManifestRequest) -> Place:
+def place_of(
+    kind: str,
+    nodes: str | None,
+    selectors: Sequence[str],
+    tolerations: Sequence[str],
+    runtime_class: str | None,
+) -> Place:
+    """Return where the pods are to run. Raises UsageError."""
     names: tuple[str, ...] = ()
     count: int | None = None
-    if request.nodes is not None and request.nodes.isdecimal():
-        count = int(request.nodes)
-    elif request.nodes is not None:
+    if nodes is not None and nodes.isdecimal():
+        count = int(nodes)
+    elif nodes is not None:
         from preflight.fleet.base.node_sets import expand
 
-        names = tuple(expand(request.nodes))
+        names = tuple(expand(nodes))
         count = len(names)
-    if request.kind == "job" and not count:
+    if kind == "job" and not count:
         raise UsageError(
             "--kind job runs on as many nodes as you say: give --nodes 8, --nodes 'gpu[01-08]', or "
             "--kind daemonset for all"
         )
-    if request.kind == "daemonset" and count and not names:
+    if kind == "daemonset" and count and not names:
         raise UsageError(
             f"--kind daemonset runs on every node that it may: --nodes {count} is for --kind job; "
             "name the nodes, or give --node-selector"
         )
-    selector = dict(_pair("--node-selector", text) for text in request.selectors)
-    tolerations = tuple(_toleration(text) for text in request.tolerations)
-    return Place(names, count, selector, tolerations, request.runtime_class)
+    selector = dict(_pair("--node-selector", text) for text in selectors)
+    tolerated = tuple(_toleration(text) for text in tolerations)
+    return Place(names, count, selector, tolerated, runtime_class)
 
 
 def _pair(option: str, text: str) -> tuple[str, str]:
@@ -141,29 +107,26 @@ def _toleration(text: str) -> dict[str, str]:
     return found | ({"value": value} if equals else {}) | ({"effect": effect} if colon else {})
 
 
-def _asked(request: FleetManifestRequest, lent: Lent) -> Lent:
-    """The launch's own, and over it what the command line says."""
-    resources = dict(lent.resources)
-    for text in request.hugepages:
+def resources_of(
+    hugepages: Sequence[str], memory: str | None, gpus: int | None, rdma: Sequence[str]
+) -> dict[str, str]:
+    """Return what the pod asks Kubernetes for, by the resource's name. Raises UsageError."""
+    resources = {}
+    for text in hugepages:
         size, amount = _pair("--hugepages", text)
         if size not in _PAGE_SIZES:
             raise UsageError(f"--hugepages {text!r}: {size!r} is none of {', '.join(_PAGE_SIZES)}")
         resources[f"hugepages-{size}"] = _quantity("--hugepages", amount)
-    if request.memory is not None:
-        resources["memory"] = _quantity("--memory", request.memory)
-    if request.gpus is not None:
-        resources["nvidia.com/gpu"] = str(request.gpus)
-    for text in request.rdma:
+    if memory is not None:
+        resources["memory"] = _quantity("--memory", memory)
+    if gpus is not None:
+        resources["nvidia.com/gpu"] = str(gpus)
+    for text in rdma:
         name, _, amount = text.partition("=")
         if not _RESOURCE.fullmatch(name) or not (amount or "1").isdecimal():
             raise UsageError(f"--rdma-resource {text!r}: write rdma/hca, or rdma/hca=8")
         resources[name] = amount or "1"
-    return lent._replace(
-        host_network=lent.host_network or request.host_network,
-        host_ipc=lent.host_ipc or request.host_ipc,
-        capabilities=tuple(dict.fromkeys((*lent.capabilities, *request.capabilities))),
-        resources=resources if request.claim else {},
-    )
+    return resources
 
 
 def _quantity(option: str, text: str) -> str:

@@ -37,16 +37,12 @@ def prepare(shown: Shown) -> None:
 
 def answer(reports: Sequence[Json], shown: Shown) -> int:
     """Keep the reports, print what they come to together; returns its exit code."""
-    from preflight.fleet.merge.command import MergeRequest, run_merge
+    from preflight.fleet.merge.command import run_merge
 
     with _folder(shown.reports) as folder:
         # Those of this run alone: the folder may have others of an earlier one.
         paths = tuple(keep(report, folder) for report in reports)
-        return run_merge(
-            MergeRequest(
-                paths, None, None, "nodeset", shown.as_json, None, shown.color, shown.verbosity
-            )
-        )
+        return run_merge(paths, as_json=shown.as_json, color=shown.color, verbosity=shown.verbosity)
 
 
 @contextmanager

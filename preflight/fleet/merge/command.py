@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.base.node_sets import expand
@@ -12,45 +11,42 @@ from preflight.fleet.merge.records import FAILING, PASSING, Fleet
 from preflight.fleet.reports.reading import read_reports
 
 
-class MergeRequest(NamedTuple):
-    """What the command line asks for. expect: a node set, None for whoever reports.
+def run_merge(
+    paths: Sequence[str],
+    *,
+    expect: str | None = None,
+    listed_nodes: str | None = None,
+    list_format: str = "nodeset",
+    as_json: bool,
+    html: str | None = None,
+    color: str,
+    verbosity: int,
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError.
 
-    listed: passing or failing, None for the answer itself; list_format: nodeset or lines.
+    expect: a node set, None for whoever reports. listed_nodes: passing or failing, None for the
+    answer itself; list_format: nodeset or lines.
     """
-
-    paths: tuple[str, ...]
-    expect: str | None
-    listed: str | None
-    list_format: str
-    as_json: bool
-    html: str | None
-    color: str
-    verbosity: int
-
-
-def run_merge(request: MergeRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError."""
-    fleet = merge(request.paths, None if request.expect is None else expand(request.expect))
-    if request.html is not None:
+    fleet = merge(paths, None if expect is None else expand(expect))
+    if html is not None:
         from preflight.fleet.merge.to_html import write_html
 
-        write_html(request.html, fleet)
-    if request.listed is not None:
+        write_html(html, fleet)
+    if listed_nodes is not None:
         from preflight.fleet.merge.words import listed
 
-        places = fleet.of(*(PASSING if request.listed == "passing" else FAILING))
-        text = listed((fleet.nodes[at].name for at in places), request.list_format)
+        places = fleet.of(*(PASSING if listed_nodes == "passing" else FAILING))
+        text = listed((fleet.nodes[at].name for at in places), list_format)
         if text:
             say(text)
-    elif request.as_json:
+    elif as_json:
         from preflight.fleet.merge.to_json import fleet_object
 
         say_json(fleet_object(fleet))
     else:
         from preflight.fleet.merge.to_text import fleet_text
 
-        paint = painter(request.color)
-        say(fleet_text(fleet, paint, columns(), request.verbosity), color=True)
+        say(fleet_text(fleet, painter(color), columns(), verbosity), color=True)
     return fleet.exit_code
 
 

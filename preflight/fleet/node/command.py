@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from checks.base.unknown import Unknown
 from preflight.base.command_frame import EXIT_USAGE
@@ -12,48 +11,46 @@ from preflight.base.output import say
 from preflight.base.usage_error import UsageError
 from preflight.fleet.node.records import Json
 from preflight.fleet.node.report import HOST_NAME, error_object, node_object, one_line
-from preflight.inputs.host_source import Host, LaunchWords
+from preflight.inputs.host_source import Host
+from preflight.inputs.launch_words import LaunchWords
 
 
-class NodeRequest(NamedTuple):
-    """What the command line asks for. node: the name that the node goes by, "" for its own."""
-
-    launch: LaunchWords
-    root: str
-    timeout_seconds: float
-    node: str
-    ignore: tuple[str, ...] = ()
-
-
-def run_node(request: NodeRequest) -> int:
+def run_node(
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str]
+) -> int:
     """Print the report; returns the exit code of its verdict. Raises UsageError."""
     try:
-        found = node_report(request)
+        found = node_report(launch, root, timeout_seconds, node, ignore)
     except UsageError as error:
-        say(one_line(error_object(request.node, EXIT_USAGE, str(error))))
+        say(one_line(error_object(node, EXIT_USAGE, str(error))))
         raise
     say(one_line(found))
     return int(found["exit_code"])
 
 
-def node_report(request: NodeRequest) -> Json:
-    """The report as data. Raises UsageError for what is no launch or no host."""
+def node_report(
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str] = ()
+) -> Json:
+    """Return the report as data; ``node`` is the name it goes by, "" for its own.
+
+    Raises UsageError for what is no launch or no host.
+    """
     from checks.run.judging import every_check
     from preflight.check.judged_host import judged
     from preflight.check.launch import LAUNCH_CHECKS
     from preflight.check.report import Findings, consequences, report
 
     checks = list(every_check())
-    waivers = waivers_of(request.ignore)
-    seen = judged(request.launch, request.root, request.timeout_seconds, checks)
+    waivers = waivers_of(ignore)
+    seen = judged(launch, root, timeout_seconds, checks)
     declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
     # What mends a finding is for the one node that somebody looks at: check says it there.
     found = Findings(seen.findings, consequences(declared), lambda _: ())
     judged_so = report(found, waivers, seen.needs, seen.host.name)
-    return node_object(judged_so, seen, request.node, _host_name(seen.host), int(time.time()))
+    return node_object(judged_so, seen, node, _host_name(seen.host), int(time.time()))
 
 
-def waivers_of(ignore: tuple[str, ...]) -> Mapping[str, str]:
+def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
     """``ID=REASON`` by id. Raises UsageError where there is no such check."""
     if not ignore:
         return {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.env_file import LARGEST_FILE_BYTES
 
 if TYPE_CHECKING:

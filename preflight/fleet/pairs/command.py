@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
+from preflight.fleet.node.asked_nodes import Remote, SshNodes
 from preflight.fleet.node.sent_launch import launch_alone
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
 from preflight.fleet.pairs.rounds import Asked, default_rounds, round_count, run_rounds
-from preflight.fleet.ssh.fleet_check import Where, nodes_of
-from preflight.inputs.host_source import LaunchWords
+from preflight.fleet.ssh.fleet_check import nodes_of
+from preflight.inputs.launch_words import LaunchWords
 
 # As ClusterShell's own.
 DEFAULT_FANOUT = 64
 LONGEST_LAUNCH = 200
 
 
-class PairsRequest(NamedTuple):
-    """rounds: None for as many as are sensible. carry: auto, always, never. asked: what each pair
-    tries, but for the launch."""
+def run_pairs(
+    launch: LaunchWords,
+    where: SshNodes,
+    remote: Remote,
+    asked: Asked,
+    *,
+    rounds: int | None,
+    as_json: bool,
+    color: str,
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, before any node is asked.
 
-    launch: LaunchWords
-    where: Where
-    asked: Asked
-    rounds: int | None
-    remote_command: str
-    remote_python: str
-    carry: str
-    as_json: bool
-    color: str
-
-
-def run_pairs(request: PairsRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
-    where = request.where
+    rounds: None for as many as are sensible. asked: what each pair tries, but for the launch.
+    """
     nodes = nodes_of(where)
     from preflight.fleet.pairs.meeting import tool_of
     from preflight.fleet.ssh.clush_engine import Ssh
@@ -44,17 +40,16 @@ def run_pairs(request: PairsRequest) -> int:
         raise UsageError(
             f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"
         )
-    sent = launch_alone(request.launch)
-    asked = request.asked._replace(launch=sent)
-    tool = tool_of(request.remote_command, request.remote_python, request.carry)
+    asked = asked._replace(launch=launch_alone(launch))
+    tool = tool_of(remote.command, remote.python, remote.carry)
     fanout = where.fanout or DEFAULT_FANOUT
     # Both ends of a pair are up at once, or they wait for each other.
     ssh = Ssh(where.timeout_seconds, where.connect_seconds, fanout, where.user, where.ssh_options)
     whole = round_count(len(nodes))
-    rounds = min(request.rounds or default_rounds(len(nodes)), whole)
+    rounds = min(rounds or default_rounds(len(nodes)), whole)
     progress = _Progress()
     try:
-        run = run_rounds(nodes, tool, request.carry, rounds, fanout // 2, asked, ssh, progress.show)
+        run = run_rounds(nodes, tool, remote.carry, rounds, fanout // 2, asked, ssh, progress.show)
     finally:
         progress.clear()
     matrix = Matrix(
@@ -65,12 +60,12 @@ def run_pairs(request: PairsRequest) -> int:
         whole,
         run.met.addresses,
         run.stopped,
-        _called(request.launch),
+        _called(launch),
     )
-    if request.as_json:
+    if as_json:
         say_json(matrix_object(matrix))
     else:
-        say(matrix_text(matrix, painter(request.color), columns()), color=True)
+        say(matrix_text(matrix, painter(color), columns()), color=True)
     if run.stopped:
         said = f"{len(run.outcomes)} of {matrix.pairs_whole} pairs were tried"
         say(f"mooncake-preflight: interrupted: {said}", err=True)

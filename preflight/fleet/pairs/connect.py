@@ -6,7 +6,8 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.pairs.cause import Fate, cause_of, fate
@@ -49,7 +50,7 @@ from preflight.fleet.pairs.records import (
 )
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection, End
 from preflight.fleet.rails.rails import way
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.verbs.objects import VerbsError
 
 # Both ends may be started at once: the other one is up in a moment.
@@ -61,47 +62,25 @@ NO_PORT = "has no RDMA port with a GID"
 OWN_PORT = "the port of this test"
 
 
-class ConnectRequest(NamedTuple):
-    """pairs: of equal names alone, any with any, or "" for as the launch has it. ports: of TCP,
-    to be connected to. own_address: at which the other side connects in turn; "" for that of the
-    connection. wait_seconds: for the other side to listen at all. mtu_limit_bytes: None for the
-    launch's own.
-    """
-
-    address: str
-    port: int
-    token: str
-    pairs: str
-    ports: Sequence[int]
-    seconds: float
-    wait_seconds: float
-    mtu_limit_bytes: int | None
-    as_json: bool
-    color: str
-    own_address: str = ""
-    launch: LaunchWords = LaunchWords()
-
-
-def run_connect(request: ConnectRequest) -> int:
+def run_connect(talk: Talk, as_json: bool, color: str) -> int:
     """Print the answer; returns the exit code."""
     from preflight.fleet.reports.records import EXIT_CODES
 
-    with ended_after(request.seconds):
-        answer = pair_answer(request)
-    if request.as_json:
+    with ended_after(talk.seconds):
+        answer = pair_answer(talk)
+    if as_json:
         from preflight.fleet.pairs.to_json import pair_object
 
         say_json(pair_object(answer))
     else:
         from preflight.fleet.pairs.to_text import pair_text
 
-        say(pair_text(answer, painter(request.color), columns()), color=True)
+        say(pair_text(answer, painter(color), columns()), color=True)
     return EXIT_CODES[answer.status]
 
 
-def pair_answer(request: ConnectRequest) -> PairAnswer:
+def pair_answer(talk: Talk) -> PairAnswer:
     """What was tried until the time was over, or the other side was gone. Raises UsageError."""
-    talk = _Talk(request)
     try:
         talk.run()
     except (PairError, OSError, UnicodeError) as error:
@@ -112,35 +91,51 @@ def pair_answer(request: ConnectRequest) -> PairAnswer:
     )
 
 
-class _Talk:
-    """One conversation; what it has come to is there whenever it ends."""
+@dataclass
+class Talk:
+    """One conversation; what it has come to is there whenever it ends.
 
-    def __init__(self, request: ConnectRequest) -> None:
-        self._request = request
-        self._deadline = time.monotonic() + request.seconds
-        self.peer = f"{request.address}:{request.port}"
-        self.connected: float | None = None
-        self.tried: list[Tried] = []
-        self.ports: list[PortTried] = []
-        self.error = ""
-        self.over = "rdma"
+    pairs: of equal names alone, any with any, or "" for as the launch has it. tcp_ports: to be
+    connected to. own_address: at which the other side connects in turn; "" for that of the
+    connection. wait_seconds: for the other side to listen at all. mtu_limit_bytes: None for the
+    launch's own.
+    """
+
+    launch: LaunchWords
+    address: str
+    port: int
+    token: str
+    pairs: str
+    tcp_ports: Sequence[int]
+    seconds: float
+    wait_seconds: float
+    mtu_limit_bytes: int | None
+    own_address: str
+    connected: float | None = None
+    tried: list[Tried] = field(default_factory=list)
+    ports: list[PortTried] = field(default_factory=list)
+    error: str = ""
+    over: str = "rdma"
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.seconds
+        self.peer = f"{self.address}:{self.port}"
 
     def run(self) -> None:
         """Raises PairError, OSError and UnicodeError of the connection, and UsageError."""
-        request = self._request
-        part = part_of(request.launch)
-        facts = own_facts(part, request.mtu_limit_bytes)
+        part = part_of(self.launch)
+        facts = own_facts(part, self.mtu_limit_bytes)
         spans = () if part is None else part.ports
-        with _connected(request, self._deadline) as (link, seconds):
+        with _connected(self, self._deadline) as (link, seconds):
             self.connected = seconds
-            own = request.own_address or link.getsockname()[0]
-            spans = ((OWN_PORT, request.port, request.port), *spans)
+            own = self.own_address or link.getsockname()[0]
+            spans = ((OWN_PORT, self.port, self.port), *spans)
             link.settimeout(SILENCE_SECONDS)
             with holding(own, spans) as held, link.makefile("rwb") as stream:
                 self._talk(stream, facts, held, own)
 
     def _talk(self, stream: Stream, facts: Json, held: tuple[Held, ...], own: str) -> None:
-        send(stream, {"protocol": TALK, "token": self._request.token, "address": own})
+        send(stream, {"protocol": TALK, "token": self.token, "address": own})
         said = receive(stream)
         if "error" in said or said.get("protocol") != TALK:
             raise PairError(f"the other side refused: {str(said.get('error', said))[:200]}")
@@ -150,7 +145,7 @@ class _Talk:
 
     def _try_ports(self, stream: Stream, held: tuple[Held, ...], said: Json) -> None:
         """Those asked for, of either side; those that a launch has, where they were free."""
-        for port in self._request.ports:
+        for port in self.tcp_ports:
             self._try_port(port)
             self._ask_port(stream, port, "")
         for what, port in _held(said):
@@ -159,7 +154,7 @@ class _Talk:
             self._ask_port(stream, one.port, one.what)
 
     def _try_port(self, port: int, what: str = "") -> None:
-        self.ports.append(port_tried(self._request.address, port, self._deadline, what))
+        self.ports.append(port_tried(self.address, port, self._deadline, what))
 
     def _ask_port(self, stream: Stream, port: int, what: str) -> None:
         send(stream, {"tcp": port})
@@ -184,10 +179,10 @@ class _Talk:
                 self.error = f"{who}: {one.wanting}"
             elif not one.used:
                 raise PairError(f"{who} {NO_PORT}")
-        asked = self._request.pairs or ("" if mine.over else ANY)
+        asked = self.pairs or ("" if mine.over else ANY)
         for here, there in pairs_of(mine, theirs, asked):
             if time.monotonic() > self._deadline:
-                raise PairError(f"the {self._request.seconds:g} s are over: not all was tried")
+                raise PairError(f"the {self.seconds:g} s are over: not all was tried")
             self.tried.append(try_pair(stream, facts, (mine, here), (theirs, there)))
 
 
@@ -200,14 +195,14 @@ def _held(said: Json) -> Iterator[tuple[str, int]]:
 
 
 @contextlib.contextmanager
-def _connected(request: ConnectRequest, deadline: float) -> Iterator[tuple[socket.socket, float]]:
+def _connected(talk: Talk, deadline: float) -> Iterator[tuple[socket.socket, float]]:
     """The connection and the seconds that it took; asked for again while nobody listens yet."""
-    waited_for = min(deadline, time.monotonic() + request.wait_seconds)
+    waited_for = min(deadline, time.monotonic() + talk.wait_seconds)
     while True:
         started = time.monotonic()
         left = max(0.1, min(deadline - started, SILENCE_SECONDS))
         try:
-            link = socket.create_connection((request.address, request.port), left)
+            link = socket.create_connection((talk.address, talk.port), left)
             break
         except ConnectionRefusedError:
             if time.monotonic() > waited_for:

@@ -9,7 +9,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
@@ -27,28 +26,13 @@ from preflight.fleet.pairs.records import (
     writes,
     written,
 )
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.verbs.objects import VerbsError
 
 # A side that says nothing for so long is gone; an address that does not answer takes seconds.
 SILENCE_SECONDS = 30.0
 # What stands in a kernel's call at the end is ended from outside of Python.
 GRACE_SECONDS = 10.0
-
-
-class ListenRequest(NamedTuple):
-    """seconds: after which it ends whatever happens. token: "" for one made here and printed.
-
-    mtu_limit_bytes: None for the launch's own.
-    """
-
-    address: str
-    port: int
-    seconds: float
-    token: str
-    mtu_limit_bytes: int | None
-    once: bool
-    launch: LaunchWords = LaunchWords()
 
 
 @contextlib.contextmanager
@@ -64,23 +48,43 @@ def ended_after(seconds: float) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def run_listen(request: ListenRequest) -> int:
-    """Serve until the time is over; returns 0. Raises UsageError."""
-    with ended_after(request.seconds):
-        _listen(request)
+def run_listen(
+    launch: LaunchWords,
+    *,
+    address: str,
+    port: int,
+    seconds: float,
+    token: str,
+    mtu_limit_bytes: int | None,
+    once: bool,
+) -> int:
+    """Serve until the time is over; returns 0. Raises UsageError.
+
+    token: "" for one made here and printed. mtu_limit_bytes: None for the launch's own.
+    """
+    token = token or secrets.token_hex(16)
+    deadline = time.monotonic() + seconds
+    with ended_after(seconds):
+        _listen(launch, address, port, deadline, token, mtu_limit_bytes, once)
     return 0
 
 
-def _listen(request: ListenRequest) -> None:
-    deadline = time.monotonic() + request.seconds
-    token = request.token or secrets.token_hex(16)
+def _listen(
+    launch: LaunchWords,
+    own_address: str,
+    own_port: int,
+    deadline: float,
+    token: str,
+    mtu_limit_bytes: int | None,
+    once: bool,
+) -> None:
     try:
-        part = part_of(request.launch)
-        facts = own_facts(part, request.mtu_limit_bytes)
+        part = part_of(launch)
+        facts = own_facts(part, mtu_limit_bytes)
     except PairError as error:
         raise UsageError(str(error)) from None
     spans = () if part is None else part.ports
-    with _bound(request) as server, holding(request.address, spans) as held:
+    with _bound(own_address, own_port) as server, holding(own_address, spans) as held:
         address, port = server.getsockname()[:2]
         # For whoever started it: where it is, before anybody asks.
         from preflight.fleet.node.report import one_line
@@ -101,17 +105,17 @@ def _listen(request: ListenRequest) -> None:
                     admitted = True
                     address = str(asked.get("address") or client.getpeername()[0])
                     _serve(stream, facts, held, address)
-            if admitted and request.once:
+            if admitted and once:
                 break
 
 
-def _bound(request: ListenRequest) -> socket.socket:
+def _bound(address: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(request.address, request.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((request.address, request.port), family=family)
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((address, port), family=family)
     except (OSError, UnicodeError) as error:
         raise UsageError(
-            f"--address {request.address} --port {request.port}: cannot listen there: {error}; "
+            f"--address {address} --port {port}: cannot listen there: {error}; "
             "give an address of this node and a free port"
         ) from None
 

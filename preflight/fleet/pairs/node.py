@@ -20,7 +20,7 @@ from preflight.fleet.pairs.verbs import Connection
 from preflight.fleet.rails.findings import talks
 from preflight.fleet.rails.lanes import lane_of
 from preflight.fleet.rails.rails import Group, Lane
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 from preflight.verbs.objects import VerbsError
 
 if TYPE_CHECKING:

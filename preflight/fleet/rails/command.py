@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.fleet.rails.answer import rail_answer
@@ -11,27 +10,20 @@ from preflight.fleet.reports.duplicates import settled_rows
 from preflight.fleet.reports.reading import read_reports
 
 
-class RailsRequest(NamedTuple):
-    """verbosity: below 0 the verdict alone, above 0 every grid in full."""
+def run_rails(paths: Sequence[str], as_json: bool, color: str, verbosity: int) -> int:
+    """Print the answer; returns the exit code. Raises UsageError.
 
-    paths: Sequence[str]
-    as_json: bool
-    color: str
-    verbosity: int
-
-
-def run_rails(request: RailsRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError."""
-    reports = read_reports(request.paths)
+    verbosity: below 0 the verdict alone, above 0 every grid in full.
+    """
+    reports = read_reports(paths)
     settled = settled_rows(reports.rows)
     answer = rail_answer(settled.rows.values(), reports.unusable)
-    if request.as_json:
+    if as_json:
         from preflight.fleet.rails.to_json import rails_object
 
         say_json(rails_object(answer))
     else:
         from preflight.fleet.rails.to_text import rails_text
 
-        text = rails_text(answer, painter(request.color), columns(), request.verbosity)
-        say(text, color=True)
+        say(rails_text(answer, painter(color), columns(), verbosity), color=True)
     return answer.exit_code

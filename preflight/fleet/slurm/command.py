@@ -4,60 +4,50 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.merge.collected import Shown, answer, interrupted, prepare
+from preflight.fleet.node.asked_nodes import Remote
 from preflight.fleet.node.script import TOOL, carried_script, found_script, packed
 from preflight.fleet.node.sent_launch import Sent, sent_launch
 from preflight.fleet.slurm.nodes import asked, read_sinfo, states_of
 from preflight.fleet.slurm.run import SlurmRequest, gather
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 
 # What a node may take of its time to read itself: the rest is Python, and the way back.
 _MOST_READING_SECONDS = 10.0
 _OVERHEAD_SECONDS = 5.0
 
 
-class FleetRunRequest(NamedTuple):
-    """What the command line asks for. carry: auto, always, never. reports: a folder, or None."""
-
-    launch: LaunchWords
-    node_set: str | None
-    timeout_seconds: float
-    queue_seconds: int
-    srun_options: str
-    remote_command: str
-    remote_python: str
-    carry: str
-    ignore: tuple[str, ...]
-    reports: str | None
-    as_json: bool
-    color: str
-    verbosity: int
-
-
-def run_fleet_run(request: FleetRunRequest) -> int:
+def run_fleet_run(
+    launch: LaunchWords,
+    *,
+    node_set: str | None,
+    timeout_seconds: float,
+    queue_seconds: int,
+    srun_options: str,
+    remote: Remote,
+    ignore: tuple[str, ...],
+    shown: Shown,
+) -> int:
     """Print the answer; returns the exit code. Raises UsageError."""
-    nodes = asked(request.node_set, os.environ)
-    options = _words("--srun-options", request.srun_options)
-    tool = _words("--remote-command", request.remote_command)
+    nodes = asked(node_set, os.environ)
+    options = _words("--srun-options", srun_options)
+    tool = _words("--remote-command", remote.command)
     if not tool:
         raise UsageError("--remote-command is empty: give the program's path on the nodes")
-    left = request.timeout_seconds - _OVERHEAD_SECONDS
-    reading = max(1.0, min(_MOST_READING_SECONDS, left))
-    sent = sent_launch(request.launch, reading, request.ignore)
-    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
+    reading = max(1.0, min(_MOST_READING_SECONDS, timeout_seconds - _OVERHEAD_SECONDS))
+    sent = sent_launch(launch, reading, ignore)
     prepare(shown)
     gathered = gather(
         SlurmRequest(
             nodes,
             lambda: states_of(read_sinfo()),
-            request.timeout_seconds,
-            request.queue_seconds,
+            timeout_seconds,
+            queue_seconds,
             options,
-            lambda carried: _content(sent, tool, request.remote_python, carried),
-            request.carry,
+            lambda carried: _content(sent, tool, remote.python, carried),
+            remote.carry,
             os.urandom(8).hex(),
         )
     )

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.merge.collected import Shown, answer, interrupted, keep, prepare
+from preflight.fleet.node.asked_nodes import Remote, SshNodes
 from preflight.fleet.node.records import Json
 from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
 from preflight.fleet.node.script import COMMAND, TOOL, carried_script, found_script, packed
 from preflight.fleet.node.sent_launch import Sent, sent_launch
-from preflight.inputs.host_source import LaunchWords
+from preflight.inputs.launch_words import LaunchWords
 
 NO_CLUSTERSHELL = (
     "ClusterShell, which reaches the nodes, is not installed: "
@@ -21,34 +22,6 @@ NO_CLUSTERSHELL = (
 _OVERHEAD_SECONDS = 5.0
 
 
-class Where(NamedTuple):
-    """Which nodes, and how to come to them. connect_seconds: until ssh is through."""
-
-    nodes: tuple[str, ...]
-    nodes_files: tuple[str, ...]
-    exclude: tuple[str, ...]
-    timeout_seconds: float
-    connect_seconds: float
-    fanout: int | None
-    user: str | None
-    ssh_options: str
-
-
-class FleetCheckRequest(NamedTuple):
-    """What the command line asks for. carry: auto, always, never. reports: a folder, or None."""
-
-    launch: LaunchWords
-    where: Where
-    remote_command: str
-    remote_python: str
-    carry: str
-    ignore: tuple[str, ...]
-    reports: str | None
-    as_json: bool
-    color: str
-    verbosity: int
-
-
 class Got(NamedTuple):
     """A report of each node, in the order of the nodes. stopped: the signal that ended it, or 0."""
 
@@ -56,15 +29,16 @@ class Got(NamedTuple):
     stopped: int
 
 
-def run_fleet_check(request: FleetCheckRequest) -> int:
+def run_fleet_check(
+    launch: LaunchWords, where: SshNodes, remote: Remote, ignore: tuple[str, ...], shown: Shown
+) -> int:
     """Print the answer; returns the exit code. Raises UsageError."""
-    shown = Shown(request.reports, request.as_json, request.color, request.verbosity)
-    got = fleet_reports(request, shown)
+    got = fleet_reports(launch, where, remote, ignore, shown)
     code = answer(got.reports, shown)
     return interrupted(got.reports, got.stopped) if got.stopped else code
 
 
-def nodes_of(where: Where) -> list[str]:
+def nodes_of(where: SshNodes) -> list[str]:
     """The nodes that are named, in order. Raises UsageError: where ClusterShell is missing too."""
     try:
         from preflight.fleet.ssh.clush_engine import named_nodes
@@ -76,19 +50,20 @@ def nodes_of(where: Where) -> list[str]:
     return named_nodes(sets, where.exclude)
 
 
-def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
+def fleet_reports(
+    launch: LaunchWords, where: SshNodes, remote: Remote, ignore: tuple[str, ...], shown: Shown
+) -> Got:
     """Ask every node. Raises UsageError, before any node is asked."""
     from signal import SIGINT
 
-    where = request.where
     nodes = nodes_of(where)
     from preflight.fleet.ssh.clush_engine import RunInterruptedError, Ssh, ask
 
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
-    sent = sent_launch(request.launch, _node_seconds(where), request.ignore)
+    sent = sent_launch(launch, _node_seconds(where), ignore)
     prepare(shown)
-    progress = _Progress(len(nodes), request.verbosity)
+    progress = _Progress(len(nodes), shown.verbosity)
     ssh = Ssh(
         where.timeout_seconds, where.connect_seconds, where.fanout, where.user, where.ssh_options
     )
@@ -98,24 +73,24 @@ def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
     def take(said: NodeReply) -> None:
         report = reports[said.node] = report_of(said, where.timeout_seconds)
         # At once: what is there stays there, whatever becomes of this process.
-        if request.reports is not None:
-            keep(report, request.reports)
+        if shown.reports is not None:
+            keep(report, shown.reports)
         progress.answered = len(reports)
 
     def take_or_carry(said: NodeReply) -> None:
-        if request.carry == "auto" and lacks_tool(said):
+        if remote.carry == "auto" and lacks_tool(said):
             lacking.add(said.node)
         else:
             take(said)
 
     stopped = 0
     try:
-        if request.carry != "always":
-            content = _content(request, sent, carried=False)
+        if remote.carry != "always":
+            content = _content(remote, sent, carried=False)
             ask(nodes, COMMAND, content, ssh, take_or_carry, progress.show)
-        carried_to = [one for one in nodes if request.carry == "always" or one in lacking]
+        carried_to = [one for one in nodes if remote.carry == "always" or one in lacking]
         if carried_to:
-            content = _content(request, sent, carried=True)
+            content = _content(remote, sent, carried=True)
             ask(carried_to, COMMAND, content, ssh, take, progress.show)
     except (RunInterruptedError, KeyboardInterrupt) as signalled:
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
@@ -127,24 +102,24 @@ def fleet_reports(request: FleetCheckRequest, shown: Shown) -> Got:
     return Got([reports[node] for node in nodes], stopped)
 
 
-def _node_seconds(where: Where) -> float:
+def _node_seconds(where: SshNodes) -> float:
     """What a node may take to read itself, so that it can still say what it could not read."""
     left = where.timeout_seconds - where.connect_seconds
     return max(1.0, min(10.0, left - _OVERHEAD_SECONDS))
 
 
-def _content(request: FleetCheckRequest, sent: Sent, carried: bool) -> bytes:
+def _content(remote: Remote, sent: Sent, carried: bool) -> bytes:
     import shlex
 
     if carried:
         from preflight.fleet.node.carry import zipapp
 
-        script = carried_script(request.remote_python, sent.words)
+        script = carried_script(remote.python, sent.words)
         return packed({**sent.files, TOOL: zipapp()}, script)
     try:
-        tool = shlex.split(request.remote_command)
+        tool = shlex.split(remote.command)
     except ValueError as error:
-        raise UsageError(f"--remote-command {request.remote_command!r}: {error}") from None
+        raise UsageError(f"--remote-command {remote.command!r}: {error}") from None
     if not tool:
         raise UsageError("--remote-command is empty: give the program's path on the nodes")
     return packed(sent.files, found_script(tool, sent.words))

@@ -1,10 +1,10 @@
-"""Runs ``mooncake-preflight apply``: shows, asks, changes, reads back; and takes it back."""
+"""Applying a plan: shows, asks, changes, reads back; and takes it back."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from checks.base.finding import Kind, Setting
@@ -12,13 +12,11 @@ from checks.base.root import Root
 from preflight.base.output import say
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import LaunchWords
 from preflight.settings.apply import adopt, carry_out
 from preflight.settings.apply_journal import Journal, JournalError, state_folder
 from preflight.settings.apply_steps import Step, Steps, difference, steps_of
 from preflight.settings.apply_write import Writer
 from preflight.settings.commands import Context, commands
-from preflight.settings.plan import plan_of
 from preflight.settings.records import Plan
 from preflight.settings.undo import undo
 
@@ -29,17 +27,11 @@ EXIT_UNKNOWN = 3
 EXIT_NOT_PERMITTED = 77  # EX_NOPERM
 
 
-class ApplyRequest(NamedTuple):
-    """What the command line asks for."""
+class Consent(NamedTuple):
+    """dry_run: show the changes, and make none. yes: do not ask."""
 
-    launch: LaunchWords
-    root: str
-    timeout_seconds: float
-    dry_run: bool
-    yes: bool
-    persist: bool
-    force: bool
-    undo: bool
+    dry_run: bool = False
+    yes: bool = False
 
 
 class Machine(NamedTuple):
@@ -54,33 +46,29 @@ def this_machine() -> Machine:
     return Machine(Root(), Writer(), state_folder(os.environ, os.geteuid() == 0))
 
 
-def run_apply(request: ApplyRequest) -> int:
-    """Returns the exit code. Raises UsageError."""
-    if request.root.rstrip("/"):
-        raise UsageError(
-            f"--root {request.root}: apply changes this machine alone; plan --root shows what "
-            "another needs"
-        )
-    if request.force and not request.persist:
-        raise UsageError("--force is about files, which --persist writes")
-    if request.undo:
-        return run_undo(request, this_machine())
-    plan = plan_of(request.launch, "/", request.timeout_seconds)
-    return apply_plan(request, plan, this_machine())
+def apply_plan(
+    plan: Plan,
+    words: Sequence[str],
+    machine: Machine,
+    consent: Consent,
+    *,
+    persist: bool = False,
+    force: bool = False,
+) -> int:
+    """Bring the machine to ``plan``, that of the launch ``words``; returns the exit code.
 
-
-def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
-    """Bring the machine to ``plan``."""
+    persist: write drop-ins too. force: replace files that others wrote. Raises UsageError.
+    """
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
         return _refused([gap.reason for gap in unknown], EXIT_UNKNOWN)
-    if request.persist and plan.context.container:
+    if persist and plan.context.container:
         raise UsageError(
             f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
             "its host: run apply there, or see plan --format"
         )
     try:
-        steps = steps_of(plan, machine.root, machine.writer, request.persist, request.force)
+        steps = steps_of(plan, machine.root, machine.writer, persist, force)
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}: nothing was changed") from None
     if steps.refused:
@@ -88,7 +76,7 @@ def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
             f"--persist: {', '.join(steps.refused)} was not written by mooncake-preflight: move it "
             "away, or replace it with --force (apply --undo puts it back)"
         )
-    _show(steps, plan, request.persist)
+    _show(steps, plan, persist)
     if not steps.steps:
         say("nothing to change")
         return 0
@@ -101,13 +89,13 @@ def apply_plan(request: ApplyRequest, plan: Plan, machine: Machine) -> int:
     lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
     if lost:
         return _refused((f"{', '.join(lost)} cannot be read",), EXIT_UNKNOWN)
-    if request.dry_run:
+    if consent.dry_run:
         say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)")
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _not_permitted(forbidden, request, plan.context)
-    if not _wanted(request, f"Make {_count(steps.steps)}?"):
+        return _not_permitted(forbidden, words, plan.context)
+    if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
         return EXIT_LEFT
     return _carry_out(steps.steps, machine)
@@ -141,25 +129,23 @@ def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
     return EXIT_FAILED
 
 
-def run_undo(request: ApplyRequest, machine: Machine) -> int:
-    """Put back what the journal has."""
-    if request.launch.words or request.persist:
-        raise UsageError("--undo takes back what was done, whatever the launch: give it alone")
+def undo_changes(machine: Machine, consent: Consent) -> int:
+    """Put back what the journal has; returns the exit code. Raises UsageError."""
     try:
         with Journal(machine.state) as journal:
             entries = list(journal.entries)
             if not entries:
                 say("nothing to undo")
                 return 0
-            if request.dry_run or not request.yes:  # else what is done is said soon enough
+            if consent.dry_run or not consent.yes:  # else what is done is said soon enough
                 for entry in reversed(entries):
                     was = "not there" if entry.before is None else "as it was"
                     shown = entry.before or "nothing" if entry.kind == "value" else was
                     say(f"{entry.path}: to be put back to {shown}")
-            if request.dry_run:
+            if consent.dry_run:
                 say("nothing was changed (--dry-run)")
                 return 0
-            if not _wanted(request, f"Undo {_count(entries)}?"):
+            if not _wanted(consent, f"Undo {_count(entries)}?"):
                 say("nothing was changed", err=True)
                 return EXIT_LEFT
             results = undo(journal, machine.root, machine.writer)
@@ -171,9 +157,9 @@ def run_undo(request: ApplyRequest, machine: Machine) -> int:
     return 0 if all(result.whole for result in results) else EXIT_LEFT
 
 
-def _wanted(request: ApplyRequest, question: str) -> bool:
+def _wanted(consent: Consent, question: str) -> bool:
     """Raises UsageError where there is nobody to ask."""
-    if request.yes:
+    if consent.yes:
         return True
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked here, standard input is no terminal: give --yes")
@@ -202,7 +188,7 @@ def _count(changes: Iterable[object]) -> str:
     return f"{number} change" if number == 1 else f"{number} changes"
 
 
-def _not_permitted(forbidden: list[Step], request: ApplyRequest, context: Context) -> int:
+def _not_permitted(forbidden: list[Step], words: Sequence[str], context: Context) -> int:
     """The same by hand, for who may."""
     places = ", ".join(step.path for step in forbidden)
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
@@ -210,6 +196,6 @@ def _not_permitted(forbidden: list[Step], request: ApplyRequest, context: Contex
     for one in commands(values, context):
         say(one)
     if any(step.kind != "value" for step in forbidden):
-        words = ("mooncake-preflight", "apply", "--persist", *request.launch.words)
-        say(comment(f"as root: {line(words)}"))
+        command = ("mooncake-preflight", "apply", "--persist", *words)
+        say(comment(f"as root: {line(command)}"))
     return EXIT_NOT_PERMITTED

@@ -1,8 +1,7 @@
-"""Runs ``mooncake-preflight rehearse``: the launch's allocations, for real, and taken back."""
+"""A launch's allocations, made for real, held against what was predicted, and taken back."""
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -11,9 +10,10 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
-from preflight.base.output import say, say_json
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import Host, LaunchWords, Sized, open_host, size_within
+from preflight.inputs.host_source import Host, Sized, open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.answer import Answer, failed_step, judge
 from preflight.rehearsal.library import Library, find_library
 from preflight.rehearsal.memory import others
@@ -28,41 +28,18 @@ from preflight.sizing.source_sizing import SourceSizing
 
 # To read the launch and the host; a step has a limit of its own.
 READ_SECONDS = 30.0
-_MOST_COLUMNS = 100
 # What the checks of registration ask of a host.
 _TOPICS = ("system", "limits", "rdma")
 
 
-class RehearseRequest(NamedTuple):
-    """What the command line asks for."""
+def rehearse(launch: LaunchWords, python: str | None, scale: int, step_seconds: float) -> Answer:
+    """Return what came of it. scale: every size is divided by it. step_seconds: the most for each.
 
-    launch: LaunchWords
-    scale: int
-    python: str | None
-    timeout_seconds: float
-    as_json: bool
-    color: str
-
-
-def run_rehearse(request: RehearseRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError, KeyboardInterrupt."""
-    answer = rehearse(request)
-    if request.as_json:
-        from preflight.rehearsal.to_json import answer_object
-
-        say_json(answer_object(answer))
-    else:
-        from preflight.rehearsal.to_text import answer_text
-
-        say(answer_text(answer, request.color))
-    return answer.exit_code
-
-
-def rehearse(request: RehearseRequest) -> Answer:
-    """The answer as data."""
-    if not request.launch.words:
+    python: the interpreter that has Mooncake, None for this one. Raises UsageError.
+    """
+    if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
-    library = find_library(request.python)
+    library = find_library(python)
     if isinstance(library, Unknown):
         return Answer("unknown", library.reason)
     try:
@@ -70,15 +47,15 @@ def rehearse(request: RehearseRequest) -> Answer:
     except ValueError as error:
         return Answer("unknown", f"{library.name}: {error}")
     host = open_host("/")
-    words = request.launch._replace(mooncake_version=library.version)
+    words = launch._replace(mooncake_version=library.version)
     sized = size_within(words, host, READ_SECONDS)
     if isinstance(sized, Unknown):
         return Answer("unknown", sized.reason)
     assert sized is not None
-    prepared = prepare(sized, host, library, request.scale)
+    prepared = prepare(sized, host, library, scale)
     if isinstance(prepared, Unknown):
         return Answer("unknown", prepared.reason)
-    return perform(prepared, request.timeout_seconds)
+    return perform(prepared, step_seconds)
 
 
 class Prepared(NamedTuple):
@@ -124,13 +101,13 @@ def perform(prepared: Prepared, timeout_seconds: float) -> Answer:
     """Run it and hold what was measured against what was predicted."""
     root, plan = Root(), prepared.plan
     warnings = others(root)
-    progress = _Progress()
+    progress = Progress()
     try:
-        done = run(plan, root, timeout_seconds, progress.tell)
+        done = run(plan, root, timeout_seconds, progress.show)
     except (RehearsalError, OSError) as error:
         return Answer("unknown", str(error), plan=plan)
     finally:
-        progress.end()
+        progress.clear()
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(plan, done, warnings, checked)
 
@@ -157,22 +134,3 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
         for one in found
         if one.status is Status.FAIL and one.check not in told
     )
-
-
-class _Progress:
-    """One line on standard error that is written over, on a terminal alone."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._width = 0
-
-    def tell(self, what: str) -> None:
-        if self._shown:
-            sys.stderr.write(f"\r{what[:_MOST_COLUMNS]:<{self._width}}")
-            sys.stderr.flush()
-            self._width = len(what[:_MOST_COLUMNS])
-
-    def end(self) -> None:
-        if self._width:
-            sys.stderr.write(f"\r{'':<{self._width}}\r")
-            sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Runs ``mooncake-preflight fit``: reads the host once, solves, edits the launch, prints."""
+"""Fitting a launch to a host: reads the host once, solves, edits the launch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from checks.base.unknown import Unknown
 from checks.run.facts import READERS
 from checks.run.judging import every_check
 from checks.run.reading import read_facts
-from preflight.base.output import say, say_json
 from preflight.base.usage_error import UsageError
-from preflight.fit.hints import hints
 from preflight.fit.judged_values import GATES, HostState, LaunchState
 from preflight.fit.launch_edit import Edited, edited
 from preflight.fit.launch_texts import launch_texts
@@ -19,7 +17,8 @@ from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.not_described import is_not_described, tolerant
 from preflight.fit.records import Answer, Fitted, Goal
 from preflight.fit.solver import solve
-from preflight.inputs.host_source import Host, LaunchWords, launch_of, open_host, size_within
+from preflight.inputs.host_source import Host, launch_of, open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.commands import Context, commands, context_of
 
 EXIT_OTHERS = 1
@@ -27,97 +26,76 @@ EXIT_NOTHING = 2
 EXIT_UNKNOWN = 3
 
 
-class FitRequest(NamedTuple):
-    """What the command line asks for. described: memory, GPUs, NICs and NUMA nodes as given."""
+class Description(NamedTuple):
+    """A host as it is described, in the words of the command line; None for what is not."""
 
-    launch: LaunchWords
-    root: str
-    described: tuple[int | None, str | None, str | None, int | None]
-    goal: str
-    keep_bytes: int
-    write: bool
-    as_json: bool
-    timeout_seconds: float
-    color: str
+    memory_bytes: int | None = None
+    gpus: str | None = None
+    nics: str | None = None
+    numa_nodes: int | None = None
 
+    def with_gpu(self, words: LaunchWords) -> LaunchWords:
+        """Return the launch with the memory of the GPU described, where it names none itself."""
+        if self.gpus is None or not words.words or words.gpu_bytes is not None:
+            return words
+        from preflight.fit.described_host import gpu_bytes
 
-def run_fit(request: FitRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError."""
-    host, assumptions = _host(request)
-    if assumptions:
-        request = request._replace(launch=_with_gpu(request.launch, request.described[1]))
-    found = fitted(request, host, assumptions)
-    if isinstance(found, Unknown):
-        return _say_unknown(request, found)
-    found = found._replace(hints=hints(found.state, found.machine, found.answer))
-    # Half of the values would be another launch: neither the old one nor the one that fits.
-    if request.write and found.edited is not None and not found.edited.advice:
-        from preflight.fit.write_launch import write_edits
-
-        found = found._replace(written=write_edits(found.edited.edits))
-    if request.as_json:
-        from preflight.fit.to_json import fit_object
-
-        say_json(fit_object(found))
-    else:
-        from preflight.base.output import columns, painter
-        from preflight.fit.to_text import fit_text
-
-        say(fit_text(found, painter(request.color), columns()), color=True)
-    return found.exit_code
+        return words._replace(gpu_bytes=gpu_bytes(self.gpus))
 
 
-def _host(request: FitRequest) -> tuple[Host, tuple[str, ...]]:
-    if all(value is None for value in request.described):
-        return open_host(request.root), ()
+def host_to_fit(root: str, described: Description) -> tuple[Host, tuple[str, ...]]:
+    """Return the host, and what is assumed of one that is described. Raises UsageError."""
+    if described == Description():
+        return open_host(root), ()
     from preflight.fit.described_host import described_host
 
-    if request.root != "/":
+    if root != "/":
         raise UsageError(
-            f"--root {request.root} is a host, and --memory, --gpus, --nics and --numa describe "
+            f"--root {root} is a host, and --memory, --gpus, --nics and --numa describe "
             "another: give the one or the other"
         )
-    return described_host(*request.described)
+    return described_host(*described)
 
 
-def _with_gpu(words: LaunchWords, gpus: str | None) -> LaunchWords:
-    """With the memory of the GPU that is described, where none is given."""
-    from preflight.fit.described_host import gpu_bytes
-
-    size = None if gpus is None or not words.words else gpu_bytes(gpus)
-    return words if words.gpu_bytes is not None else words._replace(gpu_bytes=size)
-
-
-def fitted(request: FitRequest, host: Host, assumptions: tuple[str, ...] = ()) -> Fitted | Unknown:
-    """The answer as data; Unknown where the launch was not read in time."""
-    sized = size_within(request.launch, host, request.timeout_seconds)
+def fitted(
+    words: LaunchWords,
+    host: Host,
+    described: Description,
+    assumptions: tuple[str, ...],
+    goal: str,
+    keep_bytes: int,
+    write: bool,
+    timeout_seconds: float,
+) -> Fitted | Unknown:
+    """Return the answer; Unknown where the launch was not read in time. Raises UsageError."""
+    sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
-    found = None if sized is None else launch_of(request.launch, host)
+    found = None if sized is None else launch_of(words, host)
     if sized is None or found is None:
         raise UsageError("fit is about a launch: give a script, or a command after --")
     launch, options = found
-    if request.write and (len(request.launch.words) != 1 or request.launch.is_command):
+    if write and (len(words.words) != 1 or words.is_command):
         raise UsageError("--write is for a launch that is a file: give the script or the manifest")
-    facts = read_facts(host.root, sized.needs, request.timeout_seconds, READERS)
+    facts = read_facts(host.root, sized.needs, timeout_seconds, READERS)
     sizes = knobs(launch.reading, sized.sizing.inputs.processes)
     state = LaunchState(launch, options, sizes)
     checks = list(every_check())
     if assumptions:
-        _, gpus, nics, _ = request.described
-        checks = tolerant(checks, GATES, gpus is not None, nics is not None)
-    machine = HostState(host.root, facts, checks, request.keep_bytes)
-    answer = solve(state, machine, Goal(request.goal))
+        with_gpus, with_nics = described.gpus is not None, described.nics is not None
+        checks = tolerant(checks, GATES, with_gpus, with_nics)
+    machine = HostState(host.root, facts, checks, keep_bytes)
+    answer = solve(state, machine, Goal(goal))
     if assumptions:
         answer = _of_description(answer, machine)
     changes, command = None, ""
     if answer.fits is not None:
-        changes, command = _edited(request, state, host, answer)
+        changes, command = _edited(words, state, host, answer)
     return Fitted(
         launch.name,
         host.name,
         answer,
-        request.keep_bytes,
+        keep_bytes,
         changes,
         (),
         command,
@@ -151,13 +129,13 @@ def _exit_code(answer: Answer) -> int:
 
 
 def _edited(
-    request: FitRequest, state: LaunchState, host: Host, answer: Answer
+    launch: LaunchWords, state: LaunchState, host: Host, answer: Answer
 ) -> tuple[Edited | None, str]:
     """The launch's files with the new values, or the command line with them."""
-    words = request.launch.words
+    words = launch.words
     changed = with_values(state.launch.reading, state.launch.read_file, answer.sizes, answer.values)
     if words == (state.launch.name,):  # a file is called as it was given
-        texts = launch_texts(words[0], request.launch.env_files, host.environment, host.root.live)
+        texts = launch_texts(words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
             return edited(texts, answer.sizes, answer.values), ""
     from preflight.fit.launch_edit import by_hand
@@ -184,14 +162,3 @@ def _host_commands(answer: Answer, context: Context) -> tuple[str, ...]:
         kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
         settings.append(Setting(kind, name, str(target.pages), str(now)))
     return commands(settings, context)
-
-
-def _say_unknown(request: FitRequest, why: Unknown) -> int:
-    if request.as_json:
-        from preflight.base.error_object import error_object
-        from preflight.fit.to_json import SCHEMA
-
-        say_json(error_object(SCHEMA, EXIT_UNKNOWN, why.reason))
-    else:
-        say(f"UNKNOWN: {why.reason}")
-    return EXIT_UNKNOWN

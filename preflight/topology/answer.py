@@ -1,11 +1,9 @@
-"""Runs ``mooncake-preflight topology``: what sits where, and which NIC Mooncake takes for it."""
+"""What sits where on a host, and which NIC Mooncake takes for it: read, and judged."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
@@ -13,13 +11,12 @@ from checks.base.unknown import Unknown
 from checks.run.facts import TopicUnknownError
 from checks.run.judging import judge
 from checks.run.reading import read_facts
-from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
-from preflight.check.report import EXIT_CODES
-from preflight.inputs.host_source import LaunchWords, open_host, size_within
+from preflight.inputs.host_source import open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 from preflight.topology.build import topology_of
 from preflight.topology.notes import notes
-from preflight.topology.to_text import Answer, answer_text
+from preflight.topology.to_text import Answer
 from preflight.topology.views import MooncakeView, engine_of_host, views_of
 
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
@@ -34,51 +31,27 @@ CHECKS = {
 }
 
 
-class TopologyRequest(NamedTuple):
-    """What the command line asks for."""
-
-    launch: LaunchWords
-    root: str
-    timeout_seconds: float
-    measure: bool
-    as_json: bool
-    ascii_only: bool
-    color: str
-
-
-def run_topology(request: TopologyRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError."""
-    answer = topology(request)
-    code = EXIT_CODES[answer.status]
-    if request.as_json:
-        from preflight.topology.to_json import answer_object
-
-        say_json(answer_object(answer, code))
-    else:
-        plain = request.ascii_only or not _draws_lines()
-        say(answer_text(answer, painter(request.color), columns(), plain), color=True)
-    return code
-
-
-def topology(request: TopologyRequest) -> Answer:
-    """The answer as data."""
-    host = open_host(request.root)
-    sized = size_within(request.launch, host, request.timeout_seconds)
+def topology_answer(
+    launch: LaunchWords, root: str, timeout_seconds: float, measure: bool
+) -> Answer:
+    """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError."""
+    host = open_host(root)
+    sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)
     needs = None if sized is None else sized.needs
-    facts = read_facts(host.root, needs, request.timeout_seconds, TOPICS)
+    facts = read_facts(host.root, needs, timeout_seconds, TOPICS)
     engine = engine_of_host(facts)
     try:
         drawn = topology_of(facts, needs)
-        views = views_of(facts, needs, engine, host.root if request.measure else None)
+        views = views_of(facts, needs, engine, host.root if measure else None)
         said = notes(facts, needs, drawn, views)
     except TopicUnknownError as missing:
         raise UsageError(f"{missing} (--timeout gives it longer)") from None
     found = tuple(judge(facts, needs, _checks()))
     source = "" if needs is None else needs.source
     status = _status(found, views)
-    return Answer(host.name, source, drawn, engine, views, request.measure, found, said, status)
+    return Answer(host.name, source, drawn, engine, views, measure, found, said, status)
 
 
 def _checks() -> list[tuple[Check, Judge]]:
@@ -103,12 +76,3 @@ def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
         (status for status in (Status.FAIL, Status.UNKNOWN, Status.WARN) if status in seen),
         Status.PASS,
     )
-
-
-def _draws_lines() -> bool:
-    """Whether standard output can take the characters of the frames."""
-    try:
-        "─│┌┐└┘".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

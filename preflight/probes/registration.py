@@ -1,9 +1,9 @@
-"""``mooncake-preflight probe registration``: what a device really takes, found by trying."""
+"""What a device really takes, found by trying: ``probe registration``."""
 
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from checks.base.units import GIB, MIB, format_bytes, round_up
@@ -15,9 +15,11 @@ from checks.rdma.objects import PROTECTION_DOMAINS
 from checks.rdma.registration_measured import MEMORY_KEYS, OF_DEVICE
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
-from preflight.base.output import say, say_json
+from preflight.base.output import say
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import LaunchWords, open_host, size_within
+from preflight.inputs.host_source import open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
 from preflight.probes.answer import Answer
 from preflight.probes.child import Order, layout_of
 from preflight.probes.limits import CGROUP, MEMLOCK
@@ -34,58 +36,49 @@ _MORE_THAN_NEEDED = (5, 4)
 _PAGES = {"2m": 2 * MIB, "1g": GIB}
 
 
-class ProbeRequest(NamedTuple):
-    """What the command line asks for; sizes are None where not given."""
+class Sizes(NamedTuple):
+    """page: 4k, 2m or 1g. spend_bytes: the most memory that is taken. None: as the launch needs."""
 
-    launch: LaunchWords
-    devices: tuple[str, ...]
-    page: str
-    region_bytes: int | None
-    up_to_bytes: int | None
-    spend_bytes: int
-    force: bool
-    save: bool
-    as_json: bool
-    timeout_seconds: float
+    page: str = "4k"
+    region_bytes: int | None = None
+    up_to_bytes: int | None = None
+    spend_bytes: int = 256 * MIB
 
 
-def run_probe(request: ProbeRequest) -> int:
-    """Print the answer; returns the exit code. Raises UsageError, KeyboardInterrupt."""
-    from preflight.probes.report import answer_object, answer_text
+def probe_registration(
+    launch: LaunchWords,
+    devices: Sequence[str],
+    sizes: Sizes,
+    *,
+    force: bool,
+    save: bool,
+    timeout_seconds: float,
+) -> Answer:
+    """Return how much the devices let be registered; ``force`` measures beside other users.
 
-    answer = probe(request)
-    if request.as_json:
-        say_json(answer_object(answer))
-    else:
-        say(answer_text(answer))
-    return answer.exit_code
-
-
-def probe(request: ProbeRequest) -> Answer:
-    """The answer as data."""
+    ``timeout_seconds`` are for reading the host and the launch. Raises UsageError.
+    """
     host = open_host("/")
-    sized = size_within(request.launch, host, request.timeout_seconds)
+    sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)
     needs = None if sized is None else sized.needs
-    facts = read_facts(
-        host.root, needs, request.timeout_seconds, topics=("system", "limits", "rdma")
-    )
+    facts = read_facts(host.root, needs, timeout_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
         reason = rdma.reason if isinstance(rdma, Unknown) else rdma.nics.reason
         return Answer("unknown", reason)
-    nics = _chosen(request, facts, None if needs is None else launch_devices(facts, needs))
+    nics = _chosen(devices, facts, None if needs is None else launch_devices(facts, needs))
     if isinstance(nics, Unknown):
         return Answer("unknown", nics.reason)
     names = tuple(nic.name for nic in nics)
     if not names:
         return Answer("unknown", "this host has no RDMA device (/sys/class/infiniband)")
     need = None if needs is None else need_of(facts, needs, names)
-    order = _order(request, facts, nics, need)
+    order = _order(sizes, facts, nics, need)
     base = Answer("", "", names, order, need=need)
     busy = tuple(users_of(facts, nics))
-    if busy and not request.force:
+    if busy and not force:
         reason = (
             f"{'; '.join(one.text for one in busy)}: a device's ceiling is shared by all of its "
             "users, so the result would be wrong and their next registration could fail "
@@ -94,29 +87,33 @@ def probe(request: ProbeRequest) -> Answer:
         return base._replace(status="refused", reason=reason, users=busy)
     predicted = tuple(ceilings(facts, nics, order.region_bytes, order.page_bytes))
     base = base._replace(predicted=predicted, users=busy)
-    progress = _Progress()
+    progress = Progress()
+
+    def tell(event: dict[str, Any]) -> None:
+        if event["event"] == "held":
+            held = format_bytes(event["held_bytes"])
+            progress.show(f"held {held}, {event['tries']} registrations")
+
     try:
-        measured = measure(order, progress.tell)
+        measured = measure(order, tell)
     except ProbeError as error:
         certain = error.met is not None and error.met.sure and isinstance(need, Need)
         status = "too little" if certain else "unknown"
         return base._replace(status=status, reason=str(error), met=error.met)
     finally:
-        progress.end()
-    status, reason = judge(measured, need, request.spend_bytes, order)
+        progress.clear()
+    status, reason = judge(measured, need, sizes.spend_bytes, order)
     answer = base._replace(status=status, reason=reason, measured=measured, met=measured.met)
-    return answer._replace(saved=_saved(request, nics, answer))
+    return answer._replace(saved=_saved(nics, answer) if save else ())
 
 
 def _chosen(
-    request: ProbeRequest, facts: Facts, launched: tuple[str, ...] | Unknown | None
+    devices: Sequence[str], facts: Facts, launched: tuple[str, ...] | Unknown | None
 ) -> tuple[Nic, ...] | Unknown:
     """The devices to register with: the named ones, the launch's, or all. Raises UsageError."""
     there = {nic.name: nic for nic in facts.rdma.present}
     named = tuple(
-        dict.fromkeys(
-            name.strip() for text in request.devices for name in text.split(",") if name.strip()
-        )
+        dict.fromkeys(name.strip() for text in devices for name in text.split(",") if name.strip())
     )
     missing = [name for name in named if name not in there]
     if missing:
@@ -135,13 +132,11 @@ def _chosen(
     return tuple(there.values())
 
 
-def _order(
-    request: ProbeRequest, facts: Facts, nics: tuple[Nic, ...], need: Need | Unknown | None
-) -> Order:
+def _order(sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: Need | Unknown | None) -> Order:
     """Raises UsageError for sizes that cannot be meant."""
-    page = _PAGES.get(request.page, os.sysconf("SC_PAGE_SIZE"))
+    page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
     known = need if isinstance(need, Need) and need.lengths else None
-    region = request.region_bytes
+    region = sizes.region_bytes
     if region is None:
         # A launch's smallest, where that is no finer than it is worth and small enough to count by.
         region = known.lengths[0] if known else DEFAULT_REGION_BYTES
@@ -150,7 +145,7 @@ def _order(
         raise UsageError("--region 0: a region has at least one byte; write 16mb")
     region = round_up(region, page)
     longest = known.lengths[-1] if known else 1 << 62
-    up_to = request.up_to_bytes
+    up_to = sizes.up_to_bytes
     if up_to is None:
         if known:
             up_to = known.nic_bytes * _MORE_THAN_NEEDED[0] // _MORE_THAN_NEEDED[1]
@@ -170,7 +165,7 @@ def _order(
         region,
         max(longest, region),
         up_to,
-        request.spend_bytes,
+        sizes.spend_bytes,
         None if isinstance(limit, Unknown) else limit.soft,
         _lifted(facts),
     )
@@ -261,9 +256,9 @@ def _spend_for(order: Order) -> int:
     return layout.own_bytes + lists_bytes(everywhere, order.page_bytes, order.soft)
 
 
-def _saved(request: ProbeRequest, nics: tuple[Nic, ...], answer: Answer) -> tuple[str, ...]:
+def _saved(nics: tuple[Nic, ...], answer: Answer) -> tuple[str, ...]:
     """The files that the result was kept in. One measured beside others is not a device's."""
-    if not request.save or answer.users or answer.measured is None:
+    if answer.users or answer.measured is None:
         return ()
     if not answer.measured.held_bytes:
         return ()
@@ -275,24 +270,3 @@ def _saved(request: ProbeRequest, nics: tuple[Nic, ...], answer: Answer) -> tupl
     except OSError as error:
         say(f"mooncake-preflight probe: not saved: {error}", err=True)
         return ()
-
-
-class _Progress:
-    """One line on standard error that is written over, on a terminal alone."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._width = 0
-
-    def tell(self, event: dict[str, Any]) -> None:
-        if not self._shown or event["event"] != "held":
-            return
-        text = f"held {format_bytes(event['held_bytes'])}, {event['tries']} registrations"
-        sys.stderr.write(f"\r{text:<{self._width}}")
-        sys.stderr.flush()
-        self._width = len(text)
-
-    def end(self) -> None:
-        if self._width:
-            sys.stderr.write(f"\r{'':<{self._width}}\r")
-            sys.stderr.flush()

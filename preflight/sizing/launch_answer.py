@@ -1,14 +1,13 @@
-"""``mooncake-hicache-sizing`` on a launch as it was written: read it, size it, print it."""
+"""A launch as it was written, sized: as data, as text and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.base.output import say, say_json
 from preflight.base.usage_error import NoLaunchError
+from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.advice import recommend
@@ -18,39 +17,22 @@ from preflight.sizing.sizing_json import sizing_object, source_object
 from preflight.sizing.source_sizing import SourceSizing
 
 
-class Request(NamedTuple):
-    """What the command line asks of a launch."""
+def size_launch_words(
+    words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
+) -> SourceSizing:
+    """Read a launch and size it. Raises UsageError for what cannot be read, or starts nothing.
 
-    launch: tuple[str, ...]  # one file, or the words of a command
-    env_files: tuple[str, ...]
-    available_bytes: int | None
-    nic_nodes: tuple[int, ...] | None
-    rank_nodes: tuple[int, ...] | None
-    mooncake_version: str | None
-    sglang_version: str | None
-    model_config: str | None
-    gpu_bytes: int | None
-    explain: bool
-    rule: str
-
-
-def run_source(
-    request: Request,
-    environment: Mapping[str, str],
-    root: Root,
-    as_json: bool,
-    paint: Callable[[str, str], str],
-) -> int:
-    """Print the answer; returns the exit code. Raises UsageError for what cannot be read."""
-    launch = read_launch(request.launch, request.env_files, environment, root)
+    available_bytes: of a pool of huge pages, in place of what the kernel has.
+    """
+    launch = read_launch(words.words, words.env_files, environment, root)
     options = SourceOptions(
-        request.available_bytes,
-        request.nic_nodes,
-        request.rank_nodes,
-        request.mooncake_version,
-        request.sglang_version,
-        request.model_config,
-        request.gpu_bytes,
+        available_bytes,
+        words.nic_nodes,
+        words.rank_nodes,
+        words.mooncake_version,
+        words.sglang_version,
+        words.model_config,
+        words.gpu_bytes,
         installed_there(launch.reading, root),
     )
     sizing = size_written(launch, options, root)
@@ -59,13 +41,12 @@ def run_source(
             f"{launch.name} starts no SGLang server, store service or mooncake_client: "
             "nothing to size"
         )
-    if as_json:
-        say_json(as_object(sizing, request.rule))
-    else:
-        say(as_text(sizing, request.rule, paint))
-        if request.explain and sizing.shown is not None:
-            say("\n" + explain(host_needs(sizing.shown, sizing.inputs.processes)))
-    if request.rule == "documented" and sizing.shown is not None:
+    return sizing
+
+
+def exit_code_of(sizing: SourceSizing, rule: str) -> int:
+    """Return the exit code, by our rule or by the documented one."""
+    if rule == "documented" and sizing.shown is not None:
         return sizing.shown.documented.exit_code
     return sizing.exit_code
 
@@ -99,8 +80,10 @@ def _admission_text(sizing: SourceSizing) -> str:
     return "\n".join(["SGLang's own check of host memory", *lines]) if lines else ""
 
 
-def as_text(sizing: SourceSizing, rule: str, paint: Callable[[str, str], str]) -> str:
-    """The answer for a person at a terminal."""
+def as_text(
+    sizing: SourceSizing, rule: str, paint: Callable[[str, str], str], explained: bool = False
+) -> str:
+    """The answer for a person at a terminal; ``explained`` with each need, formula and inputs."""
     from preflight.sizing.sizing_text import findings_text, sizing_text, status_line
 
     notes = "\n".join(f"  {note.text} ({note.origin}) [{note.id}]" for note in sizing.reading.notes)
@@ -114,4 +97,5 @@ def as_text(sizing: SourceSizing, rule: str, paint: Callable[[str, str], str]) -
     if (sizing.status, sizing.reason) != (shown.status, shown.reason):
         verdict = status_line(sizing.status, sizing.reason, paint)
         body = f"{verdict}\n\nBy the memory alone, {body}"
-    return "\n\n".join(part for part in (body, _admission_text(sizing), reading) if part)
+    needs = explain(host_needs(shown, sizing.inputs.processes)) if explained else ""
+    return "\n\n".join(part for part in (body, _admission_text(sizing), reading, needs) if part)

@@ -1,0 +1,66 @@
+"""``mooncake-preflight apply``: setting what a launch needs, and taking it back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+
+@command(
+    "apply",
+    "mooncake-preflight apply --dry-run launch.sh",
+    "sudo mooncake-preflight apply --yes --persist launch.sh",
+    "sudo mooncake-preflight apply --undo",
+)
+@click.option("--dry-run", is_flag=True, help="Show the difference, and change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--persist", is_flag=True, help="Write drop-ins too, so that a reboot keeps it.")
+@click.option("--force", is_flag=True, help="With --persist: replace files that others wrote.")
+@click.option("--undo", is_flag=True, help="Put back what apply changed, in reverse.")
+@TIMEOUT
+@ROOT
+@with_launch
+def apply(
+    *,
+    dry_run: bool,
+    yes: bool,
+    persist: bool,
+    force: bool,
+    undo: bool,
+    timeout_seconds: float,
+    root: str,
+    launch: LaunchWords,
+) -> int:
+    """Set what a launch needs of this host: huge pages node by node, and kernel settings.
+
+    Shows the difference and asks. Each value is read back; where a step fails, what was done
+    before it is taken back. Nothing is ever lowered, and pages that others hold stay theirs.
+    What apply does not do (the container, the launch, limits of what runs) is listed.
+
+    Exit codes: 0 done, or nothing to do; 1 not wanted, or undo left something; 2 a step failed and
+    the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect of this
+    program; 77 not permitted: the commands are printed instead.
+    """
+    from preflight.base.usage_error import UsageError
+    from preflight.settings.apply_plan import Consent, apply_plan, this_machine, undo_changes
+    from preflight.settings.plan import plan_of
+
+    if root.rstrip("/"):
+        raise UsageError(
+            f"--root {root}: apply changes this machine alone; plan --root shows what another needs"
+        )
+    if force and not persist:
+        raise UsageError("--force is about files, which --persist writes")
+    consent = Consent(dry_run, yes)
+    if undo:
+        if launch.words or persist:
+            raise UsageError("--undo takes back what was done, whatever the launch: give it alone")
+        return undo_changes(this_machine(), consent)
+    plan = plan_of(launch, "/", timeout_seconds)
+    return apply_plan(plan, launch.words, this_machine(), consent, persist=persist, force=force)

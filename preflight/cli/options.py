@@ -1,0 +1,305 @@
+"""What the commands share: how one is declared, the types of its options, and whole groups of them.
+
+A group that belongs together is handed over as one record: a command's parameters are its request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+from preflight.sizing.sizes import bare_number, parse_size
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+    AnyParamType = click.ParamType[Any]
+else:
+    AnyParamType = click.ParamType  # generic for type checkers alone, before click 8.4
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+# Characters of a config.json: those of published models have some thousands.
+_LARGEST_CONFIG = 4 << 20
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Option = Callable[[Any], Any]
+
+
+class Command(click.Command):
+    """A command that is refused where what it was given cannot be meant (UsageError)."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from preflight.base.usage_error import UsageError
+
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            raise click.UsageError(str(error), ctx) from None
+
+
+def command(
+    name: str | None = None, *examples: str
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Declare a command; ``examples`` end its help: lines to copy, which are not wrapped."""
+    lines = ("\b", "Examples:", *(f"  {line}" for line in examples))
+    epilog = "\n".join(lines) if examples else None
+    return click.command(name, Command, context_settings=CONTEXT, epilog=epilog)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when asked for: start-up pays for the one that runs.
+
+    later: command name -> module that has it, under the name after the colon.
+    """
+
+    def __init__(self, *arguments: Any, later: Mapping[str, str], **named: Any):
+        super().__init__(*arguments, **named)
+        self._later = later
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._later)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = self._later.get(cmd_name)
+        if where is None:
+            return None
+        module, _, name = where.partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+
+class Number(click.FloatRange):
+    """``'abc' is not a valid number.``, where click says float range."""
+
+    name = "number"
+
+
+class Integer(click.IntRange):
+    """``'abc' is not a valid integer.``, where click says integer range."""
+
+    name = "integer"
+
+
+class Size(AnyParamType):
+    """A byte size in the documented grammar; a bare number is refused, with both spellings."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(value)
+        except ValueError as error:
+            self.fail(_with_sglang_spelling(str(error), value, param), param, ctx)
+
+
+def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
+    """A bare --hicache-size is SGLang's own spelling, and means 10^9 bytes there."""
+    number = value.strip()
+    bare = number.isascii() and number.isdecimal() and len(number) <= 9
+    if not bare or param is None or param.name != "hicache_size":
+        return message
+    return (
+        f"{bare_number(value, number)}. SGLang's own --hicache-size {number} is {number} x 10^9 "
+        f"bytes: write {int(number) * 10**9}b for that"
+    )
+
+
+class Nodes(AnyParamType):
+    """NUMA nodes: ``0,1``, ``0-3`` or ``none``. ``repeats`` keeps order and repetitions."""
+
+    name = "nodes"
+
+    def __init__(self, repeats: bool = False) -> None:
+        self._repeats = repeats
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        from checks.numa.nodes import parse_node_list
+
+        if isinstance(value, tuple):
+            return value
+        if value.strip().lower() == "none":
+            return ()
+        try:
+            if not self._repeats:
+                return parse_node_list(value)
+            return tuple(node for part in value.split(",") for node in parse_node_list(part))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of NUMA nodes: write 0,1 or none", param, ctx)
+
+
+SIZE = Size()
+JSON: Option = click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+COLOR: Option = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour the text.",
+)
+ROOT: Option = click.option(
+    "--root",
+    default="/",
+    show_default=True,
+    help="The host: /, a folder laid out like one, or a capture.",
+)
+IGNORE: Option = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="ID=REASON",
+    help="Show what this check finds, and do not count it.",
+)
+
+
+def timeout_option(type_: Number, default: float, help_: str) -> Option:
+    """``--timeout``, as ``timeout_seconds``."""
+    return click.option(
+        "--timeout", "timeout_seconds", type=type_, default=default, show_default=True, help=help_
+    )
+
+
+TIMEOUT = timeout_option(
+    Number(0, 3600, min_open=True), 10.0, "Seconds after which what was not read is unknown."
+)
+
+NIC_NODES: Option = click.option(
+    "--nic-numa-nodes",
+    type=Nodes(),
+    help="NUMA nodes of the NICs in use, as 0,1, or none. Default: this host's.",
+)
+RANK_NODES: Option = click.option(
+    "--rank-numa-nodes",
+    type=Nodes(repeats=True),
+    help="The node that each rank is bound to, as 0,0,1,1, or none. Default: its GPU's.",
+)
+MOONCAKE_VERSION: Option = click.option(
+    "--mooncake-version", help="As 0.3.13.post1. Default: the installed one."
+)
+# What is said of a launch alone, in the order in which --help shows it.
+LAUNCH_OPTIONS: tuple[Option, ...] = (
+    click.option("--sglang-version", help="Of a launch, as 0.5.23, which is the default."),
+    click.option(
+        "--model-config", type=click.File(), help="A launch's config.json, where not found."
+    ),
+    click.option(
+        "--gpu-memory",
+        type=SIZE,
+        help="Of a launch's smallest GPU, for --hicache-ratio. Default: this host's.",
+    ),
+    click.option(
+        "--env-file",
+        "env_files",
+        multiple=True,
+        help="More environment for a launch, in docker's form; may be given again.",
+    ),
+)
+LAUNCH: Option = click.argument("launch", nargs=-1, type=click.UNPROCESSED)
+
+
+def with_options(*options: Option) -> Callable[[Function], Function]:
+    """Return what adds ``options``, in the order in which --help is to show them."""
+
+    def decorated(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorated
+
+
+def gathered(
+    function: Callable[..., Any], name: str, make: Callable[..., Any], *options: str
+) -> Callable[..., Any]:
+    """Give ``function`` one parameter ``name``, made of the values of ``options``."""
+
+    @wraps(function)
+    def with_one(**given: Any) -> Any:
+        made = make(**{option: given.pop(option) for option in options if option in given})
+        return function(**given, **{name: made})
+
+    return with_one
+
+
+def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the launch, and what may be said of it beside its own words: ``launch: LaunchWords``."""
+    return _with_launch(function, NIC_NODES, RANK_NODES, MOONCAKE_VERSION)
+
+
+def with_launch_of_installed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same, where the installed Mooncake says itself which release it is."""
+    return _with_launch(function, NIC_NODES, RANK_NODES)
+
+
+def _with_launch(function: Callable[..., Any], *first: Option) -> Callable[..., Any]:
+    return with_options(*first, *LAUNCH_OPTIONS, LAUNCH)(taking_launch(function))
+
+
+def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``launch: LaunchWords`` of these options, which the caller adds itself."""
+    versions = ("mooncake_version", "sglang_version", "model_config")
+    names = ("nic_numa_nodes", "rank_numa_nodes", "gpu_memory", "env_files", "launch")
+    return gathered(function, "launch", _launch_words, *versions, *names)
+
+
+def _launch_words(
+    launch: tuple[str, ...],
+    env_files: tuple[str, ...],
+    nic_numa_nodes: tuple[int, ...] | None,
+    rank_numa_nodes: tuple[int, ...] | None,
+    sglang_version: str | None,
+    model_config: TextIO | None,
+    gpu_memory: int | None,
+    mooncake_version: str | None = None,
+) -> LaunchWords:
+    from preflight.inputs.launch_words import LaunchWords
+
+    return LaunchWords(
+        launch,
+        env_files,
+        nic_numa_nodes,
+        rank_numa_nodes,
+        mooncake_version,
+        sglang_version,
+        config_text(model_config),
+        gpu_memory,
+    )
+
+
+def config_text(file: TextIO | None) -> str | None:
+    """Read what ``--model-config`` names, within bounds: a device has no end, a model no text."""
+    if file is None:
+        return None
+    try:
+        text = file.read(_LARGEST_CONFIG + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise click.UsageError(f"--model-config {file.name}: {why}: give a config.json") from None
+    if len(text) > _LARGEST_CONFIG:
+        raise click.UsageError(
+            f"--model-config {file.name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json"
+        )
+    return text
+
+
+def _verbosity(quiet: int, verbose: int) -> int:
+    return verbose - quiet
+
+
+def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add -q and -v as ``verbosity``: below 0 the verdict alone; ``verbose`` is the help of -v."""
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        adding = with_options(
+            click.option("-q", "--quiet", count=True, help="The verdict alone."),
+            click.option("-v", "--verbose", count=True, help=verbose),
+        )
+        return adding(gathered(function, "verbosity", _verbosity, "quiet", "verbose"))
+
+    return decorated

@@ -1,0 +1,116 @@
+"""What the checks read of a host, recorded for another machine to judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from checks.base.recording import Answers
+from checks.base.unknown import Unknown
+from checks.run.reading import read_facts
+from preflight.base.program_version import program_version
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import Host, captured_installed, launch_of
+from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.written_launch import WrittenLaunch, read_launch, size_written
+from preflight.processes.source_options import SourceOptions
+
+# A launch that asks a host for everything that reading a launch can ask for: the capture is then
+# good for other launches too. It is only sized; nothing that it names is contacted.
+WIDEST_LAUNCH = (
+    "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=rdma "
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp-size 8 "
+    "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake"
+).split()
+
+
+class Recorded(NamedTuple):
+    """What goes into the file. hosts: names that the launch has of others."""
+
+    answers: Answers
+    extras: dict[str, Any]
+    hosts: tuple[str, ...] = ()
+
+
+def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
+    """Ask the host all that checks ask, for the launch that is given and for none."""
+    from preflight.inputs.launch_record import environment_record, launch_record
+
+    extras: dict[str, Any] = {
+        "program": program_version(),
+        "environment": environment_record(host.environment),
+        "mooncake_version": words.mooncake_version or host.extras.get("mooncake_version"),
+        "installed": _installed(host),
+        "launch": None,
+    }
+    _read(host, None, timeout_seconds)
+    _size_the_widest(host)
+    found = launch_of(words, host)
+    hosts: tuple[str, ...] = ()
+    if found is not None:
+        launch, options = found
+        files: dict[str, str | Unknown] = {}
+        seen = launch._replace(read_file=_noting(launch.read_file, files))
+        hosts = _read(host, (seen, options), timeout_seconds)
+        extras["launch"] = launch_record(launch, options, files)
+    return Recorded(host.root.answers, extras, hosts)
+
+
+def _installed(host: Host) -> dict[str, Any] | None:
+    """What decides where no version is named; None where an older capture does not say."""
+    from checks.base.installed import Installed, installed_mooncake, installed_sglang
+    from checks.software.facts import installed_engine
+
+    found = captured_installed(host)
+    if found is None:
+        if host.capture is not None:
+            return None
+        found = installed_engine(host.root)
+        if found is None:
+            found = Installed(installed_mooncake(), installed_sglang())
+    return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
+
+
+def _read(
+    host: Host, launch: tuple[WrittenLaunch, SourceOptions] | None, timeout_seconds: float
+) -> tuple[str, ...]:
+    """Read every topic; returns the hosts that the launch names."""
+    needs = None
+    if launch is not None:
+        from preflight.sizing.launch_needs import launch_needs
+
+        needs = launch_needs(size_written(*launch, host.root))
+    read_facts(host.root, needs, timeout_seconds)
+    services = () if needs is None else needs.services
+    return tuple(service.host for service in services if not isinstance(service.host, Unknown))
+
+
+def _size_the_widest(host: Host) -> None:
+    try:
+        launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
+        size_written(launch, SourceOptions(), host.root)
+    except UsageError:  # what it would have read stays unread: unknown for the others
+        return
+
+
+def _noting(
+    read: Callable[[str], str | Unknown], files: dict[str, str | Unknown]
+) -> Callable[[str], str | Unknown]:
+    def noting(name: str) -> str | Unknown:
+        found = read(name)
+        if not name.startswith("/"):
+            files[name] = found
+        return found
+
+    return noting
+
+
+def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
+    """Names of this machine and of who is logged in, which may stand anywhere."""
+    hosts = [os.uname().nodename] if host.root.live else []
+    variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
+    hosts += [host.environment[name] for name in variables if host.environment.get(name)]
+    shorts = [name.partition(".")[0] for name in hosts]
+    users = [host.environment.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
+    return [*hosts, *shorts], users
