@@ -75,14 +75,12 @@ nothing reads
 def test_a_page_is_read_as_it_is_written() -> None:
     """Lines are joined, and backticks are for the reader of the page."""
     (rule,) = read_page(SECTION).values()
-    assert rule == (
-        "a-rule",
-        Severity.WARN,
-        "a --flag that nothing reads",
-        "nothing",
-        "drop it",
-        "a.cpp",
-    )
+    assert rule.severity is Severity.WARN
+    assert (rule.id, rule.finds) == ("a-rule", "a --flag that nothing reads")
+    assert (rule.consequence, rule.remedy, rule.source) == ("nothing", "drop it", "a.cpp")
+    assert (rule.before, rule.after) == ("", "")
+    (shown,) = read_page(SECTION + "- before: `--flag`\n- after: leave it out\n").values()
+    assert (shown.source, shown.before, shown.after) == ("a.cpp", "--flag", "leave it out")
 
 
 @pytest.mark.parametrize(

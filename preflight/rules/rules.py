@@ -26,7 +26,11 @@ class Severity(Enum):
 
 
 class Rule(NamedTuple):
-    """A rule's stable id, what it finds, what follows from that, and what to do instead."""
+    """A rule's stable id, what it finds, what follows from that, and what to do instead.
+
+    before, after: words of a launch in which it holds, and those that mend it; "" where it takes
+    more than words, such as another release.
+    """
 
     id: str
     severity: Severity
@@ -34,6 +38,8 @@ class Rule(NamedTuple):
     consequence: str
     remedy: str
     source: str  # where the consumer's behaviour was read or seen
+    before: str = ""
+    after: str = ""
 
 
 class Finding(NamedTuple):
@@ -75,7 +81,7 @@ _FIELDS = ("what follows", "what to do", "read or seen in")
 _SECTION = re.compile(
     r"(?P<id>[a-z0-9-]+)\n\n\*\*(?P<severity>fail|warn|note)\*\*: (?P<finds>.+?)\n\n"
     + r"\n".join(rf"- {field}: (?P<{field.replace(' ', '_')}>.+?)" for field in _FIELDS)
-    + r"\s*\Z",
+    + r"(?:\n- before: (?P<before>.+?)\n- after: (?P<after>.+?))?\s*\Z",
     re.DOTALL,
 )
 
@@ -83,8 +89,8 @@ _SECTION = re.compile(
 def read_page(text: str) -> dict[str, Rule]:
     """Return the rules of a topic's Markdown page by id, in its order. Raises PageError.
 
-    Each is a section: its id, its severity and what it finds, and a list of three items. Backticks
-    are for the reader of the page alone.
+    Each is a section: its id, its severity and what it finds, and a list of three items, or five
+    with the words before and after. Backticks are for the reader of the page alone.
     """
     rules: dict[str, Rule] = {}
     for section in text.split("\n## ")[1:]:
@@ -95,7 +101,8 @@ def read_page(text: str) -> dict[str, Rule]:
                 f"**fail|warn|note**: ..., then {', '.join(f'- {field}:' for field in _FIELDS)}"
             )
             raise PageError(f"{name}: it is there twice, or is not written as {wanted}")
-        id_, severity, *prose = (" ".join(part.replace("`", "").split()) for part in found.groups())
+        parts = found.groups(default="")
+        id_, severity, *prose = (" ".join(part.replace("`", "").split()) for part in parts)
         rules[id_] = Rule(id_, Severity(severity), *prose)
     return rules
 
