@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 
 MARK = "\ufeff"
 SERVER = "python3 -m sglang.launch_server --model-path m --tp-size 2"

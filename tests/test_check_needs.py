@@ -11,7 +11,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
 from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.services import split_address
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.launch_needs import launch_needs

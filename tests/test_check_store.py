@@ -10,7 +10,7 @@ from checks.base.finding import Finding, Status
 from checks.base.root import Root
 from checks.base.units import GIB
 from preflight.check.store import key_findings
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import Host

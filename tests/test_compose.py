@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.launches.compose import read_compose
-from preflight.launches.compose_env_file import read_compose_env_file
-from preflight.launches.compose_interpolation import interpolate
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
+from preflight.launches.env_files import interpolate, read_compose_env_file
 from preflight.launches.source import Command, Origin, SourceError
 from preflight.launches.variables import environment_words
 

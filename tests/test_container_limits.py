@@ -8,7 +8,7 @@ import pytest
 
 from checks.base.needs import ContainerLimits
 from checks.base.units import GIB, MIB
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
 from preflight.processes.container_limits import container_limits, unknown_settings
 

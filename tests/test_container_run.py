@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from checks.base.unknown import Unknown
-from preflight.launches.command_line import read_argv
 from preflight.launches.container import ContainerSettings, Mount, docker_size
+from preflight.launches.launch_files import read_argv
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 

@@ -15,7 +15,7 @@ from checks.base.finding import Status
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.check.launch import launch_findings
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.processes import Kind
 from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Process, Protocol, StoreClient

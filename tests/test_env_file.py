@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.launches.env_file import read_env_file, read_small_file
+from preflight.launches.env_files import read_env_file, read_small_file
 from preflight.launches.source import Origin
 from preflight.launches.variables import Layers, environment_words
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from preflight.cli.main import command
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.processes import Kind, classify
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"

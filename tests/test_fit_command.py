@@ -26,7 +26,7 @@ from preflight.fit.described_host import described_host
 from preflight.fit.launch_edit import Edited, edited
 from preflight.fit.launch_texts import launch_texts
 from preflight.fit.launch_values import Values, knobs
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.processes import understand
 from tests.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.launches.read_source import SourceError, read_source
+from preflight.launches.launch_files import read_source
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Command, Reading
+from preflight.launches.source import Command, Reading, SourceError
 
 LAUNCHES = Path(__file__).parent / "launches"
 SEEDS = Path(__file__).parents[2] / "shared" / "seeds"

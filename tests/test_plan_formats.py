@@ -29,11 +29,11 @@ from checks.hugetlb.boot import read_pool_writers as pool_writers
 from checks.limits.runtimes import Limit, read_runtime_limits
 from checks.run.facts import Facts
 from preflight.base.shell import is_hidden
-from preflight.launches.command_line import read_argv
 from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
-from preflight.launches.env_file import read_env_file
+from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
+from preflight.launches.launch_files import read_argv
 from preflight.settings.dialects import FORMATS, Names, Rendering, missing, render
 from preflight.settings.dialects.plan_object import plan_object
 from preflight.settings.plan import plan

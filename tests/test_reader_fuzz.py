@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.launches import shell_expansion
-from preflight.launches.command_line import read_argv
 from preflight.launches.compose import read_compose
-from preflight.launches.env_file import read_env_file
+from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.shell_script import heredoc_files, read_script
 from preflight.launches.source import Reading, SourceError
 

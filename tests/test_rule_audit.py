@@ -15,7 +15,7 @@ import pytest
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.launches.read_source import read_source
+from preflight.launches.launch_files import read_source
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.source_sizing import size_source
 from tests.hosts import GIB, MIB, Host, HostPool

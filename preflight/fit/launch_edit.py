@@ -23,7 +23,7 @@ from preflight.fit.launch_values import (
     json_with,
     with_text,
 )
-from preflight.launches.env_file import read_small_file
+from preflight.launches.env_files import read_small_file
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word
 
 # Edits that are tried for one place before it is given up.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from preflight.launches.env_file import read_small_file
-from preflight.launches.read_source import read_text
+from preflight.launches.env_files import read_small_file
+from preflight.launches.launch_files import read_text
 from preflight.launches.source import Reading
 
 

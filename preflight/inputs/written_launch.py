@@ -10,10 +10,9 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
-from preflight.launches.command_line import read_argv
-from preflight.launches.command_wrappers import SHELLS
-from preflight.launches.read_source import SourceError, read_source
-from preflight.launches.source import ReadFile, Reading
+from preflight.launches.launch_files import read_argv, read_source
+from preflight.launches.source import ReadFile, Reading, SourceError
+from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import is_program
 from preflight.processes.source_options import SourceOptions
 from preflight.sizing.source_sizing import SourceSizing, size_source

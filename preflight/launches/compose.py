@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from preflight.launches.compose_env_file import read_compose_env_file
-from preflight.launches.compose_interpolation import interpolate
-from preflight.launches.compose_services import Service, services
 from preflight.launches.container import (
     ContainerSettings,
     Limits,
@@ -22,15 +21,19 @@ from preflight.launches.container import (
     volume,
 )
 from preflight.launches.documents import Node, load_documents
-from preflight.launches.env_file import read_env_file
+from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
+from preflight.launches.launch_kind import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, joined
 from preflight.launches.variables import environment_words
 
-# Gives the text of a file that lies beside a Compose file; None where there is none.
-Beside = Callable[[str], "str | None"]
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
 _OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
+# What a service replaces rather than adds to (compose-go override/merge.go).
+_REPLACED = ("command", "entrypoint")
+_SEQUENCES = ("env_file", "environment", "tmpfs")
+# Services that extend one another are followed down to here.
+_DEEPEST_EXTENDS = 16
 _TRUE = ("true", "yes", "y", "on")
 
 
@@ -65,11 +68,11 @@ def read_compose(
             note = SourceNote("include-not-read", said, Origin(name, include.line))
             readings.append(Reading((), (note,)))
         for service in services(document, name, surroundings):
-            readings.append(_Service(name, service, surroundings, read_file).reading())
+            readings.append(_ServiceReader(name, service, surroundings, read_file).reading())
     return joined(readings)
 
 
-class _Service:
+class _ServiceReader:
     def __init__(
         self, name: str, service: Service, surroundings: Mapping[str, Word], read_file: Beside
     ) -> None:
@@ -252,3 +255,109 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
         name, equals, value_text = (item.text or "").partition("=")
         if name:
             yield name, value_text if equals else None, item.line
+
+
+class Service(NamedTuple):
+    """One service with all that it extends, and what there is to say of it."""
+
+    name: str
+    node: Node
+    notes: tuple[SourceNote, ...] = ()
+
+
+def services(document: Node, name: str, surroundings: Mapping[str, Word]) -> Iterator[Service]:
+    """Those that are started, as far as is known, in the order of the file ``name``."""
+    found = document.at("services").fields
+    chosen = surroundings.get("COMPOSE_PROFILES")
+    for called, node in found.items():
+        notes: list[SourceNote] = []
+        whole = _extended(called, node, found, name, notes, 0)
+        profiles = [item.text for item in whole.at("profiles").items if item.text]
+        if profiles:
+            wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
+            if wanted and not {"*", *profiles} & set(wanted):
+                continue
+            if not wanted:
+                said = f"service {called} starts with profile {' or '.join(profiles)} alone; it is "
+                notes.append(
+                    SourceNote(
+                        "profile",
+                        said + "read as started: give COMPOSE_PROFILES as the caller has it",
+                        Origin(name, node.line),
+                    )
+                )
+        yield Service(called, whole, tuple(notes))
+
+
+def _extended(
+    called: str,
+    node: Node,
+    found: Mapping[str, Node],
+    name: str,
+    notes: list[SourceNote],
+    depth: int,
+) -> Node:
+    extends = node.at("extends")
+    base = extends.text or extends.at("service").text
+    if not base:
+        return node
+    file = extends.at("file").text
+    if file or base not in found or depth >= _DEEPEST_EXTENDS:
+        where = f" of {brief(file)}" if file else ""
+        said = (
+            f"service {called} extends {base}{where}, which is not read: its settings are unknown"
+        )
+        notes.append(SourceNote("extends-not-read", said, Origin(name, extends.line)))
+        return node
+    whole = _extended(base, found[base], found, name, notes, depth + 1)
+    return _merged(whole, node)
+
+
+def _merged(base: Node, own: Node, key: str = "", above: str = "") -> Node:
+    if key in _SEQUENCES:
+        return Node([*_sequence(base), *_sequence(own)], own.line)
+    if base.fields and own.fields and above != "ulimits":
+        fields = dict(base.fields)
+        for name, node in own.fields.items():
+            fields[name] = _merged(fields[name], node, name, key) if name in fields else node
+        return Node(fields, own.line)
+    if base.items and own.items and key not in _REPLACED:
+        return Node([*base.items, *own.items], own.line)
+    return base if own.value is None and key not in _REPLACED else own
+
+
+def _sequence(node: Node) -> list[Node]:
+    """A mapping as the list that it stands for."""
+    if node.fields and "path" not in node.fields:
+        return [
+            Node(key if value.text is None else f"{key}={value.text}", value.line)
+            for key, value in node.fields.items()
+        ]
+    return node.items or ([] if node.value is None else [node])
+
+
+def _recognises(launch: LaunchText) -> bool:
+    return any("services" in node.fields for node in launch.documents or ())
+
+
+def _read(launch: LaunchText) -> Reading:
+    """Read a Compose file, whose env files have another grammar than Docker's own."""
+    variables = environment_words(launch.environment)
+    notes: list[SourceNote] = []
+    for name, given in launch.env_texts:
+        read, said = read_compose_env_file(given, name, variables)
+        variables.update(read)
+        notes.extend(said)
+    folder = os.path.dirname(launch.path) or "."
+    near = {
+        os.path.normpath(os.path.relpath(name, folder)): given
+        for name, given in launch.env_texts
+        if "\0" not in name
+    }
+    beneath = {f"./{name}": given for name, given in near.items()}
+    texts = {**near, **beneath, **dict(launch.env_texts)}
+    reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
+    return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
+
+
+KIND = LaunchKind("a Compose file, which has services", _recognises, _read)

@@ -17,7 +17,7 @@ from preflight.launches.container import (
     ulimits,
     volume,
 )
-from preflight.launches.env_file import read_env_file, read_small_file
+from preflight.launches.env_files import read_env_file, read_small_file
 from preflight.launches.source import SourceNote, Word, brief
 
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})

@@ -9,6 +9,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount, Size
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, pods
+from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
     Origin,
@@ -300,3 +301,21 @@ def quantity(text: str) -> int | None:
     else:
         scale = (1024 if suffix.endswith("i") else 1000) ** _POWERS[suffix[0]]
     return int(-(-number * scale // divisor))
+
+
+def _recognises(launch: LaunchText) -> bool:
+    documents = launch.documents or ()
+    return any(_is_object(node) for document in documents for node in (document, *document.items))
+
+
+def _is_object(node: Node) -> bool:
+    return node.at("kind").text is not None or bool(node.at("items").items)
+
+
+def _read(launch: LaunchText) -> Reading:
+    variables, notes = with_env_files(launch)
+    reading = read_kubernetes(launch.text, launch.path, variables)
+    return reading._replace(notes=(*notes, *reading.notes))
+
+
+KIND = LaunchKind("a Kubernetes manifest, which has kind", _recognises, _read)

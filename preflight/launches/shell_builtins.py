@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from preflight.launches.shell_expansion import ELEMENT_COSTS, Shell
-from preflight.launches.shell_forms import Assignment
-from preflight.launches.shell_grammar import Token
+from preflight.launches.shell_tokens import Token
+from preflight.launches.shell_words import Assignment
 from preflight.launches.source import Origin, Word
 from preflight.launches.variables import Variables
 
@@ -18,29 +18,18 @@ BUILTINS = frozenset(
     "mapfile popd printf pushd pwd read readarray readonly return set shift shopt sleep source "
     "suspend test times trap true type typeset ulimit umask unalias unset wait".split()
 )
-# Those of them that change nothing a process is started with, and that there is nothing to say of.
-INERT = BUILTINS - frozenset(
-    ". declare eval export getopts local mapfile read readarray readonly set shift source "
-    "typeset ulimit unset".split()
-)
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = None) -> None:
-    """An assignment that stays: ``A=x``, ``A+=x``, ``A=(x y)``."""
-    assignment = token.form.assignment if token.form else None
+    """Take an assignment that stays: ``A=x``, ``A+=x``, ``A=(x y)``."""
+    assignment = token.word.assignment if token.word else None
     if assignment is None:
         return
     if token.elements is None:
-        literal = assignment.value.literal
-        if literal is None or assignment.indexed or assignment.adds:
-            word = assigned(shell, assignment, origin)
-        else:
-            word = tuple.__new__(Word, (literal, origin, ()))
-        shell.assign(assignment.name, word, exported)
+        shell.assign(assignment.name, assigned(shell, assignment, origin), exported)
         return
-    words = [word for form in token.elements for word in shell.expand(form, origin)]
+    words = [word for element in token.elements for word in shell.expand(element, origin)]
     before = shell.arrays.get(assignment.name, ()) if assignment.adds else ()
     fits = shell.budget.spend(ELEMENT_COSTS * len(before))
     shell.arrays[assignment.name] = (*before, *words) if fits else tuple(words)
@@ -49,7 +38,7 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
 def assigned(
     shell: Shell, assignment: Assignment, origin: Origin, variables: Variables | None = None
 ) -> Word:
-    """What an assignment makes of its name; ``variables`` where those of the shell are hidden."""
+    """Return what an assignment makes of its name; ``variables`` hide those of the shell."""
     name, indexed, adds, value = assignment
     kept = shell.variables
     shell.variables = scope = variables or kept
@@ -66,7 +55,7 @@ def assigned(
 
 
 def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin: Origin) -> None:
-    """``export A=1 B``, ``declare -x``, and their like; or assignments by themselves."""
+    """Take ``export A=1 B``, ``declare -x``, and their like; or assignments by themselves."""
     exports = None
     if words:
         options = "".join([word.text for word in words[1:] if word.text.startswith("-")])
@@ -91,10 +80,10 @@ def declare(shell: Shell, words: Sequence[Word], tokens: Sequence[Token], origin
 
 
 def _expanded(shell: Shell, tokens: Sequence[Token], origin: Origin) -> dict[int, tuple[str, Word]]:
-    """By place: the plain assignments of ``tokens``, none of which sees another."""
+    """Return by place the plain assignments of ``tokens``, none of which sees another."""
     found: dict[int, tuple[str, Word]] = {}
     for index, token in enumerate(tokens):
-        assignment = token.form.assignment if token.form else None
+        assignment = token.word.assignment if token.word else None
         if assignment is None or token.elements is not None:
             continue
         if not assignment.indexed and not assignment.adds:
@@ -104,7 +93,7 @@ def _expanded(shell: Shell, tokens: Sequence[Token], origin: Origin) -> dict[int
 
 
 def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
-    """What unset, set and read change; no other builtin changes what a process is started with."""
+    """Take what unset, set and read change; no other builtin changes what a process gets."""
     program, *arguments = [word.text for word in words]
     if program == "unset":
         for name in arguments:

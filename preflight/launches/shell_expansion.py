@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from preflight.launches.shell_arithmetic import arithmetic
-from preflight.launches.shell_forms import Form
-from preflight.launches.shell_words import Part, written
+from preflight.launches.shell_words import Piece, WrittenWord, written
 from preflight.launches.source import Origin, Word
 from preflight.launches.variables import Variables
 
@@ -20,17 +18,18 @@ ELEMENT_COSTS = 32
 DEEPEST_SUBSHELL = 8
 
 _BLANKS = re.compile(r"[ \t\n]+")
+# Longer sums are left as written.
+_LONGEST_FORMULA = 200
+_IN_FORMULA = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_FORMULA = re.compile(r"[0-9 \t+\-*/%()<>]+", re.ASCII)
+_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
 
 
 class Budget:
-    """Characters that expansions may still add, in a reading and all that it reads inside.
-
-    forms: the words that were taken apart in it.
-    """
+    """Characters that expansions may still add, in a reading and all that it reads inside."""
 
     def __init__(self) -> None:
         self.left = LARGEST_EXPANSION
-        self.forms: dict[str, Form | None] = {}
 
     def spend(self, characters: int) -> bool:
         self.left -= characters
@@ -77,62 +76,24 @@ class Shell:
         if self.subshells and (mark := self.subshells.pop()):
             self.variables.back_to(mark[0], self.changed[mark[1] :])
 
-    def expand(self, form: Form, origin: Origin) -> list[Word]:
-        """The words that a written word becomes."""
-        if form.literal is not None:
-            return [tuple.__new__(Word, (form.literal, origin, ()))]
-        if form.joins and (word := self.joined(form, origin, split=True)):
-            return [word]
+    def expand(self, word: WrittenWord, origin: Origin) -> list[Word]:
+        """Return the words that a written word becomes."""
+        if len(word.pieces) == 1 and word.pieces[0].kind == "text" and not word.braces:
+            return [Word(word.pieces[0].text, origin)]  # most are so
         expansion = _Expansion(self, origin, split=True)
-        if form.braces:
-            expansion.keep(written(form.parts), ("{...}",))
+        if word.braces:
+            expansion.keep(written(word.pieces), ("{...}",))
         else:
-            expansion.add(form.parts, inner=False)
+            expansion.add(word.pieces, inner=False)
         expansion.close()
         return expansion.words
 
-    def value(self, form: Form, origin: Origin) -> Word:
-        """The word that stands behind an assignment's ``=``, or in a heredoc."""
-        if form.literal is not None:
-            return tuple.__new__(Word, (form.literal, origin, ()))
-        if form.joins and (word := self.joined(form, origin, split=False)):
-            return word
+    def value(self, pieces: Sequence[Piece], origin: Origin) -> Word:
+        """Return the word that stands behind an assignment's ``=``, or in a heredoc."""
         expansion = _Expansion(self, origin, split=False)
-        expansion.add(form.parts, inner=False)
+        expansion.add(pieces, inner=False)
         expansion.close()
         return expansion.words[0]
-
-    def joined(self, form: Form, origin: Origin, split: bool) -> Word | None:
-        """The one word that texts and variables make; None where they may make more, or none.
-
-        Most words are of this kind; what a long way round finds out, this finds out too.
-        """
-        pieces: list[str] = []
-        names: list[str] = []
-        budget = self.budget
-        for kind, text, quoted, name, _, _ in form.parts:
-            if kind == "text":
-                pieces.append(text)
-                continue
-            word = self.variables.get(name)
-            if word is None:
-                if name in self.arrays or self.variables.was_unset(name):
-                    return None
-                pieces.append(text)
-                names.append(name)
-                continue
-            value, _, unresolved = word
-            if split and not quoted and (not value or _BLANKS.search(value)):
-                return None
-            budget.left -= len(value) + len(unresolved)
-            if budget.left < 0:
-                pieces.append(text)
-                names.append(name)
-            else:
-                pieces.append(value)
-                names += unresolved
-        unique = tuple(dict.fromkeys(names)) if names else ()
-        return tuple.__new__(Word, ("".join(pieces), origin, unique))
 
 
 class _Expansion:
@@ -148,8 +109,7 @@ class _Expansion:
     def close(self) -> None:
         if self.open:
             names = tuple(dict.fromkeys(self.unresolved)) if self.unresolved else ()
-            word = ("".join(self.pieces), self.origin, names)
-            self.words.append(tuple.__new__(Word, word))
+            self.words.append(Word("".join(self.pieces), self.origin, names))
         self.pieces, self.unresolved, self.open = [], [], False
 
     def keep(self, text: str, unresolved: Sequence[str] = ()) -> None:
@@ -162,104 +122,159 @@ class _Expansion:
         if not self.split:
             self.keep(text)
             return
-        for index, piece in enumerate(_BLANKS.split(text)):
+        for index, field in enumerate(_BLANKS.split(text)):
             if index:
                 self.close()
-            if piece:
-                self.keep(piece)
+            if field:
+                self.keep(field)
 
-    def add(self, parts: Sequence[Part], inner: bool) -> None:
-        for part in parts:
-            if part.kind == "text":
-                if inner and not part.quoted:
-                    self.fields(part.text)
-                elif part.text or part.quoted:
-                    self.keep(part.text)
-            elif part.kind == "variable":
-                self.variable(part)
-            elif part.kind == "array" and part.name in self.shell.arrays:
-                self.array(part, self.shell.arrays[part.name])
-            elif part.kind == "unknown" and self.shell.parameters is not None:
-                self.special(part)
-            elif part.kind == "arithmetic" and (number := self.sum(part)) is not None:
+    def add(self, pieces: Sequence[Piece], inner: bool) -> None:
+        for piece in pieces:
+            if piece.kind == "text":
+                if inner and not piece.quoted:
+                    self.fields(piece.text)
+                elif piece.text or piece.quoted:
+                    self.keep(piece.text)
+            elif piece.kind == "variable":
+                self.variable(piece)
+            elif piece.kind == "array" and piece.name in self.shell.arrays:
+                self.array(piece, self.shell.arrays[piece.name])
+            elif piece.kind == "unknown" and self.shell.parameters is not None:
+                self.special(piece)
+            elif piece.kind == "arithmetic" and (number := self.sum(piece)) is not None:
                 self.keep(number)
             else:
-                self.keep(part.text, (part.name,))
+                self.keep(piece.text, (piece.name,))
 
-    def special(self, part: Part) -> None:
+    def special(self, piece: Piece) -> None:
         """``$@`` and ``$1`` of a function, and what else is not known."""
-        name, given = part.name.strip("${}"), self.shell.parameters or ()
+        name, given = piece.name.strip("${}"), self.shell.parameters or ()
         if name in ("@", "*"):
-            self.array(part._replace(operator=f"[{name}]"), given)
+            self.array(piece._replace(operator=f"[{name}]"), given)
         elif name.isdecimal() and name != "0" and (word := self.shell.parameter(int(name))):
-            self.value(part, word)
+            self.value(piece, word)
         elif name == "#" and not any(word.unresolved for word in given):
             self.keep(str(len(given)))
         else:
-            self.keep(part.text, (part.name,))
+            self.keep(piece.text, (piece.name,))
 
-    def value(self, part: Part, word: Word) -> None:
+    def value(self, piece: Piece, word: Word) -> None:
         if not self.shell.budget.spend(len(word.text) + len(word.unresolved)):
-            self.keep(part.text, (part.name,))
+            self.keep(piece.text, (piece.name,))
             return
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
-        if part.quoted or word.unresolved:
+        if piece.quoted or word.unresolved:
             self.keep(word.text, word.unresolved)
         else:
             self.fields(word.text)
 
-    def variable(self, part: Part) -> None:
+    def variable(self, piece: Piece) -> None:
         variables = self.shell.variables
-        word = variables.get(part.name)
-        if part.name.isdecimal() and self.shell.parameters is not None:
-            word = self.shell.parameter(int(part.name))
-        if word is not None and not part.operator:
-            self.value(part, word)
+        word = variables.get(piece.name)
+        if piece.name.isdecimal() and self.shell.parameters is not None:
+            word = self.shell.parameter(int(piece.name))
+        if word is not None and not piece.operator:
+            self.value(piece, word)
             return
-        if word is None and part.name in self.shell.arrays:
-            word = next(iter(self.shell.arrays[part.name]), None)
-        colon, action = part.operator.startswith(":"), part.operator[-1:]
+        if word is None and piece.name in self.shell.arrays:
+            word = next(iter(self.shell.arrays[piece.name]), None)
+        colon, action = piece.operator.startswith(":"), piece.operator[-1:]
         missing = word is None or (colon and not word.text and not word.unresolved)
         if action == "+":
-            self.add([] if missing else part.default, inner=not part.quoted)
-            self.open = self.open or part.quoted
+            self.add([] if missing else piece.default, inner=not piece.quoted)
+            self.open = self.open or piece.quoted
         elif missing and action in ("-", "="):
             if action == "=":
                 inner = _Expansion(self.shell, self.origin, split=False)
-                inner.add(part.default, inner=False)
+                inner.add(piece.default, inner=False)
                 inner.close()
-                self.shell.assign(part.name, inner.words[0])
-                self.value(part, inner.words[0])
+                self.shell.assign(piece.name, inner.words[0])
+                self.value(piece, inner.words[0])
             else:
-                self.add(part.default, inner=not part.quoted)
-                self.open = self.open or part.quoted
+                self.add(piece.default, inner=not piece.quoted)
+                self.open = self.open or piece.quoted
         elif word is not None:
-            self.value(part, word)
-        elif variables.was_unset(part.name) and not action:
-            self.open = self.open or part.quoted
+            self.value(piece, word)
+        elif variables.was_unset(piece.name) and not action:
+            self.open = self.open or piece.quoted
         else:
-            self.keep(part.text, (part.name,))
+            self.keep(piece.text, (piece.name,))
 
-    def array(self, part: Part, elements: tuple[Word, ...]) -> None:
+    def array(self, piece: Piece, elements: tuple[Word, ...]) -> None:
         # Each use of a long array is paid for before it is walked through.
         if not self.shell.budget.spend(ELEMENT_COSTS * len(elements)):
-            self.keep(part.text, (part.name,))
+            self.keep(piece.text, (piece.name,))
             return
-        if part.operator == "[*]" and part.quoted:
+        if piece.operator == "[*]" and piece.quoted:
             text = " ".join(word.text for word in elements)
             names = tuple(name for word in elements for name in word.unresolved)
-            self.value(part, Word(text, self.origin, names))
+            self.value(piece, Word(text, self.origin, names))
             return
         for index, word in enumerate(elements):
             if index and self.split:
                 self.close()
             elif index:
                 self.keep(" ")
-            self.value(part, word)
+            self.value(piece, word)
 
-    def sum(self, part: Part) -> str | None:
+    def sum(self, piece: Piece) -> str | None:
         def value(name: str) -> str | None:
             word = self.shell.variables.get(name)
             return None if word is None else word.text
 
-        return arithmetic(part.text, value)
+        return arithmetic(piece.text, value)
+
+
+def arithmetic(text: str, value: Callable[[str], str | None]) -> str | None:
+    """Return what ``$((...))`` becomes; None where ``value`` knows no number for a name in it."""
+    if len(text) > _LONGEST_FORMULA:
+        return None
+
+    def number(match: re.Match[str]) -> str:
+        known = value(match.group(1))
+        return known if known is not None and _NUMBER.fullmatch(known) else "?"
+
+    formula = _IN_FORMULA.sub(number, text[3:-2]).strip()
+    # A number that begins with 0 is octal to bash; nobody means it, so it is not worked out.
+    if not _FORMULA.fullmatch(formula):
+        return None
+    result = _sum(formula)
+    return None if result is None else str(result)
+
+
+def _sum(formula: str) -> int | None:
+    """Integers as C works them out; None for what does not fit into 64 bits, or is no such sum."""
+    import ast  # only scripts with sums in them pay for it
+
+    def compute(node: ast.expr) -> int:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            result = node.value
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            result = compute(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
+        elif isinstance(node, ast.BinOp):
+            result = binary(node.op, compute(node.left), compute(node.right))
+        else:
+            raise ValueError("no sum of integers")
+        if not -(2**63) <= result < 2**63:
+            raise ValueError("more than 64 bits")
+        return result
+
+    def binary(operator: ast.operator, left: int, right: int) -> int:
+        if isinstance(operator, ast.Add):
+            return left + right
+        if isinstance(operator, ast.Sub):
+            return left - right
+        if isinstance(operator, ast.Mult):
+            return left * right
+        if isinstance(operator, ast.LShift | ast.RShift) and 0 <= right < 64:
+            return left << right if isinstance(operator, ast.LShift) else left >> right
+        if isinstance(operator, ast.Div | ast.Mod):
+            # C rounds towards zero, Python downwards.
+            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            return quotient if isinstance(operator, ast.Div) else left - quotient * right
+        raise ValueError("no operator of integers")
+
+    try:
+        return compute(ast.parse(formula, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, ArithmeticError):
+        return None

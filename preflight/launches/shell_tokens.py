@@ -1,46 +1,60 @@
-"""The words and operators of a shell script, split as bash splits them; nothing is expanded here.
-
-Most of a script is words that stand for themselves, and most scripts say the same words often: so
-whole commands of plain words are taken at once, and each other word is taken apart once.
-"""
+"""The words and operators of a shell script, as bash splits them; nothing is expanded here."""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import NamedTuple
 
-from preflight.launches.shell_forms import Form, form_of
-from preflight.launches.shell_grammar import (
-    BEGINS,
-    BLOCKS,
-    CAREFUL,
-    CARELESS,
-    COMMAND,
-    IS_NEWLINE,
-    IS_OPERATOR,
-    IS_WORD,
-    OPENS,
-    REDIRECTIONS,
-    Token,
+from preflight.launches.shell_words import (
+    Pending,
+    Piece,
+    UnterminatedError,
+    WordScanner,
+    WrittenWord,
+    heredoc_text,
+    short,
+    written,
+    written_word,
 )
-from preflight.launches.shell_heredoc import Pending, heredoc_text
-from preflight.launches.shell_words import Part, UnterminatedError, WordScanner, short, written
 from preflight.launches.source import Origin, SourceNote
 
+REDIRECTIONS = frozenset({"<", ">", ">>", "<<", "<<-", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>"})
+DECLARATIONS = frozenset({"declare", "export", "local", "readonly", "typeset"})
+# Words behind which a command begins, where they begin one themselves; and other keywords.
+LEADS = frozenset({"then", "else", "elif", "do", "{", "!", "coproc"})
+CONDITIONS = frozenset({"if", "while", "until"})
+CLOSES = frozenset({"fi", "done", "esac", "}"})
+_OPENS = CONDITIONS | {"{", "case", "for", "select"}
+_BEGINS = LEADS | CLOSES | CONDITIONS
 # Bash 5.2 gives up between 2,500 and 5,000 blocks within each other ("syntax error near unexpected
 # token"; measured with subshells, braces, if, while and case).
 DEEPEST_BLOCKS = 5000
 
-# Longer lines are taken apart however often they come.
-LONGEST_KNOWN = 500
-
-
-_UNQUOTED = re.compile(r"""[^ \t\n\\'"$`;&|<>()]+""")
-_BLANKS = re.compile(r"[ \t]*")
-_BETWEEN = re.compile(r"(?:[ \t]+|\\\n|#[^\n]*|[\n;&|<>(])")  # the words of an array
-_CLOSING = re.compile(r"\)(?:[ \t]*\))*")
+_BETWEEN = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)+")
+_OPERATOR = re.compile(
+    r"&&|\|\||;;&|;&|;;|&>>|&>|\|&|<<<|<<-|<<|<&|<>|>>|>&|>\||[<>](?!\()|[;&|)]|\(\)|\((?!\()"
+)
+_IN_ARRAY = re.compile(r"(?:[ \t]+|\\\n|#[^\n]*|[\n;&|<>(])")
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?(?:\n|\Z)")
+
+
+class Token(NamedTuple):
+    """An operator (``operator`` says which; a line's end is ``"\\n"``), or else a word.
+
+    elements: the words of an array assignment, whose name and ``=`` are in ``word``. heredoc: the
+    text that follows, for the word behind ``<<``.
+    """
+
+    line: int
+    operator: str = ""
+    word: WrittenWord | None = None
+    elements: tuple[WrittenWord, ...] | None = None
+    heredoc: Piece | None = None
+
+    @property
+    def bare(self) -> str:
+        """A word that can be a keyword."""
+        return self.word.bare if self.word else ""
 
 
 class Tokens(NamedTuple):
@@ -50,40 +64,35 @@ class Tokens(NamedTuple):
     notes: list[SourceNote]
 
 
-def tokenize(text: str, source: str, first_line: int, forms: dict[str, Form | None]) -> Tokens:
-    """The tokens of a script. Never raises; from a quote that never closes on there are none.
-
-    forms: the words of other texts, which may be those of this one; it adds to them.
-    """
-    scanner = _Tokenizer(text, source, first_line, forms)
+def tokenize(text: str, source: str, first_line: int) -> Tokens:
+    """Return the tokens of a script, none from a quote that never closes on. Never raises."""
+    scanner = _Tokenizer(text, source, first_line)
     scanner.run()
     return Tokens(scanner.tokens, scanner.notes)
 
 
 class _Tokenizer(WordScanner):
-    def __init__(
-        self, text: str, source: str, first_line: int, forms: dict[str, Form | None]
-    ) -> None:
+    def __init__(self, text: str, source: str, first_line: int) -> None:
         super().__init__(text)
         self.source = source
         self.tokens: list[Token] = []
         self.notes: list[SourceNote] = []
-        self.forms = forms
         self.pending: list[Pending] = []
         self.line = first_line  # of the token that is being read
         self.start = 0  # its position
-        self.single = True  # nothing reaches from this line into the next
+        self.begins = True  # a command may begin here
+        self.announced = ""  # << or <<-, where the end of a heredoc stands here
         self.brackets = 0  # that are open, among the blocks that are
         self.blocks = 0
-        self.cases = "case" in text  # whose patterns end in brackets that nothing opened
         self.broken_until = 0
-        self.continued: dict[str | None, str] = {}  # what is said of each comment behind a \\
         self.no_arithmetic_until = 0
 
     def run(self) -> None:
         try:
-            self.lines()
-            self.heredocs(self.position)
+            while self.position < len(self.text):
+                self.token()
+                self.line += self.text.count("\n", self.start, self.position)
+            self.heredocs()
         except UnterminatedError as what:
             # Bash runs no command of a line that it cannot parse to its end.
             while self.tokens and self.tokens[-1].operator != "\n":
@@ -99,230 +108,104 @@ class _Tokenizer(WordScanner):
             self.note("carriage-return", text, first)
 
     def note(self, identifier: str, text: str, line: int) -> None:
-        origin = tuple.__new__(Origin, (self.source, line))
-        self.notes.append(tuple.__new__(SourceNote, (identifier, text, origin)))
+        self.notes.append(SourceNote(identifier, text, Origin(self.source, line)))
 
-    def lines(self) -> None:
-        """Takes line by line; a line that was there before becomes the same tokens again."""
-        text, tokens, new = self.text, self.tokens, tuple.__new__
-        known: dict[str, tuple[list[Token], list[SourceNote]]] = {}
-        while self.position < len(text):
-            position, line = self.position, self.line
-            stop = text.find("\n", position, position + LONGEST_KNOWN)
-            said = text[position:stop] if stop >= 0 else None
-            if said in known:
-                made, notes = known[said]
-                if len(made) == 1:
-                    _, operator, _, _, _, words = made[0]
-                    tokens.append(new(Token, (line, operator, None, None, None, words)))
-                    self.position, self.line = stop + 1, line + 1
-                    continue
-                tokens += [
-                    new(Token, (line, operator, form, elements, None, words))
-                    for _, operator, form, elements, _, words in made
-                ]
-                for note in notes:
-                    self.note(note.id, note.text, line)
-                self.position, self.line = stop + 1, line + 1
-                continue
-            first_token, first_note = len(tokens), len(self.notes)
-            open_before = self.blocks, self.brackets
-            self.single = True
-            self.rest_of_line()
-            if (
-                said is not None
-                and self.single
-                and len(tokens) > first_token
-                and tokens[-1][0] == line
-                and open_before == (self.blocks, self.brackets)
-            ):
-                known[said] = tokens[first_token:], self.notes[first_note:]
-
-    def rest_of_line(self) -> None:
-        """Takes a line, with those that its quotes, continuations and heredocs reach into."""
-        text, end, append, new = self.text, len(self.text), self.tokens.append, tuple.__new__
-        position, line, forms = self.position, self.line, self.forms
-        begins = True  # a command may begin here
-        announced = ""  # << or <<-, where the end of a heredoc stands here
-        while position < end:
-            if begins and not self.pending and (found := COMMAND.match(text, position)):
-                words, newline, operator = found.groups()
-                append(new(Token, (line, operator or "\n", None, None, None, words.split())))
-                position = found.end()
-                if newline:
-                    line += text.count("\n", found.start(2), position)
-                    break
-                continue
-            found = (CARELESS if position < self.broken_until else CAREFUL).match(text, position)
-            kind = found.lastindex if found else None
-            if found is not None and kind == IS_WORD:
-                said = found[1]
-                form = forms[said] if said in forms else self.form(said)
-                end_of_word = found.end()
-                if form and not (form.assigns and text[end_of_word : end_of_word + 1] == "("):
-                    if announced:
-                        self.announce(announced, form)
-                        announced = ""
-                    append(new(Token, (line, "", form, None, None, ())))
-                    position = end_of_word
-                    line += form.lines
-                    if begins:
-                        if form.bare in BLOCKS:
-                            self.block(form.bare in OPENS)
-                        begins = form.bare in BEGINS or form.assignment is not None
-                    continue
-            elif found is not None and kind == IS_OPERATOR:
-                operator = found[3]
-                append(new(Token, (line, operator, None, None, None, ())))
-                position = found.end()
-                begins = operator not in REDIRECTIONS
-                announced = operator if operator in ("<<", "<<-") else ""
-                if operator in ("(", ")"):
-                    position = self.bracket(operator, position)
-                continue
-            elif found is not None and kind == IS_NEWLINE:
-                append(new(Token, (line, "\n", None, None, None, ())))
-                position = found.end()
-                if self.pending:
-                    position = self.heredocs(found.start(2) + 1)
-                line += text.count("\n", found.start(2), position)
-                break
-            elif found is not None and kind is not None:
-                position = found.end()
-                line += text[position - 1] == "\n"
-                continue
-            self.position, self.line = position, line
-            begins = self.other(announced) and begins
-            position, line, announced = self.position, self.line, ""
-        self.position, self.line = position, line
-
-    def form(self, said: str) -> Form | None:
-        """The form of a word; None where its end does not lie where it seemed to."""
-        form: Form | None = None
-        if _UNQUOTED.fullmatch(said):
-            form = form_of((Part("text", said),))
-        elif said[0] == said[-1] == "'" and said.find("'", 1) == len(said) - 1:
-            form = form_of((Part("text", said[1:-1], True),), said.count("\n"))
+    def token(self) -> None:
+        """Take the next token, or what stands in front of it."""
+        text, start = self.text, self.position
+        self.start = start
+        if match := _BETWEEN.match(text, start):
+            self.position = match.end()
+        elif text[start] == "\n":
+            self.tokens.append(Token(self.line, "\n"))
+            self.position, self.begins, self.announced = start + 1, True, ""
+            self.heredocs()
+        elif match := _OPERATOR.match(text, start):
+            self.operator(match.group())
+        elif text.startswith("((", start):
+            if end := self.arithmetic_end(start):
+                self.position = end
+                self.tokens.append(Token(self.line, "(("))
+            else:
+                self.operator("(")
+        elif text[start] in "<>":  # process substitution
+            self.position += 1
+            piece = Piece("unknown", text[start] + self.nested(), name=f"{text[start]}(...)")
+            self.tokens.append(Token(self.line, word=written_word([piece])))
+            self.begins, self.announced = False, ""
         else:
-            scanner = WordScanner(said)
-            with suppress(UnterminatedError):
-                parts = scanner.parts("", 0)
-                if parts and scanner.position == len(said):
-                    form = form_of(parts, said.count("\n"))
-        self.forms[said] = form
-        return form
+            self.word()
 
-    def bracket(self, operator: str, position: int) -> int:
-        """Counts round brackets; takes those that close nothing together, and says up to where."""
+    def operator(self, operator: str) -> None:
+        self.tokens.append(Token(self.line, operator))
+        self.position += len(operator)
+        self.begins = operator not in REDIRECTIONS
+        self.announced = operator if operator in ("<<", "<<-") else ""
         if operator == "(":
             self.brackets += 1
             self.block(True)
-        elif self.brackets:
+        elif operator == ")" and self.brackets:
             self.brackets -= 1
             self.block(False)
-        elif not self.cases and (found := _CLOSING.match(self.text, position - 1)):
-            return found.end()
-        return position
 
     def block(self, begins: bool) -> None:
-        """Counts the blocks that lie around the next token."""
+        """Count the blocks that lie around the next token."""
         self.blocks = max(0, self.blocks + (1 if begins else -1))
         if self.blocks > DEEPEST_BLOCKS:
             raise UnterminatedError(f"more than {DEEPEST_BLOCKS} blocks within each other")
 
-    def other(self, announced: str) -> bool:
-        """One step of any other kind; true where a command may still begin behind it."""
-        blanks = _BLANKS.match(self.text, self.position)
-        start = self.start = self.position = blanks.end() if blanks else self.position
-        text, line = self.text, self.line
-        if start >= len(text):
-            return True
-        if text.startswith("((", start):
-            if end := self.arithmetic_end(start):
-                self.position = end
-                self.tokens.append(Token(line, "(("))
-            else:
-                self.position += 1
-                self.tokens.append(Token(line, "("))
-                self.bracket("(", start)
-            begins = True
-        elif text[start] in "<>":  # process substitution
-            self.position += 1
-            inner = self.nested()
-            part = Part("unknown", text[start] + inner, name=f"{text[start]}(...)")
-            self.tokens.append(Token(line, form=form_of([part])))
-            begins = False
-        elif (
-            text[start] == "\\"
-            and start >= self.broken_until
-            and text[start + 1 : start + 2] in (" ", "\t")
-        ):
-            self.escaped_blank(False)
-            return True
-        else:
-            begins = self.word(line, announced)
-        self.line += text.count("\n", start, self.position)
-        return begins
-
-    def word(self, line: int, announced: str) -> bool:
-        parts = self.parts("", 0)
+    def word(self) -> None:
+        pieces = self.parts("", 0)
         following = self.text[self.position : self.position + 1]
-        if not parts:
-            return True  # nothing but a continuation
-        form = form_of(parts)
-        if following == "(" and form.assigns:
+        if not pieces:
+            return  # nothing but a continuation
+        word = written_word(pieces)
+        if following in ("<", ">") and word.bare.isdigit():
+            return  # the 2 of ``2>&1``
+        elements = None
+        if following == "(" and word.assignment and not word.assignment.value:
             self.position += 1
-            self.tokens.append(Token(line, "", form, tuple(self.elements())))
-            return True
-        if following in ("<", ">") and form.bare.isdigit():
-            return True  # the 2 of ``2>&1``
-        if announced:
-            self.announce(announced, form)
-        self.tokens.append(Token(line, "", form))
-        return form.bare in BEGINS or form.assignment is not None
+            elements = tuple(self.elements())
+        elif self.announced:
+            self.announce(word)
+        self.tokens.append(Token(self.line, "", word, elements))
+        if self.begins and word.bare in _OPENS | CLOSES:
+            self.block(word.bare in _OPENS)
+        self.begins = self.begins and (word.bare in _BEGINS or word.assignment is not None)
+        self.announced = ""
 
-    def announce(self, operator: str, form: Form) -> None:
-        """Takes the next token for the end of a heredoc, whose text the next line begins."""
-        end, quoted = form.bare, False
+    def announce(self, word: WrittenWord) -> None:
+        """Take the next token for the end of a heredoc, whose text the next line begins."""
+        end, quoted = word.bare, False
         if not end:
             # The home directory that ``~`` would be elsewhere is a quoted variable.
-            quoted = any(part.quoted and part.kind == "text" for part in form.parts)
-            end = written(form.parts)
-        self.pending.append(Pending(len(self.tokens), end, operator == "<<-", quoted))
+            quoted = any(piece.quoted and piece.kind == "text" for piece in word.pieces)
+            end = written(word.pieces)
+        self.pending.append(Pending(len(self.tokens), end, self.announced == "<<-", quoted))
 
-    def elements(self) -> list[Form]:
-        """The words up to the bracket that closes an array."""
-        found: list[Form] = []
+    def elements(self) -> list[WrittenWord]:
+        """Take the words up to the bracket that closes an array."""
+        found: list[WrittenWord] = []
         while self.position < len(self.text):
-            match = CAREFUL.match(self.text, self.position)
-            if match and match.lastindex == IS_WORD:
-                said = match[1]
-                if form := self.forms[said] if said in self.forms else self.form(said):
-                    found.append(form)
-                    self.position = match.end()
-                    continue
-            if between := _BETWEEN.match(self.text, self.position):
+            if between := _IN_ARRAY.match(self.text, self.position):
                 self.position = between.end()
             elif self.text[self.position] == ")":
                 self.position += 1
                 return found
-            elif parts := self.parts("", 0):
-                found.append(form_of(parts))
+            elif pieces := self.parts("", 0):
+                found.append(written_word(pieces))
         raise UnterminatedError("an array's ( never closes")
 
-    def heredocs(self, position: int) -> int:
-        """Takes the texts of the heredocs that the line before announced; returns their end."""
-        self.position, self.single = position, False
+    def heredocs(self) -> None:
+        """Take the texts of the heredocs that the line before announced."""
         for pending in self.pending:
             body, self.position = heredoc_text(self.text, self.position, pending)
-            heredoc = Part("text", body, pending.quoted)
-            line, _, form, *_ = self.tokens[pending.token]
-            self.tokens[pending.token] = Token(line, "", form, None, heredoc)
+            heredoc = Piece("text", body, pending.quoted)
+            self.tokens[pending.token] = self.tokens[pending.token]._replace(heredoc=heredoc)
         self.pending.clear()
-        return self.position
 
     def escaped_blank(self, inside_word: bool) -> None:
-        """Notes a backslash that was meant to continue the line, with a blank behind it."""
+        """Note a backslash that was meant to continue the line, with a blank behind it."""
         if self.position < self.broken_until:
             return
         end = self.text.find("\n", self.position)
@@ -332,18 +215,17 @@ class _Tokenizer(WordScanner):
         if match is None or (inside_word and match.group(1)):
             return
         comment = match.group(1)
-        if comment not in self.continued:
-            behind = f"a blank and {short(comment)!r}" if comment else "a blank"
-            self.continued[comment] = (
-                f"{behind} behind the backslash: bash ends the command on this line, passes what "
-                "follows the backslash to the program, and runs the next line as a command of its "
-                "own; end the line with the backslash"
-            )
+        behind = f"a blank and {short(comment)!r}" if comment else "a blank"
+        said = (
+            f"{behind} behind the backslash: bash ends the command on this line, passes what "
+            "follows the backslash to the program, and runs the next line as a command of its "
+            "own; end the line with the backslash"
+        )
         line = self.line + self.text.count("\n", self.start, self.position)
-        self.note("continuation-broken", self.continued[comment], line)
+        self.note("continuation-broken", said, line)
 
     def arithmetic_end(self, start: int) -> int:
-        """Where ``((...))`` ends on its line; 0 where it does not."""
+        """Return where ``((...))`` ends on its line; 0 where it does not."""
         if start < self.no_arithmetic_until:
             return 0
         stop = self.text.find("\n", start)
@@ -355,3 +237,77 @@ class _Tokenizer(WordScanner):
         while self.text.startswith(")))", end):
             end += 1
         return end + 2
+
+
+def block_ends(tokens: list[Token]) -> dict[int, int]:
+    """Return where each ``{`` and ``(`` block ends, by the token it begins at; in one pass."""
+    ends: dict[int, int] = {}
+    stack: list[tuple[str, int]] = []
+    begins = True  # a command may begin here
+    named = False  # the name of a function stands here
+    for index, token in enumerate(tokens):
+        operator = token.operator
+        if operator:
+            if operator == "(":
+                stack.append(("(", index))
+            # A case pattern's ) closes nothing; a } that closes a ( is an error that ends here.
+            elif operator == ")" and stack and stack[-1][0] == "(":
+                ends[stack.pop()[1]] = index
+            begins, named = operator not in REDIRECTIONS, False
+        elif named:
+            begins, named = True, False
+        elif begins:
+            bare = token.bare
+            if bare == "{":
+                stack.append(("{", index))
+            elif bare == "}" and stack and stack[-1][0] == "{":
+                ends[stack.pop()[1]] = index
+            begins, named = bare in _BEGINS, bare == "function"
+    for _, index in stack:
+        ends[index] = len(tokens)
+    return ends
+
+
+def behind_name(tokens: list[Token], position: int, end: int) -> int:
+    """Return the place behind ``name ()`` or ``function name``; 0 where no function begins."""
+    keyword = tokens[position].bare == "function"
+    position += keyword
+    if position >= end or tokens[position].operator:
+        return 0
+    following = [token.operator for token in tokens[position + 1 : min(position + 3, end)]]
+    if following[:1] == ["()"]:
+        return position + 2
+    if following == ["(", ")"]:
+        return position + 3
+    return position + 1 if keyword else 0
+
+
+def behind_in(tokens: list[Token], position: int, end: int) -> int:
+    """Return the place behind ``case WORD in PATTERN)``."""
+    while position < end and tokens[position].bare != "in":
+        position += 1
+    return behind_pattern(tokens, position + 1, end)
+
+
+def behind_pattern(tokens: list[Token], position: int, end: int) -> int:
+    """Return the place behind the next pattern of a case, or at its end."""
+    position = behind_newlines(tokens, position, end)
+    while position < end and tokens[position].operator not in (")", "()"):
+        if tokens[position].bare == "esac":
+            return position
+        position += 1
+    return position + 1
+
+
+def behind_newlines(tokens: list[Token], position: int, end: int) -> int:
+    """Return the place behind empty lines, if any."""
+    while position < end and tokens[position].operator == "\n":
+        position += 1
+    return position
+
+
+def behind_list(tokens: list[Token], position: int, end: int) -> int:
+    """Return the end of a list of words, which a semicolon or the line's end is."""
+    while position < end and tokens[position].operator not in (";", "\n"):
+        position += 1
+    return position

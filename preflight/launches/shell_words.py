@@ -1,4 +1,4 @@
-"""One word of a shell script: its pieces, as bash's quotes and dollars divide it.
+"""One word of a shell script: its pieces, as bash's quotes and dollars divide it, and heredocs.
 
 Nothing is expanded here. Each character is looked at a bounded number of times: no text, however it
 is made, takes more than linear time.
@@ -7,6 +7,7 @@ is made, takes more than linear time.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 # ``${A:-${B:-...}}`` nested deeper than this is left as written.
@@ -15,7 +16,7 @@ DEEPEST = 20
 Kind = Literal["text", "variable", "array", "arithmetic", "unknown"]
 
 
-class Part(NamedTuple):
+class Piece(NamedTuple):
     """A piece of a word.
 
     kind: ``text`` is what stands there once quotes are removed; the others keep in ``text`` what
@@ -28,7 +29,7 @@ class Part(NamedTuple):
     quoted: bool = False
     name: str = ""
     operator: str = ""
-    default: tuple[Part, ...] = ()
+    default: tuple[Piece, ...] = ()
 
 
 _RUNS = {
@@ -53,7 +54,10 @@ _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*|[0-9]+)(\[[@*]\])?(:?[-=+?]|\
 _NESTING = re.compile(r"""[\\'"`(){}#]|\$[({']""")
 
 
-_EMPTY = Part("text", "", True)
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?(\+?)=")
+_BRACES = re.compile(r"[{},]|\.\.")
+_HOME = re.compile(r"~(?:/|\Z)")
+_EMPTY = Piece("text", "", True)
 _LISTS = ("$@", "${@}")
 
 
@@ -61,13 +65,75 @@ class UnterminatedError(Exception):
     """A quote or bracket that never closes: bash reads to the end of the text, and gives up."""
 
 
-def written(parts: tuple[Part, ...]) -> str:
-    """A word as it stands, with nothing expanded."""
-    return "".join(part.text for part in parts)
+class WrittenWord(NamedTuple):
+    """A word as it is written.
+
+    bare: its text where nothing in it is quoted or expanded: this alone can be a keyword. braces:
+    bash makes several words of it.
+    """
+
+    pieces: tuple[Piece, ...]
+    bare: str = ""
+    braces: bool = False
+    assignment: Assignment | None = None
 
 
-def _text(text: str, quoted: bool) -> Part:
-    return tuple.__new__(Part, ("text", text, quoted, "", "", ()))
+class Assignment(NamedTuple):
+    """``NAME=value``, ``NAME+=value`` (adds), or ``NAME[1]=value`` (indexed)."""
+
+    name: str
+    indexed: bool
+    adds: bool
+    value: tuple[Piece, ...]  # none where nothing stands behind the =
+
+
+def written(pieces: Sequence[Piece]) -> str:
+    """Return a word as it stands, with nothing expanded."""
+    return "".join(piece.text for piece in pieces)
+
+
+def written_word(pieces: Sequence[Piece]) -> WrittenWord:
+    """Return the word that has these pieces; there is at least one."""
+    first = pieces[0]
+    plain = first.kind == "text" and not first.quoted
+    bare = first.text if plain and len(pieces) == 1 else ""
+    assignment = None
+    if plain and (match := _ASSIGNMENT.match(first.text)):
+        name, index, adds = match.groups()
+        rest = first.text[match.end() :]
+        value = (Piece("text", rest), *pieces[1:]) if rest else pieces[1:]
+        assignment = Assignment(name, bool(index), bool(adds), _with_home(value))
+    if _has_braces(pieces):
+        return WrittenWord(tuple(pieces), bare, True, assignment)
+    return WrittenWord(_with_home(pieces), bare, False, assignment)
+
+
+def _with_home(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Return the pieces with the home directory of ``~/models`` as a variable."""
+    first = pieces[0] if pieces else None
+    if first is None or first.quoted or not _HOME.match(first.text):
+        return tuple(pieces)
+    if first.text == "~" and len(pieces) > 1:
+        return tuple(pieces)
+    home = Piece("variable", "~", True, "HOME")
+    return (home, first._replace(text=first.text[1:]), *pieces[1:])
+
+
+def _has_braces(pieces: Sequence[Piece]) -> bool:
+    """Tell ``mlx5_{0,1}`` and ``{0..3}``, of which bash makes several words."""
+    stack: list[bool] = []
+    for piece in pieces:
+        if piece.kind != "text" or piece.quoted:
+            continue
+        for match in _BRACES.finditer(piece.text):
+            if match.group() == "{":
+                stack.append(False)
+            elif match.group() == "}":
+                if stack and stack.pop():
+                    return True
+            elif stack:
+                stack[-1] = True
+    return False
 
 
 class WordScanner:
@@ -77,14 +143,14 @@ class WordScanner:
         self.text = text
         self.position = 0
 
-    def parts(self, ending: str, depth: int) -> list[Part]:
+    def parts(self, ending: str, depth: int) -> list[Piece]:
         """The pieces up to ``ending``: a bare word's end (""), ``"``, ``}``, or the text's end."""
         text, run = self.text, _RUNS[ending]
-        found: list[Part] = []
+        found: list[Piece] = []
         quoted = ending not in ("", "}")
         while True:
             if match := run.match(text, self.position):
-                found.append(_text(match.group(), quoted))
+                found.append(Piece("text", match.group(), quoted))
                 self.position = match.end()
             if self.position >= len(text):
                 if ending in ("", "heredoc"):
@@ -94,8 +160,7 @@ class WordScanner:
             if character == "\\":
                 self.escape(found, ending)
             elif character == "$" and (match := _NAME.match(text, self.position)):
-                name = ("variable", match.group(), quoted, match.group(1), "", ())
-                found.append(tuple.__new__(Part, name))
+                found.append(Piece("variable", match.group(), quoted, match.group(1)))
                 self.position = match.end()
             elif character == "$":
                 found.append(self.dollar(quoted, depth, ending))
@@ -107,7 +172,7 @@ class WordScanner:
                 end = text.find("'", self.position + 1)
                 if end < 0:
                     raise UnterminatedError("a ' never closes")
-                found.append(Part("text", text[self.position + 1 : end], True))
+                found.append(Piece("text", text[self.position + 1 : end], True))
                 self.position = end + 1
             elif character == '"':
                 self.position += 1
@@ -120,10 +185,10 @@ class WordScanner:
             else:
                 return found
 
-    def escape(self, found: list[Part], ending: str) -> None:
+    def escape(self, found: list[Piece], ending: str) -> None:
         following = self.text[self.position + 1 : self.position + 2]
         if ending in _ESCAPES and (not following or following not in _ESCAPES[ending]):
-            found.append(Part("text", "\\", True))
+            found.append(Piece("text", "\\", True))
             self.position += 1
             return
         if ending == "" and following in (" ", "\t"):
@@ -131,12 +196,12 @@ class WordScanner:
         self.position += 2
         # A continuation vanishes, and so does the backslash that ends a text.
         if following not in ("", "\n"):
-            found.append(Part("text", following, True))
+            found.append(Piece("text", following, True))
 
     def escaped_blank(self, inside_word: bool) -> None:
         """Told of each backslash in front of a blank, which may be a continuation gone wrong."""
 
-    def dollar(self, quoted: bool, depth: int, ending: str) -> Part:
+    def dollar(self, quoted: bool, depth: int, ending: str) -> Piece:
         text, start = self.text, self.position
         following = text[start + 1 : start + 2]
         if following == "{":
@@ -144,43 +209,43 @@ class WordScanner:
         if following == "(":
             inner = self.nested()
             if inner.startswith("$((") and inner.endswith("))"):
-                return Part("arithmetic", inner, quoted, "$((...))")
-            return Part("unknown", inner, quoted, "$(...)")
+                return Piece("arithmetic", inner, quoted, "$((...))")
+            return Piece("unknown", inner, quoted, "$(...)")
         if following == "'" and not quoted:
             match = _ANSI.match(text, start)
             if match is None:
                 raise UnterminatedError("a $' never closes")
             self.position = match.end()
-            return Part("text", _ANSI_ESCAPE.sub(_ansi, match.group(1)).partition("\0")[0], True)
+            return Piece("text", _ANSI_ESCAPE.sub(_ansi, match.group(1)).partition("\0")[0], True)
         if match := _SPECIAL.match(text, start):
             self.position = match.end()
-            return Part("unknown", match.group(), quoted, match.group())
+            return Piece("unknown", match.group(), quoted, match.group())
         self.position += 1
         # ``$"..."`` is a double-quoted text that may be translated.
-        return Part("text", "" if following == '"' and not quoted else "$", quoted)
+        return Piece("text", "" if following == '"' and not quoted else "$", quoted)
 
-    def braced(self, quoted: bool, depth: int) -> Part:
+    def braced(self, quoted: bool, depth: int) -> Piece:
         start = self.position
         match = _BRACED.match(self.text, start)
         if match is None or (match.group(2) and match.group(3) != "}") or depth >= DEEPEST:
             inner = self.nested()
-            return Part("unknown", inner, quoted, short(inner))
+            return Piece("unknown", inner, quoted, short(inner))
         self.position = match.end()
         name, array, operator = match.groups()
         if operator == "}":
             kind: Kind = "array" if array else "variable"
-            return Part(kind, match.group(), quoted, name, array or "")
+            return Piece(kind, match.group(), quoted, name, array or "")
         default = self.parts('"}' if quoted else "}", depth + 1)
         self.position += 1
         whole = self.text[start : self.position]
-        return Part("variable", whole, quoted, name, operator, tuple(default))
+        return Piece("variable", whole, quoted, name, operator, tuple(default))
 
-    def backtick(self, quoted: bool) -> Part:
+    def backtick(self, quoted: bool) -> Piece:
         match = _BACKTICK.match(self.text, self.position)
         if match is None:
             raise UnterminatedError("a ` never closes")
         self.position = match.end()
-        return Part("unknown", match.group(), quoted, "`...`")
+        return Piece("unknown", match.group(), quoted, "`...`")
 
     def nested(self) -> str:
         """Passes over ``$(...)``, ``${...}`` or ``(...)`` from here, and returns it as written."""
@@ -230,4 +295,61 @@ def _ansi(match: re.Match[str]) -> str:
 
 
 def short(text: str) -> str:
+    """Return a text that may be long, cut off for a name."""
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+class Pending(NamedTuple):
+    """A heredoc whose text is still to come: the token of its end, and how the end is written.
+
+    tabs: ``<<-``, which takes away the tabs that a line begins with. quoted: nothing in the text is
+    expanded.
+    """
+
+    token: int
+    end: str
+    tabs: bool
+    quoted: bool
+
+
+def heredoc_text(text: str, start: int, pending: Pending) -> tuple[str, int]:
+    """The lines up to one that is the end, or to the last one; and the position behind that."""
+    if pending.tabs:
+        return _tabbed(text, start, pending.end)
+    end = pending.end
+    if "\n" in end or start >= len(text):
+        stop = -1
+    elif text.startswith(f"{end}\n", start):
+        stop = start - 1
+    else:
+        stop = text.find(f"\n{end}\n", start)
+        last = len(text) - len(end) - 1
+        if stop < 0 and last >= start - 1 and text.endswith(f"\n{end}"):
+            stop = last
+    if stop < 0:
+        rest = text[start:]
+        return (rest if not rest or rest.endswith("\n") else rest + "\n"), len(text)
+    return text[start : stop + 1], min(stop + len(end) + 2, len(text))
+
+
+def _tabbed(text: str, position: int, end: str) -> tuple[str, int]:
+    lines: list[str] = []
+    while position < len(text):
+        stop = text.find("\n", position)
+        stop = len(text) if stop < 0 else stop
+        line = text[position:stop].lstrip("\t")
+        position = min(stop + 1, len(text))
+        if line == end:
+            break
+        lines.append(line + "\n")
+    return "".join(lines), position
+
+
+def heredoc_pieces(body: Piece) -> tuple[Piece, ...]:
+    """The pieces of a heredoc's text: expanded as in double quotes, unless its end was quoted."""
+    if body.quoted:
+        return (body,)
+    try:
+        return tuple(WordScanner(body.text).parts("heredoc", 0))
+    except UnterminatedError:
+        return (body,)

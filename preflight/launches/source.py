@@ -7,12 +7,15 @@ written, and is named in ``unresolved``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
 
+# ``NAME=value`` in front of a program.
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # Gives the text of a file that a launch names, or why it cannot be read.
 ReadFile = Callable[[str], "str | Unknown"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.env_file import LARGEST_FILE_BYTES
+from preflight.launches.env_files import LARGEST_FILE_BYTES
 
 if TYPE_CHECKING:
     from preflight.inputs.written_launch import WrittenLaunch

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from preflight.launches.source import SourceNote, Word, brief
+from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 
 
 class Launched(NamedTuple):
@@ -59,12 +59,12 @@ _ELSEWHERE = {
     "ray": "the environment of the cluster",
     "ssh": "the environment of the other host",
 }
-_ENGINES = ("docker", "nerdctl", "podman")
-LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_ENGINES)
+_EXEC_ENGINES = ("docker", "nerdctl", "podman")
+LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_EXEC_ENGINES)
 # A script that is given a program: the entrypoint of an image, or one's own wrapper.
 _ENTRYPOINT = re.compile(r"\.sh$|entrypoint")
 _MODULE = re.compile(r"(sglang|sglang_router|mooncake)\.\w+|dynamo\.sglang")
-_PROGRAM = re.compile(r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+")
+_NAMED = re.compile(r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+")
 _SCRIPT = re.compile(r"\s-m\s+(sglang|mooncake)|mooncake_(master|client)|\bsglang\s+serve\s")
 # What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
 _ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
@@ -72,7 +72,6 @@ _ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
 _BUILTINS = frozenset(("builtin", "command", "exec", "time"))
 # Programs that name others, and start none.
 _TALKS = frozenset("cat echo grep kill killall pgrep pkill ps tail which".split())
-_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def is_launcher(program: str) -> bool:
@@ -86,7 +85,7 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
     begins: tells a wrapper, a shell or a container engine by its name.
     """
     name = words[first].text.rpartition("/")[2]
-    if name in _ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
+    if name in _EXEC_ENGINES and all(word.text != "exec" for word in words[first + 1 : first + 4]):
         return None
     start, script, module = first + 1, False, False
     while start < len(words):
@@ -99,13 +98,13 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
             return None
         named = begins(program) and bool(following) and program not in _BUILTINS
         named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
-        named = named or _PROGRAM.fullmatch(program) is not None
+        named = named or _NAMED.fullmatch(program) is not None
         if module or script or named or (program == "sglang" and following == "serve"):
             break
         start += 1
     else:
         return None
-    elsewhere = name in _ELSEWHERE or name in _ENGINES
+    elsewhere = name in _ELSEWHERE or name in _EXEC_ENGINES
     return Launched(
         start, script, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
     )
@@ -116,7 +115,7 @@ def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     before = ""
     for word in words:
         text = word.text.removeprefix("--env=")
-        if (text != word.text or before in ("-e", "--env", "-x")) and _SETTING.match(text):
+        if (text != word.text or before in ("-e", "--env", "-x")) and ASSIGNMENT.match(text):
             variable, _, value = text.partition("=")
             found.append((variable, word._replace(text=value)))
         before = word.text
@@ -132,7 +131,7 @@ def _note(word: Word, name: str) -> SourceNote | None:
             f"not seen is {_TOLD[name]}"
         )
         return SourceNote("launcher", said, word.origin)
-    if name in _ELSEWHERE or name in _ENGINES:
+    if name in _ELSEWHERE or name in _EXEC_ENGINES:
         where = _ELSEWHERE.get(name, "the environment of the container")
         said = (
             f"{name} stands in front: {where} is not seen here, and none is assumed; put the "

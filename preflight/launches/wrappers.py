@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.launches.command_launchers import LAUNCHERS, is_launcher, launched
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES, container_run, run_position
-from preflight.launches.source import SourceNote, Word, brief
+from preflight.launches.launchers import LAUNCHERS, is_launcher, launched
+from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
 
@@ -78,7 +78,6 @@ _SETTINGS = (
 ).split()
 # How the programs begin that are read here.
 _PROGRAMS = ("python", "mooncake", "sglang", "mc_store")
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 def is_ordinary(program: str) -> bool:
@@ -145,7 +144,7 @@ def strip_wrappers(
             clear, changes = _env_options(words, first, start, clear, changes)
         start = min(start + wrapper.positional, len(words))
         begin = start
-        while start < len(words) and _ASSIGNMENT.match(words[start].text):
+        while start < len(words) and ASSIGNMENT.match(words[start].text):
             variable, _, value = words[start].text.partition("=")
             changes[variable] = words[start]._replace(text=value)
             start += 1

@@ -1,0 +1,203 @@
+"""Env files and ``${NAME}`` as Docker and Docker Compose read them, which differ.
+
+Docker takes NAME=value as it stands, with no quotes and no expansion; Compose knows quotes,
+comments and variables. Source: compose-spec/compose-go v2 ``dotenv/parser.go``.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from preflight.launches.documents import DEEPEST
+from preflight.launches.source import Origin, SourceNote, Word, brief
+from preflight.launches.variables import Layers
+
+# Larger than any file that holds settings; a device or a log is not read into memory.
+LARGEST_FILE_BYTES = 4 * 2**20
+_QUOTED = re.compile(r"""(["']).*\1""", re.DOTALL)
+_VARIABLE = re.compile(
+    r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))"
+)
+_BRACES = re.compile(r"\$\{|\}")
+# Characters of variables in one text; texts can be made whose variables double each other.
+MOST_FILLED_IN = 2**17
+_BLANK = re.compile("[ \t\v\f\r\x85\xa0]+")
+_SPACE = re.compile(r"\s+")
+_KEY = re.compile(r"[^\W]?[\w.\-\[\] \t]*", re.UNICODE)
+_EXPORT = re.compile(r"export[ \t]+")
+_ESCAPE = re.compile(r"\\([abfnrtv$\"\\])")
+_ESCAPED = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True)) | {"$": "$$", '"': '"', "\\": "\\"}
+
+
+def read_env_file(
+    text: str, name: str, environment: Mapping[str, str | Word]
+) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
+    """What ``docker run --env-file`` makes of a file: no quotes, no expansion, the last one wins.
+
+    A name alone takes the value of ``environment``, and nothing where that has none. Never raises.
+    """
+    variables: dict[str, Word] = {}
+    notes: list[SourceNote] = []
+    # Docker cuts lines at line feeds only, and drops the carriage return in front of one.
+    for number, written in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        line = written.removesuffix("\r").lstrip()
+        if not line or line.startswith("#"):
+            continue
+        origin = Origin(name, number)
+        key, equals, value = line.partition("=")
+        if not key or key != "".join(key.split()):
+            why = "has no name" if not key else f"has blanks in its name {key!r}"
+            text = f"the variable {why}: Docker refuses the whole file; write NAME=value"
+            notes.append(SourceNote("env-file-name", text, origin))
+        elif equals:
+            variables[key] = Word(value, origin)
+            if _QUOTED.fullmatch(value.strip()):
+                notes.append(SourceNote("env-file-quotes", _quotes(key, value), origin))
+        elif key in environment:
+            inherited = environment[key]
+            variables[key] = inherited if isinstance(inherited, Word) else Word(inherited, origin)
+    return variables, tuple(notes)
+
+
+def _quotes(key: str, value: str) -> str:
+    bare = value.strip()[1:-1]
+    return f"{key}={value}: Docker keeps the quotes as part of the value; write {key}={bare}"
+
+
+def read_small_file(path: str) -> str | None:
+    """The text of a regular file of at most 4 MiB; None for anything else. Never raises."""
+    try:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE_BYTES:
+            return None
+        return Path(path).read_bytes().decode("utf-8", "replace")
+    except (OSError, ValueError):
+        return None
+
+
+def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
+    """``${NAME:-default}`` as Compose fills it in; a name without a value stays as written."""
+    pieces: list[str] = []
+    unresolved: list[str] = []
+    position, room = 0, MOST_FILLED_IN
+    while match := _VARIABLE.search(text, position):
+        pieces.append(text[position : match.start()])
+        position = match.end()
+        dollar, plain, braced, operator = match.groups()
+        name = plain or braced
+        default = ""
+        if operator:
+            end = _brace_end(text, position)
+            if end is None or depth >= DEEPEST:
+                pieces.append(text[match.start() :])
+                unresolved.append(name)
+                position = len(text)
+                break
+            default, position = text[position:end], end + 1
+        word = variables.get(name) if name else None
+        missing = word is None or ((operator or "").startswith(":") and not word.text)
+        action = (operator or "")[-1:]
+        if dollar:
+            pieces.append("$")
+        elif (missing and action == "-") or (action == "+" and not missing):
+            inner = interpolate(default, variables, origin, depth + 1)
+            pieces.append(inner.text)
+            unresolved += inner.unresolved
+        elif word is not None and action != "+" and len(word.text) <= room:
+            room -= len(word.text)
+            pieces.append(word.text)
+            unresolved += word.unresolved
+        elif action != "+":
+            pieces.append(text[match.start() : position])
+            unresolved.append(name)
+    pieces.append(text[position:])
+    return Word("".join(pieces), origin, tuple(dict.fromkeys(unresolved)))
+
+
+def _brace_end(text: str, position: int) -> int | None:
+    depth = 1
+    for match in _BRACES.finditer(text, position):
+        depth += 1 if match.group() == "${" else -1
+        if not depth:
+            return match.start()
+    return None
+
+
+def read_compose_env_file(
+    text: str, name: str, surroundings: Mapping[str, Word]
+) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
+    """The variables of one file, whose values see ``surroundings`` and the lines above.
+
+    A line that Compose refuses ends the reading, with a note: it starts nothing then. Never raises.
+    """
+    variables: dict[str, Word] = {}
+    text = text.removeprefix("\ufeff")
+    seen = Layers(variables, dict(surroundings))
+    position, line, counted = 0, 1, 0
+    while position < len(text):
+        if match := _SPACE.match(text, position):
+            position = match.end()
+        if text.startswith("#", position):
+            position = _line_end(text, position)
+            continue
+        if position >= len(text):
+            break
+        line, counted = line + text.count("\n", counted, position), position
+        origin, start = Origin(name, line), position
+        if match := _EXPORT.match(text, position):
+            position = match.end()
+        match = _KEY.match(text, position)
+        end = match.end() if match else position
+        key = text[position:end].strip()
+        mark = text[end : end + 1]
+        if mark not in ("", "\n", "=", ":") or " " in key or not key:
+            written = text[start : _line_end(text, start)]
+            return variables, (_refused(f"{brief(written)!r} has no name that it takes", origin),)
+        position = end + 1
+        if mark in ("", "\n"):
+            if key in surroundings:
+                variables[key] = surroundings[key]
+            continue
+        if match := _BLANK.match(text, position):
+            position = match.end()
+        quote = text[position : position + 1]
+        if quote not in ("'", '"') or not quote:
+            end = _line_end(text, position)
+            value = text[position:end].partition(" #")[0].rstrip()
+            variables[key] = interpolate(value, seen, origin)
+            position = end
+            continue
+        closing = _closing(text, position + 1, quote)
+        if closing is None:
+            return variables, (_refused(f"the quote of {key} never closes", origin),)
+        value = text[position + 1 : closing].replace("\\" + quote, quote)
+        position = closing + 1
+        if quote == '"':
+            value = _ESCAPE.sub(lambda found: _ESCAPED[found.group(1)], value)
+            variables[key] = interpolate(value, seen, origin)
+        else:
+            variables[key] = Word(value, origin)
+    return variables, ()
+
+
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end
+
+
+def _closing(text: str, position: int, quote: str) -> int | None:
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1
+        elif text[position] == quote:
+            return position
+        position += 1
+    return None
+
+
+def _refused(why: str, origin: Origin) -> SourceNote:
+    said = f"{why}: Compose refuses the whole file; write NAME=value"
+    return SourceNote("env-file-name", said, origin)

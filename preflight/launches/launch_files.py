@@ -1,0 +1,119 @@
+"""A launch given as a file or as words: what kind of file it is, and what it starts.
+
+A new kind is a module with its ``KIND``, and its line in ``KINDS``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from preflight.launches import compose, kubernetes, shell_script
+from preflight.launches.documents import load_documents
+from preflight.launches.env_files import read_small_file
+from preflight.launches.launch_kind import Beside, LaunchText
+from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
+from preflight.launches.variables import Layers, environment_words
+
+# The first that recognises a file reads it.
+KINDS = (compose.KIND, kubernetes.KIND, shell_script.KIND)
+_MARK = "\ufeff"
+_YAML = (".yaml", ".yml", ".json")
+
+
+def read_source(
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_files: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+) -> Reading:
+    """Return what a script, Compose file or Kubernetes manifest starts.
+
+    env_files: paths of files in Docker's form, whose variables go over ``environment``, the later
+    over the earlier. arguments: what a script is given. Raises SourceError, with a sentence, for a
+    file that cannot be read or is none of these.
+    """
+    text = _text(path)
+
+    def beside(name: str) -> str | None:
+        return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
+
+    texts = [(name, _text(name)) for name in env_files]
+    return _read(text, path, environment, texts, beside, arguments)
+
+
+def read_text(
+    text: str,
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_texts: Sequence[tuple[str, str]] = (),
+) -> Reading:
+    """Return the same of texts that are at hand: no file is opened.
+
+    text: as what ``path`` says. env_texts: of env files, each its path and its text. Raises
+    SourceError.
+    """
+    return _read(text, path, environment, env_texts, lambda _: None)
+
+
+def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
+    """Return the process that a command line starts, its words already split. Never raises.
+
+    ``NAME=value`` in front of the program is taken as a shell would, which the caller's shell no
+    longer does behind ``--``.
+    """
+    origin = Origin("command line")
+    words = [Word(text, origin) for text in argv]
+    changes: dict[str, Word | None] = {}
+    start = 0
+    while start < len(words) and ASSIGNMENT.match(words[start].text):
+        name, _, value = words[start].text.partition("=")
+        changes[name] = Word(value, origin)
+        start += 1
+    surroundings = environment_words(environment)
+    return shell_script.read_words(
+        words[start:], Layers(surroundings, changes) if changes else surroundings
+    )
+
+
+def _read(
+    text: str,
+    path: str,
+    environment: Mapping[str, str | Word],
+    env_texts: Sequence[tuple[str, str]],
+    beside: Beside,
+    arguments: Sequence[str] = (),
+) -> Reading:
+    marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
+    yaml = path.lower().endswith(_YAML) or _looks_like_manifest(text)
+    documents = load_documents(text, path) if yaml else None
+    launch = LaunchText(path, text, documents, marked, environment, env_texts, beside, arguments)
+    for kind in KINDS:
+        if kind.recognises(launch):
+            return kind.read(launch)
+    *names, script = (kind.name for kind in KINDS)
+    raise SourceError(f"{path} is neither {', nor '.join(names)}: give one of them, or {script}")
+
+
+def _text(path: str) -> str:
+    text = read_small_file(path)
+    if text is not None:
+        return text
+    if "\0" in path or not os.path.exists(path):
+        raise SourceError(f"{path!r} does not exist: give the path of a script or manifest")
+    if not os.path.isfile(path):
+        raise SourceError(f"{path!r} is not a regular file: give a script or manifest")
+    why = "it may not be read" if not os.access(path, os.R_OK) else "it has more than 4 MiB"
+    raise SourceError(f"{path!r} is not read: {why}")
+
+
+def _looks_like_manifest(text: str) -> bool:
+    """True for a text whose first line that says anything opens a mapping or a document."""
+    for line in text[:65536].splitlines():
+        if line.startswith("#!"):
+            return False
+        if line.strip() and not line.startswith("#"):
+            return line.startswith(
+                ("---", "apiVersion:", "kind:", "services:", "version:", "{", "[")
+            )
+    return False
