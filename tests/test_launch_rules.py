@@ -94,7 +94,7 @@ def test_a_page_is_read_as_it_is_written() -> None:
 )
 def test_a_section_that_is_wrong_is_named(text: str) -> None:
     """By its id, with how it has to be."""
-    with pytest.raises(PageError, match=r"a-rule: it is there twice, or is not written as"):
+    with pytest.raises(PageError, match=r"a-rule: it is there twice, or is not "):
         read_page(text)
 
 

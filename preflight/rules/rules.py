@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
@@ -23,6 +22,9 @@ class Severity(Enum):
     FAIL = "fail"
     WARN = "warn"
     NOTE = "note"
+
+
+_SEVERITIES = {severity.value for severity in Severity}
 
 
 class Rule(NamedTuple):
@@ -77,13 +79,8 @@ ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
 
-_FIELDS = ("what follows", "what to do", "read or seen in")
-_SECTION = re.compile(
-    r"(?P<id>[a-z0-9-]+)\n\n\*\*(?P<severity>fail|warn|note)\*\*: (?P<finds>.+?)\n\n"
-    + r"\n".join(rf"- {field}: (?P<{field.replace(' ', '_')}>.+?)" for field in _FIELDS)
-    + r"(?:\n- before: (?P<before>.+?)\n- after: (?P<after>.+?))?\s*\Z",
-    re.DOTALL,
-)
+_ITEMS = ["what follows", "what to do", "read or seen in"]
+_EXAMPLE = ["before", "after"]
 
 
 def read_page(text: str) -> dict[str, Rule]:
@@ -93,16 +90,18 @@ def read_page(text: str) -> dict[str, Rule]:
     with the words before and after. Backticks are for the reader of the page alone.
     """
     rules: dict[str, Rule] = {}
-    for section in text.split("\n## ")[1:]:
-        found = _SECTION.match(section)
-        name = section.partition("\n")[0]
-        if found is None or name in rules:
-            wanted = (
-                f"**fail|warn|note**: ..., then {', '.join(f'- {field}:' for field in _FIELDS)}"
+    for section in text.replace("`", "").split("\n## ")[1:]:
+        head, *items = section.split("\n- ")
+        id_, _, finds = head.partition("\n")
+        severity, _, finds = finds.removeprefix("\n**").partition("**: ")
+        told = dict(item.split(": ", 1) for item in items if ": " in item)
+        known = list(told) in (_ITEMS, _ITEMS + _EXAMPLE) and len(told) == len(items)
+        if id_ in rules or severity not in _SEVERITIES or not known:
+            wanted = "; ".join(f"- {item}: .." for item in (*_ITEMS, *_EXAMPLE))
+            raise PageError(
+                f"{id_}: it is there twice, or is not **fail, warn or note**: ..; {wanted}"
             )
-            raise PageError(f"{name}: it is there twice, or is not written as {wanted}")
-        parts = found.groups(default="")
-        id_, severity, *prose = (" ".join(part.replace("`", "").split()) for part in parts)
+        prose = (" ".join(part.split()) for part in (finds, *told.values()))
         rules[id_] = Rule(id_, Severity(severity), *prose)
     return rules
 
