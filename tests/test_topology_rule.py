@@ -50,7 +50,9 @@ def read(folder: Path, host: SyntheticHost) -> Facts:
 
 
 def view_of(facts: Facts, release: Any = None, **changes: Any) -> dict[str, tuple[Any, Any]]:
-    view = predicted(facts, ANY_PROCESS._replace(**changes), release)
+    view = predicted(
+        facts.numa, facts.pci, facts.gpus, facts.rdma, ANY_PROCESS._replace(**changes), release
+    )
     assert isinstance(view, View)
     return {place.name: (place.preferred, place.others) for place in view.locations}
 
@@ -94,7 +96,15 @@ def test_devices_by_name_and_gpus_by_number_are_the_process_own(tmp_path: Path) 
 
 
 def test_a_build_without_cuda_has_no_location_of_a_gpu(tmp_path: Path) -> None:
-    view = predicted(read(tmp_path, gpu_host()), ANY_PROCESS, None, knows_gpus=False)
+    view = predicted(
+        read(tmp_path, gpu_host()).numa,
+        read(tmp_path, gpu_host()).pci,
+        read(tmp_path, gpu_host()).gpus,
+        read(tmp_path, gpu_host()).rdma,
+        ANY_PROCESS,
+        None,
+        knows_gpus=False,
+    )
     assert isinstance(view, View)
     assert [place.name for place in view.locations] == ["cpu:0", "cpu:1"]
 

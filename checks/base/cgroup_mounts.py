@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 MEMBERSHIPS = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
@@ -46,14 +46,13 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
     return mount_showing(root, memberships, controller)
 
 
+@or_unknown
 def read_memberships(root: Root) -> str | Unknown:
     """/proc/self/cgroup, Unknown where a line of it names no cgroup.
 
     It is empty where nothing ever mounted a hierarchy (kernel cgroup.c, cgrp_dfl_visible).
     """
-    content = root.text(MEMBERSHIPS)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
         return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")

@@ -1,19 +1,28 @@
-"""A check: its id, what it reads, the function that judges, and its page."""
+"""A check: its id, what it reads, the function that judges, and its page; and what runs it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from checks.base.finding import Finding
+from checks.base.finding import NO_LAUNCH, Finding, UnjudgedError, skip, unknown
+from checks.base.needs import LaunchNeeds
 from checks.base.page import Page, read_page
+from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
-if TYPE_CHECKING:
-    from checks.base.needs import LaunchNeeds
-    from checks.run.facts import Facts
+T = TypeVar("T")
 
-Judge = Callable[["Facts", "LaunchNeeds | None"], Iterable[Finding]]
+
+class Topics(Protocol):
+    """What was read of a host, topic by topic: ``checks.run.facts.Facts``."""
+
+    def topic(self, name: str) -> Any | Unknown: ...
+
+
+Judge = Callable[[Any, "LaunchNeeds | None"], Iterable[Finding]]
+# What a check's module writes: see ``CheckSet.check`` for its parameters.
+JudgeByName = Callable[..., Iterable[Finding]]
 
 
 class Check(NamedTuple):
@@ -33,18 +42,70 @@ class Check(NamedTuple):
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
 
 
+def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
+    """Take a launch; without one there is nothing to judge."""
+    if needs is None:
+        raise UnjudgedError(skip(NO_LAUNCH))
+    return needs
+
+
+def any_launch(needs: LaunchNeeds | None) -> LaunchNeeds | None:
+    """Take the launch, or None: the host alone is judged too."""
+    return needs
+
+
 class CheckSet:
     """Checks of one module, each declared above the function that judges it."""
 
     def __init__(self) -> None:
         self.checks: list[tuple[Check, Judge]] = []
 
-    def declare(self, check: str, *topics: str) -> Callable[[Judge], Judge]:
-        """Register a judge that reads ``topics``; the page is beside its module."""
+    def check(
+        self, id_: str, takes: Callable[[LaunchNeeds | None], Any] | None = None
+    ) -> Callable[[JudgeByName], JudgeByName]:
+        """Register a function that judges; its page is beside its module.
 
-        def add(judge: Judge) -> Judge:
-            folder = os.path.dirname(judge.__globals__["__file__"])
-            self.checks.append((Check(check, topics, folder), judge))
-            return judge
+        Its first parameter is what ``takes`` makes of the launch's needs (none where ``takes`` is
+        None), the others are topics, by name. What it yields has no id yet.
+        """
+
+        def add(function: JudgeByName) -> JudgeByName:
+            code = function.__code__
+            topics = code.co_varnames[0 if takes is None else 1 : code.co_argcount]
+
+            def run(facts: Topics, needs: LaunchNeeds | None) -> Iterable[Finding]:
+                part = () if takes is None else (takes(needs),)
+                return function(*part, *(_record(facts.topic(name)) for name in topics))
+
+            def judge(facts: Topics, needs: LaunchNeeds | None) -> list[Finding]:
+                try:
+                    found = _caught(lambda: run(facts, needs))
+                except (UnknownFactError, UnreadTopicError) as error:
+                    found = [unknown("host", error.fact.reason)]
+                return [one if one.check else one._replace(check=id_) for one in found]
+
+            folder = os.path.dirname(function.__globals__["__file__"])
+            self.checks.append((Check(id_, topics, folder), judge))
+            return function
 
         return add
+
+
+def _record(topic: Any | Unknown) -> Any:
+    return UnreadTopic(topic) if isinstance(topic, Unknown) else topic
+
+
+def each(things: Iterable[T], judge: Callable[[T], Finding]) -> Iterator[Finding]:
+    """Judge each by itself: what one cannot be judged for leaves the others."""
+    for thing in things:
+        yield from _caught(lambda thing=thing: (judge(thing),))  # type: ignore[misc]
+
+
+def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Return what ``run`` finds; what it cannot judge is its last finding."""
+    found: list[Finding] = []
+    try:
+        found.extend(run())  # what a generator yields before it breaks off stays
+    except UnjudgedError as error:
+        found.append(error.args[0])
+    return found

@@ -7,7 +7,11 @@ at, the good included, and nothing decides later what it meant.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from checks.base.unknown import Unknown
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -120,15 +124,67 @@ class Finding(NamedTuple):
     settings: tuple[Setting, ...] = ()
     consequence: Consequence | None = None
 
+    def failed(
+        self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
+    ) -> Finding:
+        """Return the same subject as a failure."""
+        return self._judged(Status.FAIL, text, advice, settings, more)
+
+    def warned(
+        self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
+    ) -> Finding:
+        """Return the same subject as a warning."""
+        return self._judged(Status.WARN, text, advice, settings, more)
+
+    def unknown(self, reason: str, **more: Any) -> Finding:
+        """Return that the same subject could not be judged, and what stood in the way."""
+        return self._judged(Status.UNKNOWN, reason, "", (), more)
+
+    def skipped(self, text: str, **more: Any) -> Finding:
+        """Return that there is nothing to judge of the same subject, and why."""
+        return self._judged(Status.SKIP, text, "", (), more)
+
+    def _judged(
+        self,
+        status: Status,
+        text: str,
+        advice: str,
+        settings: tuple[Setting, ...],
+        more: dict[str, Any],
+    ) -> Finding:
+        more.setdefault("advice", advice or self.advice)
+        more.setdefault("settings", settings or self.settings)
+        return self._replace(status=status, text=text, **more)
+
+    def known(self, fact: T | Unknown, why: str = "") -> T:
+        """Return the fact; raise what stands for this subject where it could not be read.
+
+        why: in front of the reason.
+        """
+        if isinstance(fact, Unknown):
+            raise UnjudgedError(self.unknown(f"{why}{fact.reason}"))
+        return fact
+
+
+class UnjudgedError(Exception):
+    """A subject that cannot be judged: ``args[0]`` is the finding that stands in its place."""
+
+    args: tuple[Finding]
+
 
 NO_LAUNCH = "no launch was given"
 
 
-def skip(check: str, text: str = NO_LAUNCH, subject: str = "host") -> Finding:
-    """A check that has nothing to judge here, and why."""
-    return Finding(check, Status.SKIP, subject, text=text)
+def passed(subject: str, have: str = "", need: str = "", formula: str = "", **more: Any) -> Finding:
+    """Return a pass of the check that is being made; the runner writes the check's id into it."""
+    return Finding("", Status.PASS, subject, have, need, formula, **more)
 
 
-def unknown(check: str, subject: str, reason: str, have: str = "", need: str = "") -> Finding:
-    """A subject that could not be judged, and what stood in the way."""
-    return Finding(check, Status.UNKNOWN, subject, have=have, need=need, text=reason)
+def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
+    """Return that there is nothing to judge here, and why."""
+    return Finding("", Status.SKIP, subject, text=text)
+
+
+def unknown(subject: str, reason: str, have: str = "", need: str = "") -> Finding:
+    """Return that a subject could not be judged, and what stood in the way."""
+    return Finding("", Status.UNKNOWN, subject, have=have, need=need, text=reason)

@@ -13,7 +13,7 @@ import stat
 from typing import Any
 
 from checks.base.c_numbers import kernel_count, kernel_number
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 CALLS_FILE = "calls.json"
 # The first word of a call -> the module that answers it on the live machine.
@@ -61,19 +61,17 @@ class Root:
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 
+    @or_unknown
     def integer(self, name: str) -> int | Unknown:
         """A file that holds one decimal number, as sysfs counters do."""
-        content = self.text(name)
-        if isinstance(content, Unknown):
-            return content
+        content = known(self.text(name))
         number = kernel_number(content)
         return not_a_number(name, content) if number is None else number
 
+    @or_unknown
     def count(self, name: str) -> int | Unknown:
         """The same of what is counted: a negative number is none."""
-        content = self.text(name)
-        if isinstance(content, Unknown):
-            return content
+        content = known(self.text(name))
         number = kernel_count(content)
         return not_a_number(name, content) if number is None else number
 

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 
 from checks.base.root import CALLS_FILE, Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # As the kernel's own limit (include/linux/namei.h, MAXSYMLINKS).
 MOST_LINKS = 40
@@ -54,26 +54,23 @@ class TreeRoot(Root):
         """A path below which nothing is: these files are not on this machine."""
         return f"/dev/null/{name.lstrip('/')}"
 
+    @or_unknown
     def text(self, name: str) -> str | Unknown:
-        real = self.link(name)
-        if isinstance(real, Unknown):
-            return real
+        real = known(self.link(name))
         if real in self._files:
             return self._files[real].decode("utf-8", "replace")
         return Unknown(f"{name}: Is a directory")
 
+    @or_unknown
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        real = self.link(name)
-        if isinstance(real, Unknown):
-            return real
+        real = known(self.link(name))
         if real in self._entries:
             return tuple(sorted(self._entries[real]))
         return Unknown(f"{name}: Not a directory", absent=True)
 
+    @or_unknown
     def mode(self, name: str) -> int | Unknown:
-        real = self.link(name)
-        if isinstance(real, Unknown):
-            return real
+        real = known(self.link(name))
         plain = stat.S_IFDIR | 0o755 if real in self._entries else stat.S_IFREG | 0o644
         return self._modes.get(real, plain)
 

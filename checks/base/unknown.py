@@ -7,7 +7,12 @@ instead of passing.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Callable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Unknown:
@@ -24,3 +29,61 @@ class Unknown:
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"an unknown fact is neither true nor false ({self.reason})")
+
+
+class UnknownFactError(Exception):
+    """A fact that was needed is ``fact``; ``or_unknown`` and the runner of checks catch it."""
+
+    def __init__(self, fact: Unknown) -> None:
+        super().__init__(fact.reason)
+        self.fact = fact
+
+
+def known(fact: T | Unknown) -> T:
+    """Return the fact; raise UnknownFactError where it could not be read."""
+    if isinstance(fact, Unknown):
+        raise UnknownFactError(fact)
+    return fact
+
+
+def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
+    """Make ``function`` return the Unknown that ``known`` met in it."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:
+        try:
+            return function(*arguments, **named)
+        except UnknownFactError as error:
+            return error.fact
+
+    return call
+
+
+class UnreadTopicError(Exception):
+    """A whole topic of facts was not read, and a field of it was asked for; ``fact`` says why."""
+
+    def __init__(self, fact: Unknown) -> None:
+        super().__init__(fact.reason)
+        self.fact = fact
+
+
+class UnreadTopic:
+    """Stands for a topic that was not read: asking for any field raises UnreadTopicError."""
+
+    def __init__(self, why: Unknown) -> None:
+        self.__dict__["why"] = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise UnreadTopicError(self.__dict__["why"])
+
+
+def must_be_read(topic: object) -> None:
+    """Raise UnreadTopicError at once where a topic was not read, whatever is asked of it later."""
+    why = unread(topic)
+    if why is not None:
+        raise UnreadTopicError(why)
+
+
+def unread(topic: object) -> Unknown | None:
+    """Return why a topic was not read, None where it was."""
+    return topic.__dict__["why"] if isinstance(topic, UnreadTopic) else None

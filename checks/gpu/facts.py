@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.pci.facts import Function, read_accelerators
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
@@ -127,10 +127,9 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
     )
 
 
+@or_unknown
 def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
-    names = root.names("/dev")
-    if isinstance(names, Unknown):
-        return names
+    names = known(root.names("/dev"))
     return tuple(name for name in names if re.fullmatch(r"nvidia\d{1,4}", name, re.ASCII))
 
 
@@ -184,10 +183,9 @@ def _visible(root: Root) -> str | Unknown | None:
     return Unknown("gpus.visible_devices: not a text")
 
 
+@or_unknown
 def _nvml(root: Root) -> Nvml | Unknown:
-    answer = root.call("gpus.nvml")
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("gpus.nvml"))
     wrong = Unknown("gpus.nvml: not a record of GPUs")
     if not isinstance(answer, dict):
         return wrong
@@ -214,10 +212,9 @@ def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
     )
 
 
+@or_unknown
 def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
-    answer = root.call("gpus.cuda_attributes")
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")
     return tuple(

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import Function
+from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases import sglang
 from checks.releases.mooncake import release_of
 
-if TYPE_CHECKING:
-    from checks.run.facts import Facts
-
 NVML_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t (nvml.h); other errors come from a driver that is there
 
 
-def nics_of(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
+def nics_of(
+    rdma: RdmaFacts, needs: LaunchNeeds, process: ProcessNeeds
+) -> tuple[str, ...] | Unknown:
     """The RDMA devices that ``process`` registers memory with."""
-    return devices_in_use(facts.rdma, process, release_of(needs.mooncake_version)).names
+    return devices_in_use(rdma, process, release_of(needs.mooncake_version)).names
 
 
-def nics_in_use(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
+def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
     """Those of all processes of the launch, each once; Unknown only where none is known."""
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
-        used = nics_of(facts, needs, process)
+        used = nics_of(rdma, needs, process)
         if isinstance(used, Unknown):
             missing = used
         else:
@@ -37,11 +36,11 @@ def nics_in_use(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
     return missing if missing is not None and not names else tuple(names)
 
 
-def nic_node(facts: Facts, name: str) -> int | Unknown | None:
+def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
     """The NUMA node of an RDMA device, as Mooncake reads it; None where it names none."""
-    if isinstance(facts.rdma.nics, Unknown):
-        return facts.rdma.nics
-    nic = next((nic for nic in facts.rdma.nics if nic.name == name), None)
+    if isinstance(rdma.nics, Unknown):
+        return rdma.nics
+    nic = next((nic for nic in rdma.nics if nic.name == name), None)
     return Unknown(f"{name}: no such RDMA device") if nic is None else nic.node
 
 
@@ -82,6 +81,7 @@ def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | No
     return gpus.visible_devices if own is None and process.container is None else own
 
 
+@or_unknown
 def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """The PCI addresses of the GPUs that CUDA shows to ``process``, by their index there.
 
@@ -95,9 +95,7 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
         return setting
     chosen: list[str] = []
     for entry in setting.split(",") if setting.strip() else ():
-        address = _named_gpu(entry.strip(), physical, gpus)
-        if isinstance(address, Unknown):
-            return address
+        address = known(_named_gpu(entry.strip(), physical, gpus))
         if address is None:
             break
         chosen.append(address)
@@ -123,15 +121,14 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
     return [process for process in needs.processes if process.gpu is not None]
 
 
-def gpu_function(facts: Facts, process: ProcessNeeds) -> Function | Unknown | None:
+@or_unknown
+def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> Function | Unknown | None:
     """The PCI function of the process's GPU; None where CUDA shows it no such GPU."""
-    visible = visible_gpus(facts.gpus, process)
-    if isinstance(visible, Unknown):
-        return visible
+    visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None
     address = visible[process.gpu]
-    found = next((gpu for gpu in facts.gpus.on_pci if gpu.address == address), None)
+    found = next((gpu for gpu in gpus.on_pci if gpu.address == address), None)
     return found or Unknown(f"{address}: sysfs shows no such GPU")
 
 

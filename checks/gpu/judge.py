@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.facts import DRIVER_VERSION, GpuFacts
 from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus, visible_setting
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 
@@ -23,73 +22,54 @@ NVML_ERRORS = {
 }
 
 
-@CHECKS.declare("gpu.driver", "gpus")
-def driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "gpu.driver"
-    gpus = facts.gpus
+@CHECKS.check("gpu.driver")
+def driver(gpus: GpuFacts) -> Iterable[Finding]:
     if not gpus.nvidia and gpus.kernel_module == "":
-        return [Finding(check, Status.SKIP, "host", text="no NVIDIA GPU is visible here")]
-    finding = Finding(check, Status.PASS, "NVIDIA driver", need="an answer of NVML")
-    if isinstance(gpus.nvml, Unknown):
-        return [finding._replace(status=Status.UNKNOWN, text=gpus.nvml.reason)]
-    if not gpus.nvml.error:
+        return [skip("no NVIDIA GPU is visible here")]
+    finding = passed("NVIDIA driver", need="an answer of NVML")
+    nvml = finding.known(gpus.nvml)
+    if not nvml.error:
         kind = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
-        words = [gpus.nvml.driver, f"{kind} kernel module" if kind else ""]
+        words = [nvml.driver, f"{kind} kernel module" if kind else ""]
         return [finding._replace(have=", ".join(filter(None, words)))]
-    text = NVML_ERRORS.get(gpus.nvml.code, gpus.nvml.error)
-    evidence = [Evidence("nvmlInit", f"{gpus.nvml.code}: {gpus.nvml.error}")]
+    text = NVML_ERRORS.get(nvml.code, nvml.error)
+    evidence = [Evidence("nvmlInit", f"{nvml.code}: {nvml.error}")]
     if isinstance(gpus.kernel_module_version, str) and gpus.kernel_module_version:
         evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
     finding = finding._replace(have=text, evidence=tuple(evidence))
-    if gpus.nvml.code not in NVML_ERRORS:
+    if nvml.code not in NVML_ERRORS:
         text = f"NVML gives no answer ({text}), so nothing is known of the GPUs"
-        return [finding._replace(status=Status.UNKNOWN, text=text)]
+        return [finding.unknown(text)]
     advice = {
         VERSION_MISMATCH: "reboot, or unload and load the nvidia modules, so that module and "
         "library are of one version",
         DRIVER_NOT_LOADED: "load the driver: modprobe nvidia",
         GPU_IS_LOST: "reset or power-cycle the GPU; see the Xid lines in dmesg",
-    }[gpus.nvml.code]
-    settings = (Setting(Kind.MODULE, "nvidia", ""),) if gpus.nvml.code == DRIVER_NOT_LOADED else ()
-    return [
-        finding._replace(
-            status=Status.FAIL,
-            text=f"no CUDA program starts: {text}",
-            advice=advice,
-            settings=settings,
-        )
-    ]
+    }[nvml.code]
+    settings = (Setting(Kind.MODULE, "nvidia", ""),) if nvml.code == DRIVER_NOT_LOADED else ()
+    return [finding.failed(f"no CUDA program starts: {text}", advice, settings)]
 
 
-@CHECKS.declare("gpu.count", "gpus")
-def count(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "gpu.count"
-    if needs is None:
-        return [skip(check)]
+@CHECKS.check("gpu.count", the_launch)
+def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     processes = gpu_processes(needs)
     if not processes:
-        return [Finding(check, Status.PASS, "launch", have="uses no GPU")]
+        return [passed("launch", "uses no GPU")]
     groups: dict[str | None, list[ProcessNeeds]] = {}
     for process in processes:
-        setting = visible_setting(facts.gpus, process)
-        if isinstance(setting, Unknown):
-            return [Finding(check, Status.UNKNOWN, "launch", text=setting.reason)]
+        setting = passed("launch").known(visible_setting(gpus, process))
         groups.setdefault(setting, []).append(process)
-    return [_count_of(check, group, setting, facts.gpus) for setting, group in groups.items()]
+    return [_count_of(group, setting, gpus) for setting, group in groups.items()]
 
 
-def _count_of(
-    check: str, processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
-) -> Finding:
+def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
-    finding = Finding(
-        check,
-        Status.UNKNOWN,
+    finding = passed(
         subject,
         need=f"{highest + 1} GPU{'s' if highest else ''}",
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
-    )
+    ).unknown("")
     visible, physical = visible_gpus(gpus, processes[0]), physical_gpus(gpus)
     if isinstance(visible, Unknown):
         return finding._replace(text=f"which GPUs are visible is not known: {visible.reason}")
@@ -98,9 +78,8 @@ def _count_of(
     finding = finding._replace(have=f"{found} visible" if found else "none visible")
     if found > highest:
         return finding._replace(status=Status.PASS)
-    finding = finding._replace(
-        status=Status.FAIL,
-        text="ranks without a GPU end with CUDA error: invalid device ordinal"
+    finding = finding.failed(
+        "ranks without a GPU end with CUDA error: invalid device ordinal"
         if found
         else "no CUDA device is available to any rank",
         evidence=(Evidence("GPUs that this process may use", ", ".join(physical) or "none"),),

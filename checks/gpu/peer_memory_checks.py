@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
-from checks.gpu.facts import DRIVER_VERSION, MEMORY_PEERS
-from checks.run.facts import Facts
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.gpu.facts import DRIVER_VERSION, MEMORY_PEERS, GpuFacts
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
@@ -21,21 +21,17 @@ DMA_BUF_KERNEL = (5, 12)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-@CHECKS.declare("gpu.peer-memory", "gpus", "system")
-def peer_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "gpu.peer-memory"
-    if needs is None:
-        return [skip(check)]
+@CHECKS.check("gpu.peer-memory", the_launch)
+def peer_memory(needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts) -> Iterable[Finding]:
     processes = [process for process in needs.processes if registers_gpu_memory(process)]
     if not processes:
-        return [Finding(check, Status.PASS, "launch", have="registers no GPU memory")]
-    gpus = facts.gpus
+        return [passed("launch", "registers no GPU memory")]
     if not gpus.nvidia:
         text = "the ways of other GPUs than NVIDIA's are not known here"
         if not gpus.on_pci:
             text = "no GPU is visible here"
-        return [Finding(check, Status.SKIP, "launch", text=text)]
-    return fold(_reach(check, process, facts) for process in processes)
+        return [skip(text, "launch")]
+    return fold(_reach(process, system, gpus) for process in processes)
 
 
 def registers_gpu_memory(process: ProcessNeeds) -> bool:
@@ -50,23 +46,22 @@ def takes_peer_memory(process: ProcessNeeds) -> bool:
     return value.strip().lower() not in FALSE_WORDS
 
 
-def _reach(check: str, process: ProcessNeeds, facts: Facts) -> Finding:
-    finding = Finding(check, Status.PASS, process.name)
+def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    finding = passed(process.name)
     if takes_peer_memory(process):
-        finding = _over_peer_memory(finding, facts)
+        finding = _over_peer_memory(finding, system, gpus)
     else:
-        finding = _over_dma_buf(finding, facts)
+        finding = _over_dma_buf(finding, system, gpus)
     if finding.status is not Status.PASS:
         return finding
     variable = expandable_segments(process)
     if not variable:
         return finding
-    return finding._replace(
-        status=Status.WARN,
-        text="memory from expandable segments is made of many CUDA allocations: older PyTorch does "
+    return finding.warned(
+        "memory from expandable segments is made of many CUDA allocations: older PyTorch does "
         "not make them fit for RDMA, and EFA and older Mooncake (before #3538) refuse them",
-        advice=f"take expandable_segments out of {variable} for this process",
-        settings=(
+        f"take expandable_segments out of {variable} for this process",
+        (
             Setting(
                 Kind.ENVIRONMENT,
                 variable,
@@ -92,8 +87,7 @@ def _without_expandable(value: str) -> str:
     return ",".join(entries)
 
 
-def _over_peer_memory(finding: Finding, facts: Facts) -> Finding:
-    gpus = facts.gpus
+def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
     modules, clients = gpus.peer_modules, gpus.memory_peers
     seen = [*_known(modules), *_known(clients)]
@@ -106,16 +100,15 @@ def _over_peer_memory(finding: Finding, facts: Facts) -> Finding:
         return finding._replace(have=f"{seen[0]} loaded")
     for fact in (modules, clients):
         if isinstance(fact, Unknown):
-            return finding._replace(status=Status.UNKNOWN, text=fact.reason)
+            return finding.unknown(fact.reason)
     advice = "load nvidia_peermem on the host"
-    if _dma_buf_problem(facts) is None:
+    if _dma_buf_problem(system, gpus) is None:
         advice += ", or set WITH_NVIDIA_PEERMEM=0: dma-buf works here"
-    return finding._replace(
-        status=Status.FAIL,
+    return finding.failed(
+        "ibv_reg_mr of GPU memory fails with Bad address [14], and the server ends",
+        advice,
+        (Setting(Kind.MODULE, "nvidia_peermem", ""),),
         have="not loaded",
-        text="ibv_reg_mr of GPU memory fails with Bad address [14], and the server ends",
-        advice=advice,
-        settings=(Setting(Kind.MODULE, "nvidia_peermem", ""),),
     )
 
 
@@ -123,12 +116,11 @@ def _known(names: tuple[str, ...] | Unknown) -> tuple[str, ...]:
     return () if isinstance(names, Unknown) else names
 
 
-def _over_dma_buf(finding: Finding, facts: Facts) -> Finding:
+def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
     finding = finding._replace(
         need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
     )
-    problem = _dma_buf_problem(facts)
-    gpus = facts.gpus
+    problem = _dma_buf_problem(system, gpus)
     have = f"{gpus.kernel_module} kernel module" if isinstance(gpus.kernel_module, str) else ""
     finding = finding._replace(
         have=have, evidence=(Evidence(DRIVER_VERSION, str(gpus.kernel_module_version)),)
@@ -137,30 +129,27 @@ def _over_dma_buf(finding: Finding, facts: Facts) -> Finding:
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):
         text = f"whether the GPUs can do dma-buf is not known: {problem.reason}"
-        return finding._replace(status=Status.UNKNOWN, text=text)
-    return finding._replace(
-        status=Status.FAIL,
-        text=f"{problem}: no RNIC can be opened for a GPU, and the server ends",
-        advice="load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",
-        settings=(
+        return finding.unknown(text)
+    return finding.failed(
+        f"{problem}: no RNIC can be opened for a GPU, and the server ends",
+        "load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",
+        (
             Setting(Kind.MODULE, "nvidia_peermem", ""),
             Setting(Kind.ENVIRONMENT, "WITH_NVIDIA_PEERMEM", "", "0"),
         ),
     )
 
 
-def _dma_buf_problem(facts: Facts) -> str | Unknown | None:
+@or_unknown
+def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
     """Why GPU memory cannot be exported as dma-buf; None where it can."""
-    gpus = facts.gpus
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"
-    kernel = facts.system.kernel
+    kernel = system.kernel
     if not isinstance(kernel, Unknown) and kernel < DMA_BUF_KERNEL:
         return f"Linux {kernel[0]}.{kernel[1]} registers no dma-buf"
-    abilities = gpus.abilities
-    if isinstance(abilities, Unknown):
-        return abilities
+    abilities = known(gpus.abilities)
     if any(ability.dma_buf is False for ability in abilities):
         return "CUDA says that a GPU has no dma-buf (attribute 124 = 0)"
     if not abilities or any(ability.dma_buf is None for ability in abilities):

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Status, command
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    UnjudgedError,
+    command,
+    passed,
+    skip,
+)
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
-from checks.base.unknown import Unknown
-from checks.gpu.facts import NvmlGpu
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.gpu.facts import GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 
@@ -22,78 +28,62 @@ IDLE_BYTES = GIB
 MIG_ON = 1
 
 
-def _of_launch(facts: Facts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu] | Unknown:
+@or_unknown
+def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu] | Unknown:
     """The GPUs in use, by address as NVML has them; all of the host's without a launch."""
-    gpus = facts.gpus
-    if isinstance(gpus.nvml, Unknown):
-        return gpus.nvml
-    if gpus.nvml.error:
-        return Unknown(f"NVML: {gpus.nvml.error}")
-    all_of = {gpu.address or f"GPU {n}": gpu for n, gpu in enumerate(gpus.nvml.gpus)}
+    nvml = known(gpus.nvml)
+    if nvml.error:
+        return Unknown(f"NVML: {nvml.error}")
+    all_of = {gpu.address or f"GPU {n}": gpu for n, gpu in enumerate(nvml.gpus)}
     if needs is None:
         return all_of
     used: dict[str, NvmlGpu] = {}
     for process in gpu_processes(needs):
-        visible = visible_gpus(gpus, process)
-        if isinstance(visible, Unknown):
-            return visible
+        visible = known(visible_gpus(gpus, process))
         if process.gpu is not None and process.gpu < len(visible):
             address = visible[process.gpu]
             used[address] = all_of[address]
     return used
 
 
-def _gpus_in_use(
-    check: str, facts: Facts, needs: LaunchNeeds | None
-) -> Mapping[str, NvmlGpu] | Finding:
-    """The GPUs to judge one by one, or the one finding that says why there is none."""
-    if not facts.gpus.nvidia or physical_gpus(facts.gpus) == ():
-        return Finding(check, Status.SKIP, "host", text="no NVIDIA GPU is visible here")
-    used = _of_launch(facts, needs)
-    if isinstance(used, Unknown):
-        return Finding(check, Status.UNKNOWN, "GPUs", text=used.reason)
+def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
+    """Return the GPUs to judge one by one; raise why there is none."""
+    if not gpus.nvidia or physical_gpus(gpus) == ():
+        raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
+    used = passed("GPUs").known(_of_launch(gpus, needs))
     if not used:
-        return Finding(check, Status.SKIP, "GPUs", text="the launch uses no GPU of this host")
+        raise UnjudgedError(skip("the launch uses no GPU of this host", "GPUs"))
     return used
 
 
-@CHECKS.declare("gpu.mig", "gpus")
-def mig(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "gpu.mig"
-    used = _gpus_in_use(check, facts, needs)
-    if isinstance(used, Finding):
-        return [used]
+@CHECKS.check("gpu.mig", any_launch)
+def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
     return fold(
-        Finding(check, Status.PASS, f"GPU {address}", have="MIG off", need="MIG off")
+        passed(f"GPU {address}", "MIG off", "MIG off")
         if gpu.mig != MIG_ON
-        else Finding(
-            check,
-            Status.WARN,
+        else passed(
             f"GPU {address}",
-            have="MIG on",
-            need="MIG off",
-            text="CUDA shows a process one instance of it, and never a second device",
+            "MIG on",
+            "MIG off",
             evidence=(Evidence("nvmlDeviceGetMigMode", str(gpu.mig)),),
-            advice="turn MIG off for this GPU, once nothing runs on it",
-            settings=(command("nvidia-smi", "-i", address, "-mig", "0", as_root=True),),
+        ).warned(
+            "CUDA shows a process one instance of it, and never a second device",
+            "turn MIG off for this GPU, once nothing runs on it",
+            (command("nvidia-smi", "-i", address, "-mig", "0", as_root=True),),
         )
-        for address, gpu in used.items()
+        for address, gpu in _gpus_in_use(gpus, needs).items()
     )
 
 
-@CHECKS.declare("gpu.memory-busy", "gpus")
-def memory_busy(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "gpu.memory-busy"
-    used = _gpus_in_use(check, facts, needs)
-    if isinstance(used, Finding):
-        return [used]
-    return fold(_busy(check, f"GPU {address}", gpu) for address, gpu in used.items())
+@CHECKS.check("gpu.memory-busy", any_launch)
+def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
+    return fold(_busy(f"GPU {address}", gpu) for address, gpu in _gpus_in_use(gpus, needs).items())
 
 
-def _busy(check: str, subject: str, gpu: NvmlGpu) -> Finding:
-    finding = Finding(check, Status.PASS, subject, need=f"at most {format_bytes(IDLE_BYTES)} used")
+def _busy(subject: str, gpu: NvmlGpu) -> Finding:
+    finding = passed(subject, need=f"at most {format_bytes(IDLE_BYTES)} used")
     if gpu.used_bytes is None or gpu.memory_bytes is None:
-        return finding._replace(status=Status.UNKNOWN, text="NVML does not say what is used")
+        return finding.unknown("NVML does not say what is used")
     have = f"{format_bytes(gpu.used_bytes)} of {format_bytes(gpu.memory_bytes)} used"
     running = gpu.processes or 0
     if running:
@@ -101,9 +91,8 @@ def _busy(check: str, subject: str, gpu: NvmlGpu) -> Finding:
     finding = finding._replace(have=have)
     if gpu.used_bytes <= IDLE_BYTES and not running:
         return finding
-    return finding._replace(
-        status=Status.WARN,
-        text="the KV pool comes out smaller, or the start ends for want of memory",
+    return finding.warned(
+        "the KV pool comes out smaller, or the start ends for want of memory",
+        "see nvidia-smi for what runs there, and end it",
         evidence=(Evidence("nvmlDeviceGetMemoryInfo used", str(gpu.used_bytes)),),
-        advice="see nvidia-smi for what runs there, and end it",
     )

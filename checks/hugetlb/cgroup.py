@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.cgroup_mounts import own_mount
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # cgroup v1 writes "no limit" as the largest page-aligned signed 64-bit number.
 V1_UNLIMITED_BYTES = 1 << 62
@@ -27,6 +27,7 @@ class HugeTlbLimit(NamedTuple):
     source: str
 
 
+@or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
     """The tightest limit over this process's cgroup and its ancestors; None if none binds."""
     mount = own_mount(root, "hugetlb")
@@ -37,23 +38,20 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
     for folder in mount.folders:
         for part in ("", "rsvd."):
             stem = f"{folder}/hugetlb.{_size_name(page_size_bytes)}.{part}"
-            left = _left(root, stem + limit_name, stem + used_name)
-            if isinstance(left, Unknown):
-                return left
+            left = known(_left(root, stem + limit_name, stem + used_name))
             if left is not None and (tightest is None or left < tightest.left_bytes):
                 tightest = HugeTlbLimit(left, stem + limit_name)
     return tightest
 
 
+@or_unknown
 def _left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
     content = root.text(limit_file)
     if isinstance(content, Unknown):
         return None if content.absent else content
     if content.strip() == "max":
         return None
-    limit = root.count(limit_file)
-    if isinstance(limit, Unknown):
-        return limit
+    limit = known(root.count(limit_file))
     if limit >= V1_UNLIMITED_BYTES:
         return None
     used = root.count(used_file)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import PoolWriter, read_pool_writers
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
@@ -71,10 +71,9 @@ def read_node_free(root: Root) -> dict[int, int]:
     return free
 
 
+@or_unknown
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
-    content = root.text(BUDDYINFO)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(BUDDYINFO))
     found: dict[int, tuple[int, ...]] = {}
     for line in content.splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."
@@ -90,10 +89,9 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
     return found or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
 
 
+@or_unknown
 def _chosen(root: Root, name: str) -> str | Unknown:
-    content = root.text(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(name))
     _, opening, rest = content.partition("[")
     word, closing, _ = rest.partition("]")
     return word if opening and closing else Unknown(f"{name}: no choice in brackets")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, unknown
+from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
     DROP_IN,
     overruling,
@@ -22,28 +22,24 @@ from checks.hugetlb.fit import Spot
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import RESERVATION, room_bytes
 from checks.hugetlb.targets import Target, reserve_targets
-from checks.hugetlb.wanted import page_terms, wanted_pages
-from checks.run.facts import Facts
+from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
 _CGROUP = "hugetlb.cgroup-limit"
 
 
-@CHECKS.declare(_CGROUP, "hugetlb")
-def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_CGROUP, wanted_pages)
+def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size, against this process's cgroup and what the launch's containers ask for."""
-    wanted = wanted_pages(_CGROUP, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
     for spot in wanted.spots(bound=False):
         pages = wanted.everything.get(spot, 0)
         need_bytes = pages * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
-        limit = facts.hugetlb.limits.get(spot.page_size_bytes)
-        yield _limit(subject, limit, need_bytes, page_terms(needs, spot))
-    yield from _container_limits(needs)
+        limit = hugetlb.limits.get(spot.page_size_bytes)
+        yield _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+    yield from _container_limits(wanted.needs)
 
 
 def _limit(
@@ -51,26 +47,24 @@ def _limit(
 ) -> Finding:
     need = format_bytes(need_bytes)
     if isinstance(limit, Unknown):
-        return unknown(_CGROUP, subject, limit.reason, need=need)
+        return unknown(subject, limit.reason, need=need)
     if limit is None:
-        return Finding(_CGROUP, Status.PASS, subject, "no limit", need, formula)
+        return passed(subject, "no limit", need, formula)
     have = f"{format_bytes(limit.left_bytes)} allowed"
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
     if limit.left_bytes >= need_bytes:
-        return Finding(_CGROUP, Status.PASS, subject, have, need, formula, "", evidence)
+        return passed(subject, have, need, formula, evidence=evidence)
     text = "this cgroup may not have the pages, however many the pool has"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
     settings = (Setting(Kind.CGROUP, limit.source, "max", str(limit.left_bytes)),)
-    return Finding(
-        _CGROUP, Status.FAIL, subject, have, need, formula, text, evidence, advice, settings
-    )
+    return passed(subject, have, need, formula, evidence=evidence).failed(text, advice, settings)
 
 
-def _container_limits(needs: LaunchNeeds | None) -> Iterator[Finding]:
+def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
     """What a manifest itself asks for, summed over the processes of one container."""
     taken: dict[tuple[str, str], int] = {}
     limits: dict[tuple[str, str], Mapping[int, int]] = {}
-    for process in needs.processes if needs else ():
+    for process in needs.processes:
         container = process.container
         if container is None or container.runtime != "kubernetes":
             continue
@@ -83,11 +77,11 @@ def _container_limits(needs: LaunchNeeds | None) -> Iterator[Finding]:
         allowed = sum(limits[key].values())
         have, need = f"{format_bytes(allowed)} of hugepages asked for", format_bytes(need_bytes)
         if not need_bytes or allowed >= need_bytes:
-            yield Finding(_CGROUP, Status.PASS, key[1], have, need)
+            yield passed(key[1], have, need)
             continue
         text = "Kubernetes limits the container to the hugepages that its resources name"
         advice = f"set resources.limits and requests: hugepages-2Mi: {_mebibytes(need_bytes)}Mi"
-        yield Finding(_CGROUP, Status.FAIL, key[1], have, need, text=text, advice=advice)
+        yield passed(key[1], have, need).failed(text, advice)
 
 
 def _mebibytes(size: int) -> int:
@@ -98,18 +92,14 @@ def _mebibytes(size: int) -> int:
 _BASE_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.declare(RESERVATION, "hugetlb")
-def reservation(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(RESERVATION, wanted_pages)
+def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each pool or node that must grow."""
-    wanted = wanted_pages(RESERVATION, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
-    short = reserve_targets(facts.hugetlb.hugetlb, wanted.everything)
+    short = reserve_targets(hugetlb.hugetlb, wanted.everything)
     if not short:
-        yield Finding(RESERVATION, Status.SKIP, "host", text="no page is missing")
+        yield skip("no page is missing")
     for spot, target in short.items():
-        yield _reservable(spot, target, facts.hugetlb)
+        yield _reservable(spot, target, hugetlb)
 
 
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
@@ -117,12 +107,12 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     where = "" if spot.node is None else f" on node {spot.node}"
     subject = f"{format_page_size(page)} pages{where}"
     if target.now_pages is None:
-        return unknown(RESERVATION, subject, _why_unread(facts, spot))
+        return unknown(subject, _why_unread(facts, spot))
     missing = target.pages - target.now_pages
     need = f"{missing} more pages ({format_bytes(missing * page)})"
     free_bytes = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
     if isinstance(free_bytes, Unknown):
-        return unknown(RESERVATION, subject, free_bytes.reason, need=need)
+        return unknown(subject, free_bytes.reason, need=need)
     blocks = _whole_blocks(facts, spot)
     have = f"{format_bytes(free_bytes)} to take from"
     evidence: tuple[Evidence, ...] = ()
@@ -133,22 +123,18 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     if missing * page > free_bytes:
         text = "the missing pages are more memory than is free: the reservation will fall short"
         advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
-        return Finding(
-            RESERVATION, Status.FAIL, subject, have, need, formula, text, evidence, advice
-        )
+        return passed(subject, have, need, formula, evidence=evidence).failed(text, advice)
     if isinstance(blocks, Unknown):
-        return unknown(RESERVATION, subject, blocks.reason, have, need)
+        return unknown(subject, blocks.reason, have, need)
     if blocks >= missing:
-        return Finding(RESERVATION, Status.PASS, subject, have, need, formula, "", evidence)
+        return passed(subject, have, need, formula, evidence=evidence)
     text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
     advice = "drop caches and compact memory first, and read the pool back; else reserve at boot"
     settings = (
         Setting(Kind.SYSCTL, "vm.drop_caches", "3"),
         Setting(Kind.SYSCTL, "vm.compact_memory", "1"),
     )
-    return Finding(
-        RESERVATION, Status.WARN, subject, have, need, formula, text, evidence, advice, settings
-    )
+    return passed(subject, have, need, formula, evidence=evidence).warned(text, advice, settings)
 
 
 def _why_unread(facts: HugetlbFacts, spot: Spot) -> str:
@@ -174,14 +160,11 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 _BOOT = "hugetlb.after-reboot"
 
 
-@CHECKS.declare(_BOOT, "hugetlb", "system")
-def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_BOOT, wanted_pages)
+def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Each page size."""
-    wanted = wanted_pages(_BOOT, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
-    default = facts.hugetlb.hugetlb.default_page_size_bytes
+    default = hugetlb.hugetlb.default_page_size_bytes
+    contained = unread(system) is None and system.container.kind != "none"
     for spot in wanted.spots(bound=False):
         page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
         bound = {
@@ -193,52 +176,42 @@ def after_reboot(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         pages = max(total, sum(bound.values()))
         subject = f"{format_page_size(page)} pages"
         need = f"{pages} pages"
-        later = pages_after_boot(facts.hugetlb.writers, page, default)
+        later = pages_after_boot(hugetlb.writers, page, default)
         have, evidence = "nothing sets it at boot", tuple[Evidence, ...]()
         if later is not None:
             have = f"{later[0]} pages at boot"
             evidence = (Evidence(later[1], f"{later[0]} pages"),)
-        unread = unread_after_boot(facts.hugetlb.writers, page, default)
-        pool = facts.hugetlb.hugetlb.pool(page)
+        script = unread_after_boot(hugetlb.writers, page, default)
+        pool = hugetlb.hugetlb.pool(page)
         nodes = () if isinstance(pool, Unknown) else tuple(sorted(pool.nodes))
-        shares = shares_after_boot(facts.hugetlb.writers, page, default, nodes)
+        shares = shares_after_boot(hugetlb.writers, page, default, nodes)
         short = [node for node in bound if node in shares and shares[node] < bound[node]]
         if later is not None and later[0] >= pages and not short:
-            found = Finding(_BOOT, Status.PASS, subject, have, need, evidence=evidence)
-            if unread:
-                text = f"{unread} writes the pool after that, by a script that is not read"
-                advice = f"see that {unread} leaves at least that many"
-                found = found._replace(status=Status.WARN, text=text, advice=advice)
+            found = passed(subject, have, need, evidence=evidence)
+            if script:
+                text = f"{script} writes the pool after that, by a script that is not read"
+                advice = f"see that {script} leaves at least that many"
+                found = found.warned(text, advice)
             yield found
             continue
-        if _in_container(facts):
+        if contained:
             text = "a container does not show what its host sets at boot: ask there"
-            yield Finding(_BOOT, Status.SKIP, subject, need=need, text=text, evidence=evidence)
+            yield passed(subject, need=need, evidence=evidence).skipped(text)
             continue
         text = "the pool is what somebody wrote since the boot, and goes with the next one"
         if later is not None and later[0] >= pages:
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"what is set at boot does not lie where the launch takes it: {listed}"
-        after = overruling(facts.hugetlb.writers, max(pages, later[0] if later else 0), default)
+        after = overruling(hugetlb.writers, max(pages, later[0] if later else 0), default)
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
-        yield Finding(
-            _BOOT,
-            Status.WARN,
-            subject,
-            have,
-            need,
-            text=text,
-            evidence=evidence,
-            advice=f"change it where it is: {after[0].source} is read after {DROP_IN}"
-            if after and page == default and even
-            else _boot_advice(page, page == default, even),
-            settings=_boot_settings(pages, later) if page == default and even and not after else (),
-        )
-
-
-def _in_container(facts: Facts) -> bool:
-    system = facts.topic("system")
-    return not isinstance(system, Unknown) and system.container.kind != "none"
+        settings: tuple[Setting, ...] = ()
+        advice = _boot_advice(page, page == default, even)
+        if page == default and even:
+            if after:
+                advice = f"change it where it is: {after[0].source} is read after {DROP_IN}"
+            else:
+                settings = _boot_settings(pages, later)
+        yield passed(subject, have, need, evidence=evidence).warned(text, advice, settings)
 
 
 def _boot_settings(pages: int, later: tuple[int, str] | None) -> tuple[Setting, ...]:

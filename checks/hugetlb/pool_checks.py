@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Status, skip, unknown
-from checks.base.needs import LaunchNeeds
+from checks.base.finding import Evidence, Finding, Status, passed, skip, unknown
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
@@ -17,12 +16,8 @@ from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
 from checks.numa.nodes import NODES
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
-_SOURCE = (
-    "Mooncake utils.cpp, shm_helper.cpp, mmap_arena.cpp; kernel mm/hugetlb.c, hugetlbfs_reserv"
-)
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
@@ -39,9 +34,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
     }
 
 
-def _judge_spot(
-    check: str, spot: Spot, facts: HugetlbFacts, wanted: Wanted, needs: LaunchNeeds | None
-) -> Finding:
+def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     """One pool, or one node of it, against what the launch takes there."""
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
     size = format_page_size(spot.page_size_bytes)
@@ -49,16 +42,16 @@ def _judge_spot(
     need = f"{everything} pages ({format_bytes(everything * spot.page_size_bytes)})"
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):
-        return unknown(check, subject, stock.reason, need=need)
+        return unknown(subject, stock.reason, need=need)
     pool = facts.hugetlb.pool(spot.page_size_bytes)
     have = _have(stock, pool, spot)
     evidence = _evidence(pool, spot)
-    formula = page_terms(needs, spot)
+    formula = page_terms(wanted.needs, spot)
     targets = _targets(facts, wanted, spot)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
     if stock.least_pages >= everything:
-        return Finding(check, Status.PASS, subject, have, need, formula, "", evidence)
+        return passed(subject, have, need, formula, evidence=evidence)
     short = everything - stock.least_pages
     if stock.least_pages >= start:
         text = (
@@ -77,7 +70,7 @@ def _judge_spot(
         )
         status = Status.UNKNOWN
     advice = _advice(bool(targets), refused, pool)
-    return Finding(check, status, subject, have, need, formula, text, evidence, advice, settings)
+    return Finding("", status, subject, have, need, formula, text, evidence, advice, settings)
 
 
 def _consequence(spot: Spot) -> str:
@@ -125,74 +118,50 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     return (Evidence(path, f"nr {share.total_pages}, free {share.free_pages}"),)
 
 
-_OUTCOMES = (
-    (Status.PASS, "everything that is asked for finds its pages"),
-    (Status.WARN, "it starts for certain, but something that is asked for falls back"),
-    (Status.FAIL, "it can fail: pages are missing in some order of its processes"),
-    (Status.UNKNOWN, "the pool cannot be read, or where reserved pages lie decides"),
-    (Status.SKIP, "no launch was given, or it takes no huge pages"),
-)
-
 _SHORTAGE = "hugetlb.shortage"
 
 
-@CHECKS.declare(_SHORTAGE, "hugetlb")
-def shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_SHORTAGE, wanted_pages)
+def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size, over all nodes."""
-    wanted = wanted_pages(_SHORTAGE, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
     for spot in wanted.spots(bound=False):
-        yield _judge_spot(_SHORTAGE, spot, facts.hugetlb, wanted, needs)
+        yield _judge_spot(spot, hugetlb, wanted)
 
 
 _NODE = "hugetlb.node-shortage"
 
 
-@CHECKS.declare(_NODE, "hugetlb")
-def node_shortage(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_NODE, wanted_pages)
+def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each node that pages are bound to."""
-    wanted = wanted_pages(_NODE, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
     spots = wanted.spots(bound=True)
     for spot in spots:
-        yield _judge_spot(_NODE, spot, facts.hugetlb, wanted, needs)
+        yield _judge_spot(spot, hugetlb, wanted)
     if not spots:
-        yield skip(_NODE, "nothing is bound to a NUMA node")
+        yield skip("nothing is bound to a NUMA node")
 
 
 _SIZE = "hugetlb.page-size"
 
 
-@CHECKS.declare(_SIZE, "hugetlb")
-def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_SIZE, wanted_pages)
+def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size of the launch."""
-    wanted = wanted_pages(_SIZE, needs)
-    if isinstance(wanted, Finding):
-        yield wanted
-        return
-    hugetlb = facts.hugetlb.hugetlb
+    host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
         name = format_page_size(size)
-        pool = hugetlb.pool(size)
+        pool = host.pool(size)
         if not isinstance(pool, Unknown):
-            yield Finding(_SIZE, Status.PASS, name, have=f"pool of {name} pages", need=name)
-        elif pool.absent and hugetlb.page_sizes_complete and not isinstance(hugetlb.pools, Unknown):
-            sizes = ", ".join(format_page_size(known) for known in hugetlb.pools)
-            yield Finding(
-                _SIZE,
-                Status.FAIL,
-                name,
-                have=sizes or "no huge pages",
-                need=name,
-                text=f"this kernel has no {name} pages: every mapping of them fails",
-                evidence=(Evidence(POOLS, sizes),),
-                advice=f"set MC_STORE_HUGEPAGE_SIZE to {sizes}"
+            yield passed(name, f"pool of {name} pages", name)
+        elif pool.absent and host.page_sizes_complete and not isinstance(host.pools, Unknown):
+            sizes = ", ".join(format_page_size(known) for known in host.pools)
+            yield passed(
+                name, sizes or "no huge pages", name, evidence=(Evidence(POOLS, sizes),)
+            ).failed(
+                f"this kernel has no {name} pages: every mapping of them fails",
+                f"set MC_STORE_HUGEPAGE_SIZE to {sizes}"
                 if sizes
                 else "unset MC_STORE_USE_HUGEPAGE",
             )
         else:
-            yield unknown(_SIZE, name, pool.reason)
+            yield unknown(name, pool.reason)

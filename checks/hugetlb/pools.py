@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.meminfo import Meminfo
 from checks.numa.nodes import NODES, numa_nodes
 
@@ -103,20 +103,17 @@ def _page_sizes(folders: tuple[str, ...]) -> list[int]:
     return sorted(int(size) * KIB for size in kib if size.isdecimal())
 
 
+@or_unknown
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
     counts: list[int] = []
     for name in ("nr", "free", "resv", "surplus", "nr_overcommit"):
-        count = root.count(f"{folder}/{name}_hugepages")
-        if isinstance(count, Unknown):
-            return count
+        count = known(root.count(f"{folder}/{name}_hugepages"))
         counts.append(count)
     total, free, reserved, surplus, overcommit = counts
     if free > total:
         return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
-    nodes = _node_pools(root, page_size_bytes)
-    if isinstance(nodes, Unknown):
-        return nodes
+    nodes = known(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, folder, total, free, reserved, surplus, overcommit, nodes)
 
 
@@ -142,12 +139,11 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
     return pools
 
 
+@or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
     counts: list[int] = []
     for key in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp"):
-        count = meminfo.value(key)
-        if isinstance(count, Unknown):
-            return count
+        count = known(meminfo.value(key))
         counts.append(count)
     total, free, reserved, surplus = counts
     overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
@@ -155,7 +151,5 @@ def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | 
         if not overcommit.absent:
             return overcommit
         overcommit = 0  # a kernel without the setting makes no surplus pages
-    nodes = _node_pools(root, page_size_bytes)
-    if isinstance(nodes, Unknown):
-        return nodes
+    nodes = known(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, meminfo.source, total, free, reserved, surplus, overcommit, nodes)

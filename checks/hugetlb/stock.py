@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.fit import Spot, Stock
 from checks.hugetlb.pools import HugeTlb, Pool
@@ -54,12 +54,12 @@ def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict
     return stock
 
 
+@or_unknown
 def _pool_stock(
     pool: Pool, limit: HugeTlbLimit | Unknown | None, memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
     pages = pool.available_pages(memory_available_bytes)
-    if isinstance(limit, Unknown):
-        return limit
+    limit = known(limit)
     if limit is not None:
         pages = min(pages, limit.left_bytes // pool.page_size_bytes)
     return Stock(pages, pages)

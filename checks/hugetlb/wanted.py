@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from checks.base.finding import Finding, skip, unknown
+from checks.base.check import the_launch
+from checks.base.finding import UnjudgedError, passed, skip
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
@@ -18,6 +19,7 @@ class Wanted:
 
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
+        self.needs = needs
         self.everything: Pages = fit_needs(needs.usages) if needs.usages else {}
         self.start: Pages = start_needs(needs.usages) if needs.usages else {}
 
@@ -29,13 +31,14 @@ class Wanted:
         )
 
 
-def wanted_pages(check: str, needs: LaunchNeeds | None) -> Wanted | Finding:
-    if needs is None:
-        return skip(check)
-    if isinstance(needs.usages, Unknown):
-        return unknown(check, "launch", needs.usages.reason)
-    wanted = Wanted(needs)
-    return wanted if any(wanted.everything.values()) else skip(check, NO_PAGES)
+def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
+    """Take the huge pages of a launch; where it takes none there is nothing to judge."""
+    launch = the_launch(needs)
+    passed("launch").known(launch.usages)
+    wanted = Wanted(launch)
+    if not any(wanted.everything.values()):
+        raise UnjudgedError(skip(NO_PAGES))
+    return wanted
 
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:

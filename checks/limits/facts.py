@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.limits.runtimes import (
     Daemon,
     Limit,
@@ -67,11 +67,10 @@ class LimitFacts(NamedTuple):
     runtimes: RuntimeLimits
     threads: ThreadFacts
 
+    @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
         """Whether a capability is in effect here and the kernel's ``capable()`` would honour it."""
-        mask = self.effective_capabilities
-        if isinstance(mask, Unknown):
-            return mask
+        mask = known(self.effective_capabilities)
         if not mask >> bit & 1:
             return False
         return self.initial_user_namespace
@@ -104,55 +103,54 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
     )
 
 
+@or_unknown
 def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
     """``/proc/PID/status`` as name -> value."""
-    if isinstance(content, Unknown):
-        return content
+    content = known(content)
     rows = (line.partition(":") for line in content.splitlines())
     return {name: value.strip() for name, colon, value in rows if colon}
 
 
+@or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
     """The second of the four user ids: real, effective, saved, file system."""
-    if isinstance(status, Unknown):
-        return status
+    status = known(status)
     ids = status.get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():
         return Unknown(f"{STATUS}: has no Uid")
     return int(ids[1])
 
 
+@or_unknown
 def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
-    if isinstance(status, Unknown):
-        return status
+    status = known(status)
     try:
         return int(status[name], 16)
     except (KeyError, ValueError):
         return Unknown(f"{STATUS}: has no {name}")
 
 
+@or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
-    content = root.text(UID_MAP)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(UID_MAP))
     lines = [line.split() for line in content.splitlines() if line.strip()]
     if not lines or any(len(line) != 3 for line in lines):
         return Unknown(f"{UID_MAP}: not a map of user ids")
     return lines == [_WHOLE_RANGE]
 
 
+@or_unknown
 def _sudo_uid(identity: object) -> int | Unknown | None:
-    if isinstance(identity, Unknown):
-        return identity
+    identity = known(identity)
     uid = identity.get("sudo_uid") if isinstance(identity, dict) else None
     return uid if isinstance(uid, int) else None
 
 
+@or_unknown
 def _flag(identity: object, name: str) -> bool | Unknown:
-    if isinstance(identity, Unknown):
-        return identity
+    identity = known(identity)
     return isinstance(identity, dict) and identity.get(name) is True
 
 
@@ -170,10 +168,10 @@ def _pinned(processes: object) -> tuple[tuple[Pinned, ...] | Unknown, bool]:
     return tuple(found), processes.get("complete") is True
 
 
+@or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
     """Each running daemon that starts containers or jobs, by its process name."""
-    if isinstance(processes, Unknown):
-        return processes
+    processes = known(processes)
     rows = processes.get("daemons") if isinstance(processes, dict) else None
     if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")
@@ -108,10 +108,10 @@ def parse_limit(text: str) -> int | Unknown | None:
     return int(digits) * _SUFFIXES[suffix]
 
 
+@or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
     """The row ``name`` of a ``/proc/PID/limits``."""
-    if isinstance(content, Unknown):
-        return content
+    content = known(content)
     for line in content.splitlines():
         if line.startswith(name):
             words = line[len(name) :].split()

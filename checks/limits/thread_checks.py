@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.check import CheckSet
-from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status, skip, unknown
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.unknown import Unknown
-from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT
+from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT, LimitFacts
 from checks.limits.threads import Ceiling
-from checks.run.facts import Facts
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 _ID = "limits.threads"
@@ -46,17 +56,14 @@ class _Need(NamedTuple):
     formula: str
 
 
-@CHECKS.declare(_ID, "limits", "system")
-def threads(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_ID)
-        return
+@CHECKS.check(_ID, the_launch)
+def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     if not needs.processes:
-        yield skip(_ID, "the launch has no process on this host")
+        yield skip("the launch has no process on this host")
         return
-    found = facts.limits.threads
+    found = limits.threads
     yield _judged("kernel", found.kernel, _need(needs.processes, found.cpus))
-    inside = facts.system.container.kind != "none"
+    inside = system.container.kind != "none"
     groups: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         # Each container has a cgroup of its own, and what is in none shares this process's.
@@ -67,11 +74,11 @@ def threads(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         subject += f", {origin}" * bool(origin)
         if origin and not inside:
             text = "its runtime sets the bound when it starts: run this check inside, too"
-            yield skip(_ID, text, subject)
+            yield skip(text, subject)
             continue
         need = _need(members, found.cpus)
         yield _judged(subject, found.cgroups, need)
-        yield _of_user(facts, subject, need)
+        yield _of_user(limits, subject, need)
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
@@ -120,8 +127,8 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     """The bound that leaves the least decides."""
     wanted = f"{need.least} threads to start, about {need.usual} at work (estimate)"
     if isinstance(ceilings, Unknown):
-        return unknown(_ID, subject, ceilings.reason, need=wanted)
-    found = Finding(_ID, Status.PASS, subject, "no bound", wanted, f"{need.formula}, to start")
+        return unknown(subject, ceilings.reason, need=wanted)
+    found = passed(subject, "no bound", wanted, f"{need.formula}, to start")
     if not ceilings:
         return found
     tightest = min(ceilings, key=_left)
@@ -137,9 +144,9 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     found = found._replace(advice=advice, settings=(setting,))
     if left < need.least:
         text = "clone() answers EAGAIN: a process aborts with 'Resource temporarily unavailable'"
-        return found._replace(status=Status.FAIL, text=text)
+        return found.failed(text)
     text = "it starts, and may die of 'can't start new thread' later: the need is an estimate"
-    return found._replace(status=Status.WARN, text=text, consequence=Consequence.DIES_LATER)
+    return found.warned(text, consequence=Consequence.DIES_LATER)
 
 
 def _left(ceiling: Ceiling) -> int:
@@ -162,18 +169,17 @@ def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
     return f"Raise {name} on the host.", Setting(Kind.SYSCTL, name, wanted, now)
 
 
-def _of_user(facts: Facts, subject: str, need: _Need) -> Finding:
+def _of_user(limits: LimitFacts, subject: str, need: _Need) -> Finding:
     """RLIMIT_NPROC, which counts what all processes of the user have."""
-    limits = facts.limits
     subject = f"{subject}, user"
     if isinstance(limits.nproc, Unknown):
-        return unknown(_ID, subject, limits.nproc.reason)
+        return unknown(subject, limits.nproc.reason)
     most = limits.nproc.soft
     if most is None:
         return _judged(subject, (), need)
-    exempt = _is_exempt(facts)
+    exempt = _is_exempt(limits)
     if isinstance(exempt, Unknown):
-        return unknown(_ID, subject, exempt.reason)
+        return unknown(subject, exempt.reason)
     if exempt:
         found = _judged(subject, (), need)
         return found._replace(have=f"{most} threads, from which this user is exempt")
@@ -181,13 +187,12 @@ def _of_user(facts: Facts, subject: str, need: _Need) -> Finding:
     seen = 0 if isinstance(used, Unknown) else used
     judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
-        return unknown(_ID, subject, used.reason, f"{most} threads", judged.need)
+        return unknown(subject, used.reason, f"{most} threads", judged.need)
     return judged
 
 
-def _is_exempt(facts: Facts) -> bool | Unknown:
+def _is_exempt(limits: LimitFacts) -> bool | Unknown:
     """What copy_process asks: the initial namespace's user 0, or one of two capabilities there."""
-    limits = facts.limits
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from checks.base.c_numbers import kernel_count
 from checks.base.cgroup_mounts import own_mount
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import parse_cpu_list
 
 THREADS_MAX = "/proc/sys/kernel/threads-max"
@@ -46,10 +46,9 @@ def read_threads(root: Root, status: dict[str, str] | Unknown, processes: object
     return ThreadFacts(_kernel(root), _cgroups(root), _of_user(processes), _cpus(status))
 
 
+@or_unknown
 def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
-    load = root.text(LOAD)
-    if isinstance(load, Unknown):
-        return load
+    load = known(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
     fields = load.split()
     used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
@@ -57,9 +56,7 @@ def _kernel(root: Root) -> tuple[Ceiling, ...] | Unknown:
         return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
     found = []
     for name in (THREADS_MAX, PID_MAX):
-        limit = root.count(name)
-        if isinstance(limit, Unknown):
-            return limit
+        limit = known(root.count(name))
         found.append(Ceiling(name, limit, used))
     return tuple(found)
 
@@ -89,18 +86,18 @@ def _cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     return tuple(found)
 
 
+@or_unknown
 def _of_user(processes: object) -> int | Unknown:
-    if isinstance(processes, Unknown):
-        return processes
+    processes = known(processes)
     count = processes.get("user_threads") if isinstance(processes, dict) else None
     if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
         return count
     return Unknown("limits.processes: counts no threads of this user")
 
 
+@or_unknown
 def _cpus(status: dict[str, str] | Unknown) -> int | Unknown:
-    if isinstance(status, Unknown):
-        return status
+    status = known(status)
     try:
         count = len(parse_cpu_list(status.get("Cpus_allowed_list", "")))
     except ValueError as error:

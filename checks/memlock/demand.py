@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.finding import Evidence
-from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.check import the_launch
+from checks.base.finding import Evidence, UnjudgedError, skip
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit
 from checks.rdma.registration import pinned_bytes, plan_region
 from checks.releases.mooncake import MooncakeRelease
-from checks.run.facts import Facts
+from checks.system.facts import SystemFacts
 
 # The rings of queue pairs and completion queues count too where the provider registers them as user
 # memory (kernel hw/mlx5/qp.c, hw/irdma/verbs.c): about 160 KiB per peer NIC with Mooncake's two
@@ -41,6 +42,19 @@ NO_LARGEST = Unknown("nobody asked how long one registration may be")
 UNLIMITED = -1  # as ContainerLimits writes it
 # Why a launch is not judged: nothing of it is locked for a NIC.
 NO_RDMA = "no process of the launch uses RDMA"
+
+
+def registering(needs: LaunchNeeds | None) -> LaunchNeeds:
+    """Take a launch that locks memory for NICs."""
+    launch = the_launch(needs)
+    if not launch.rdma_processes:
+        raise UnjudgedError(skip(NO_RDMA))
+    return launch
+
+
+def registering_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
+    """Take the same, or the host alone."""
+    return None if needs is None else registering(needs)
 
 
 class Demand(NamedTuple):
@@ -139,26 +153,25 @@ def through_peermem(environment: Mapping[str, str]) -> bool:
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
-def grant(facts: Facts, container: ContainerLimits | None) -> Grant:
+def grant(system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None) -> Grant:
     """What a process with these container settings, or none, may pin on this host."""
     if container is None:
-        return _own(facts, "this shell")
-    inside = facts.system.container.kind != "none"
+        return _own(limits, "this shell")
+    inside = system.container.kind != "none"
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
         base = Grant(Limit(size, size), False, container.origin, evidence)
     elif inside:
-        base = _own(facts, "this container")
+        base = _own(limits, "this container")
     else:
-        base = _handed_on(facts, container.runtime)
+        base = _handed_on(limits, container.runtime)
     if container.runtime == "kubernetes":
         base = base._replace(hint=_POD_HINT)
-    return _with_capability(facts, container, base, inside)
+    return _with_capability(limits, container, base, inside)
 
 
-def _own(facts: Facts, origin: str) -> Grant:
-    limits = facts.limits
+def _own(limits: LimitFacts, origin: str) -> Grant:
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
@@ -191,8 +204,8 @@ def runtime_units(runtime: str) -> tuple[str, ...]:
     return ("containerd", "crio") if runtime == "kubernetes" else ("containerd", "docker")
 
 
-def _handed_on(facts: Facts, runtime: str) -> Grant:
-    runtimes = facts.limits.runtimes
+def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
+    runtimes = limits.runtimes
     if runtime != "kubernetes" and runtimes.docker_default is not None:
         default = runtimes.docker_default
         evidence = (Evidence(DOCKER_CONFIG, f"default-ulimits memlock: {_raw(default)}"),)
@@ -213,39 +226,41 @@ def _handed_on(facts: Facts, runtime: str) -> Grant:
     return Grant(Unknown(reason), False, "the runtime's default", ())
 
 
-def _with_capability(facts: Facts, container: ContainerLimits, base: Grant, inside: bool) -> Grant:
+def _with_capability(
+    limits: LimitFacts, container: ContainerLimits, base: Grant, inside: bool
+) -> Grant:
     """``base`` with what the container's added capabilities make of it."""
     if container.user is not None and not is_root(container.user):
         # Added capabilities reach the effective set of user 0 alone: others start with none.
         return base._replace(void=False)
     if inside and base.void is not True:
-        base = base._replace(void=facts.limits.effective(IPC_LOCK_BIT))
+        base = base._replace(void=limits.effective(IPC_LOCK_BIT))
     if base.void is True or not declares_ipc_lock(container):
         return base
-    outside_initial = _outside_initial_namespace(facts, container, inside)
+    outside_initial = _outside_initial_namespace(limits, container, inside)
     if outside_initial is not None:
         return base._replace(void=outside_initial[0], evidence=(*base.evidence, outside_initial[1]))
     what = "privileged" if container.privileged else "IPC_LOCK added"
     evidence = (*base.evidence, Evidence(container.origin, what))
-    if container.user is not None or (inside and facts.limits.euid == 0):
+    if container.user is not None or (inside and limits.euid == 0):
         return base._replace(void=True, origin=f"{what}, run by root", evidence=evidence)
     doubt = f"{what} is in effect only if the image's own user is root"
     return base._replace(void=False, evidence=evidence, doubt=doubt)
 
 
 def _outside_initial_namespace(
-    facts: Facts, container: ContainerLimits, inside: bool
+    limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
     """What is known against the container's being in the initial user namespace, None if nothing.
 
     The first is what then becomes of ``Grant.void``: False, or Unknown.
     """
     if inside:
-        initial = facts.limits.initial_user_namespace
+        initial = limits.initial_user_namespace
         if isinstance(initial, Unknown):
             return initial, Evidence(UID_MAP, initial.reason)
         return None if initial else (False, Evidence(UID_MAP, "not the initial user namespace"))
-    remapped = facts.limits.runtimes.userns_remap
+    remapped = limits.runtimes.userns_remap
     if container.runtime == "kubernetes" or remapped == "":
         return None
     if isinstance(remapped, Unknown):

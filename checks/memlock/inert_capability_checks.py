@@ -5,41 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
-from checks.limits.facts import IPC_LOCK_BIT, STATUS
+from checks.limits.facts import IPC_LOCK_BIT, STATUS, LimitFacts
 from checks.limits.runtimes import Limit
-from checks.memlock.demand import NO_RDMA, UNLIMITED, declares_ipc_lock, is_root, soft_text
-from checks.run.facts import Facts
+from checks.memlock.demand import (
+    UNLIMITED,
+    declares_ipc_lock,
+    is_root,
+    registering_or_host,
+    soft_text,
+)
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
 _INERT = "memlock.inert-capability"
 
 
-@CHECKS.declare(_INERT, "limits", "system")
-def inert_capability(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is not None and not needs.rdma_processes:
-        yield skip(_INERT, NO_RDMA)
-        return
+@CHECKS.check(_INERT, registering_or_host)
+def inert_capability(
+    needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
+) -> Iterator[Finding]:
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:
         yield from fold(_declared(process) for process in declared)
         return
-    if facts.system.container.kind == "none":
+    if system.container.kind == "none":
         # Outside of containers every user's bounding set is full, which says nothing.
-        yield skip(_INERT, "this is no container, and the launch describes none")
+        yield skip("this is no container, and the launch describes none")
         return
-    yield _inert_here(facts)
+    yield _inert_here(limits)
 
 
 def _declared(process: ProcessNeeds) -> Finding:
     container = process.container
     assert container is not None
-    found = Finding(_INERT, Status.PASS, process.name, "no IPC_LOCK added")
+    found = passed(process.name, "no IPC_LOCK added")
     if not declares_ipc_lock(container):
         return found
     user = "the image's own user" if container.user is None else f"user {container.user}"
@@ -49,39 +53,31 @@ def _declared(process: ProcessNeeds) -> Finding:
     if container.user is None or is_root(container.user) or container.memlock_bytes == UNLIMITED:
         return found
     now = "" if container.memlock_bytes is None else str(container.memlock_bytes)
-    return found._replace(
-        status=Status.WARN,
+    return found.warned(
+        "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
+        "Give the container memlock unlimited, or run it as user 0.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),),
         need="user 0, or memlock unlimited",
-        text="the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
-        advice="Give the container memlock unlimited, or run it as user 0.",
-        settings=(
-            Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),
-        ),
     )
 
 
-def _inert_here(facts: Facts) -> Finding:
-    limits = facts.limits
-    effective, bounding = limits.effective_capabilities, limits.bounding_capabilities
-    for fact in (effective, bounding):
-        if isinstance(fact, Unknown):
-            return Finding(_INERT, Status.UNKNOWN, "this container", text=fact.reason)
-    assert isinstance(effective, int)
-    assert isinstance(bounding, int)
+def _inert_here(limits: LimitFacts) -> Finding:
+    here = passed("this container")
+    effective = here.known(limits.effective_capabilities)
+    bounding = here.known(limits.bounding_capabilities)
     evidence = (
         Evidence(STATUS, f"CapEff: {effective:016x}"),
         Evidence(STATUS, f"CapBnd: {bounding:016x}"),
     )
     held, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
     have = "in effect" if held else "allowed, not in effect" if allowed else "not added"
-    found = Finding(_INERT, Status.PASS, "this container", f"IPC_LOCK {have}", evidence=evidence)
+    found = passed("this container", f"IPC_LOCK {have}", evidence=evidence)
     unlimited = isinstance(limits.memlock, Limit) and limits.memlock.soft is None
     if held or not allowed or unlimited:
         return found
-    return found._replace(
-        status=Status.WARN,
+    return found.warned(
+        "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
+        "Give the container memlock unlimited, or run it as user 0.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),
         need="user 0, or memlock unlimited",
-        text="the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
-        advice="Give the container memlock unlimited, or run it as user 0.",
-        settings=(Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),
     )

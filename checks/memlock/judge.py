@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Finding, Kind, Setting, Status, skip, unknown
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Finding, Kind, Setting, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown, unread
+from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
-from checks.memlock.demand import NO_RDMA, QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant
+from checks.memlock.demand import QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant, registering
+from checks.rdma.facts import RdmaFacts
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of
-from checks.run.facts import Facts, TopicUnknownError
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
@@ -24,35 +26,39 @@ _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
 _LIMIT = "memlock.limit"
 
 
-@CHECKS.declare(_LIMIT, "limits", "rdma", "system")
-def memlock_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_LIMIT)
-        return
-    if not needs.rdma_processes:
-        yield skip(_LIMIT, NO_RDMA)
-        return
+@CHECKS.check(_LIMIT, registering)
+def memlock_limit(
+    needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
+) -> Iterator[Finding]:
     release = release_of(needs.mooncake_version)
-    yield from fold(_judge_limit(facts, process, release) for process in needs.rdma_processes)
+    yield from fold(
+        _judge_limit(system, limits, rdma, process, release) for process in needs.rdma_processes
+    )
 
 
-def _judge_limit(facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None) -> Finding:
-    granted = grant(facts, process.container)
-    wanted = _demand_or_unknown(facts, process, release)
+def _judge_limit(
+    system: SystemFacts,
+    limits: LimitFacts,
+    rdma: RdmaFacts,
+    process: ProcessNeeds,
+    release: MooncakeRelease | None,
+) -> Finding:
+    granted = grant(system, limits, process.container)
+    wanted = _demand_or_unknown(system, rdma, process, release)
     if isinstance(wanted, Demand) and not wanted.nics:
         text = "no NIC is in use, so nothing is registered (see the checks of rdma)"
-        return skip(_LIMIT, text, process.name)
+        return skip(text, process.name)
     if granted.void is True or granted.limit == Limit(None, None):
         if isinstance(wanted, Unknown):
             need, formula = "not known, and nothing limits it", ""
         else:
             need, formula = format_bytes(wanted.bytes), wanted.formula
-        found = Finding(_LIMIT, Status.PASS, process.name, granted.have, need, formula)
+        found = passed(process.name, granted.have, need, formula)
         return found._replace(evidence=granted.evidence)
     if isinstance(wanted, Unknown):
-        return unknown(_LIMIT, process.name, wanted.reason, have=granted.have)
+        return unknown(process.name, wanted.reason, have=granted.have)
     if not wanted.bytes and wanted.more is None:
-        return skip(_LIMIT, "it registers no memory with a NIC", process.name)
+        return skip("it registers no memory with a NIC", process.name)
     found = _held_against(granted, wanted, process.runtime)
     return found._replace(subject=process.name, formula=wanted.formula, evidence=granted.evidence)
 
@@ -62,17 +68,15 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     have, need = granted.have, format_bytes(wanted.bytes)
     limit = granted.limit
     if isinstance(limit, Unknown):
-        return unknown(_LIMIT, "", f"what it may lock is not known: {limit.reason}", have, need)
+        return unknown("", f"what it may lock is not known: {limit.reason}", have, need)
     if wanted.more is not None:
         need = f"{need} and more"
     reserve = wanted.nics * QUEUES_PER_NIC_BYTES
     soft = limit.soft
     if soft is not None and wanted.more is not None and soft >= wanted.bytes:
-        return unknown(
-            _LIMIT, "", f"what it registers is not known: {wanted.more.reason}", have, need
-        )
+        return unknown("", f"what it registers is not known: {wanted.more.reason}", have, need)
     if soft is None or soft >= wanted.bytes + reserve:
-        return Finding(_LIMIT, Status.PASS, "", have, need)
+        return passed("", have, need)
     settings = (_LIFT._replace(now=str(limit.soft), described_by=runtime),)
     if soft >= wanted.bytes:
         left = format_bytes(soft - wanted.bytes)
@@ -81,18 +85,14 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
             'pin too: "Failed to create QP: Cannot allocate memory [12]" as peers come'
         )
         advice = f"Lift RLIMIT_MEMLOCK, or leave {format_bytes(reserve)} above the need."
-        return Finding(
-            _LIMIT, Status.WARN, "", have, need, text=text, advice=advice, settings=settings
-        )
+        return passed("", have, need).warned(text, advice, settings)
     if isinstance(granted.void, Unknown):
         reason = f"the limit is too low, and whether it counts is not known: {granted.void.reason}"
-        return unknown(_LIMIT, "", reason, have, need)
+        return unknown("", reason, have, need)
     if granted.doubt:
         text = f"it starts only as root: {granted.doubt}, else the limit fails the registration"
         advice = "Lift the limit, which then holds for every user, or set the user to root."
-        return Finding(
-            _LIMIT, Status.WARN, "", have, need, text=text, advice=advice, settings=settings
-        )
+        return passed("", have, need).warned(text, advice, settings)
     error = "Cannot allocate memory [12]" if limit.soft else "Operation not permitted [1]"
     text = f'registering fails with "Failed to register memory ...: {error}"'
     hard = limit.hard
@@ -100,7 +100,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         text += "; the hard limit would do, but nothing raises the soft one"
     advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
     advice = f"{advice} {_within(soft, wanted)}".rstrip()
-    return Finding(_LIMIT, Status.FAIL, "", have, need, text=text, advice=advice, settings=settings)
+    return passed("", have, need).failed(text, advice, settings)
 
 
 def _within(soft: int, wanted: Demand) -> str:
@@ -118,60 +118,52 @@ def _within(soft: int, wanted: Demand) -> str:
     return f"{text}; huge pages change nothing."
 
 
+@or_unknown
 def _demand_or_unknown(
-    facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None
+    system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    try:
-        names = devices_in_use(facts.rdma, process, release).names
-    except TopicUnknownError as missing:
-        return Unknown(str(missing))
-    if isinstance(names, Unknown):
-        return names
-    nics = [nic for nic in facts.rdma.present if nic.name in names]
+    why = unread(rdma)
+    if why is not None:
+        return why
+    names = known(devices_in_use(rdma, process, release).names)
+    nics = [nic for nic in rdma.present if nic.name in names]
     largest = largest_region_bytes(nics, process.environment)
-    return demand(process, len(names), page_bytes(facts), largest, release)
+    return demand(process, len(names), page_bytes(system), largest, release)
 
 
-def page_bytes(facts: Facts) -> int:
+def page_bytes(system: SystemFacts) -> int:
     """The base page; where it could not be told the largest that Linux has, to be safe."""
-    try:
-        size = facts.system.page_bytes
-    except TopicUnknownError:
-        return 65536
+    size = system.page_bytes if unread(system) is None else Unknown("not read")
     return 65536 if isinstance(size, Unknown) else size
 
 
 _RINGS = "memlock.io-uring-buffers"
 
 
-@CHECKS.declare(_RINGS, "limits", "system")
-def ring_buffers(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_RINGS)
-        return
+@CHECKS.check(_RINGS, the_launch)
+def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     users = [process for process in needs.processes if process.uses_uring]
     if not users:
-        yield skip(_RINGS, "no process of the launch uses io_uring")
+        yield skip("no process of the launch uses io_uring")
         return
-    yield from fold(_judge_rings(facts, process) for process in users)
+    yield from fold(_judge_rings(system, limits, process) for process in users)
 
 
-def _judge_rings(facts: Facts, process: ProcessNeeds) -> Finding:
-    granted = grant(facts, process.container)
+def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    granted = grant(system, limits, process.container)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
-    found = Finding(_RINGS, Status.PASS, process.name, granted.have, need)
+    found = passed(process.name, granted.have, need)
     found = found._replace(evidence=granted.evidence)
     limit = granted.limit
     if granted.void is True or (isinstance(limit, Limit) and limit.soft is None):
         return found
     for fact in (limit, granted.void):
         if isinstance(fact, Unknown):
-            return found._replace(status=Status.UNKNOWN, text=fact.reason)
+            return found.unknown(fact.reason)
     assert isinstance(limit, Limit)
-    return found._replace(
-        status=Status.WARN,
-        text="rings whose buffer does not fit read without it, and those that fit eat RDMA's share",
-        advice="Lift RLIMIT_MEMLOCK where the process is started.",
-        settings=(_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
+    return found.warned(
+        "rings whose buffer does not fit read without it, and those that fit eat RDMA's share",
+        "Lift RLIMIT_MEMLOCK where the process is started.",
+        (_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
     )

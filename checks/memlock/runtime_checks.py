@@ -4,49 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
+from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit
 from checks.memlock.demand import NO_RDMA, UNLIMITED, format_limit, runtime_units, soft_text
-from checks.run.facts import Facts
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
 _RUNTIME = "memlock.runtime-limit"
 
 
-@CHECKS.declare(_RUNTIME, "limits", "system")
-def runtime_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    runtimes = facts.limits.runtimes
+@CHECKS.check(_RUNTIME, any_launch)
+def runtime_limit(
+    needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    runtimes = limits.runtimes
     if needs is None:
         findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
-        yield from findings or [skip(_RUNTIME, "no daemon that starts containers or jobs is seen")]
+        yield from findings or [skip("no daemon that starts containers or jobs is seen")]
         return
     contained = [process for process in needs.rdma_processes if process.container is not None]
     if not contained:
         text = (
             "the launch's RDMA processes run in no container" if needs.rdma_processes else NO_RDMA
         )
-        yield skip(_RUNTIME, text)
+        yield skip(text)
         return
-    yield from fold(_of_process(facts, process) for process in contained)
+    yield from fold(_of_process(system, limits, process) for process in contained)
 
 
 def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
     memlock = unit.running.memlock if unit.running is not None else unit.configured
     daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
     if memlock is None:
-        return skip(_RUNTIME, f"{daemon} does not run, and its unit sets no limit", daemon)
+        return skip(f"{daemon} does not run, and its unit sets no limit", daemon)
     if daemon == "slurmd" and slurm_propagates is True:
-        return skip(_RUNTIME, "slurm.conf gives jobs the limit of the shell that submits", daemon)
+        return skip("slurm.conf gives jobs the limit of the shell that submits", daemon)
     if isinstance(memlock, Unknown):
-        return Finding(_RUNTIME, Status.UNKNOWN, daemon, text=memlock.reason)
+        return unknown(daemon, memlock.reason)
     source = f"{daemon}, running" if unit.running is not None else unit.source
     evidence = (Evidence(source, format_limit(memlock)),)
-    found = Finding(_RUNTIME, Status.PASS, daemon, format_limit(memlock), evidence=evidence)
+    found = passed(daemon, format_limit(memlock), evidence=evidence)
     if memlock.soft is None:
         return found
     text = "what it starts without a limit of its own cannot lock more"
@@ -54,31 +57,25 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     if unit.running is not None and unit.configured == Limit(None, None):
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
         advice = f"Restart {unit.name}.service."
-    return found._replace(
-        status=Status.WARN,
-        need="unlimited",
-        text=text,
-        advice=advice,
-        settings=(_unit_setting(unit.name, memlock),),
-    )
+    return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
 
 
 def _unit_setting(unit: str, now: Limit) -> Setting:
     return Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(now), unit=f"{unit}.service")
 
 
-def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
+def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     container = process.container
     assert container is not None
-    found = Finding(_RUNTIME, Status.PASS, process.name)
+    found = passed(process.name)
     if container.memlock_bytes is not None:
         own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         have = f"{format_limit(Limit(own, own))}, the launch's own"
         return found._replace(have=have, evidence=(Evidence(container.origin, have),))
-    if facts.system.container.kind != "none":
+    if system.container.kind != "none":
         text = "this is a container: its own limit is judged by memlock.limit"
-        return skip(_RUNTIME, text, process.name)
-    runtimes = facts.limits.runtimes
+        return skip(text, process.name)
+    runtimes = limits.runtimes
     if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
         return _of_docker_default(runtimes.docker_default, found, container.runtime)
     units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
@@ -86,10 +83,9 @@ def _of_process(facts: Facts, process: ProcessNeeds) -> Finding:
         judged = _of_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
-    return found._replace(
-        status=Status.UNKNOWN,
+    return found.unknown(
+        "the launch sets no memlock, and no daemon is seen here that would hand one on",
         have="the runtime's default",
-        text="the launch sets no memlock, and no daemon is seen here that would hand one on",
         advice="Run this check inside the container, or set memlock for it.",
         settings=()
         if container.runtime == "kubernetes"
@@ -104,12 +100,9 @@ def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
     )
     if default.soft is None:
         return found
-    return found._replace(
-        status=Status.WARN,
+    return found.warned(
+        "what Docker starts without a limit of its own cannot lock more",
+        "Give the container --ulimit memlock=-1.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
         need="unlimited",
-        text="what Docker starts without a limit of its own cannot lock more",
-        advice="Give the container --ulimit memlock=-1.",
-        settings=(
-            Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),
-        ),
     )

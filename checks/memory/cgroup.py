@@ -22,7 +22,7 @@ from checks.base.cgroup_mounts import (
     usual_mount,
 )
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 
 class MemoryHeadroom(NamedTuple):
@@ -55,6 +55,7 @@ _HIERARCHIES = {
 }
 
 
+@or_unknown
 def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
     """The tightest limit over the cgroup and its ancestors; None where nothing limits.
 
@@ -79,9 +80,7 @@ def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
             continue
         resolved.add(filesystem)
         for folder in mount.folders:
-            found = _tightest_of(root, folder, _HIERARCHIES[mount.filesystem])
-            if isinstance(found, Unknown):
-                return found
+            found = known(_tightest_of(root, folder, _HIERARCHIES[mount.filesystem]))
             if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
                 tightest = found
     for filesystem, doubt in doubts.items():
@@ -114,6 +113,7 @@ def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMoun
             yield line.partition(" - ")[2].split()[0], found
 
 
+@or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
     """The tightest limit of one folder; None where it sets none."""
     tightest: MemoryHeadroom | None = None
@@ -126,13 +126,9 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
             return content
         if content.strip() == "max":
             continue
-        limit = root.count(f"{folder}/{name}")
-        if isinstance(limit, Unknown):
-            return limit
+        limit = known(root.count(f"{folder}/{name}"))
         if used is None:
-            usage = _used(root, folder, files)
-            if isinstance(usage, Unknown):
-                return usage
+            usage = known(_used(root, folder, files))
             used = usage
         left = max(0, limit - used)
         if tightest is None or left < tightest.left_bytes:
@@ -140,14 +136,11 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
     return tightest
 
 
+@or_unknown
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     """The usage less the page cache that reclaim can take."""
-    usage = root.count(f"{folder}/{files.usage}")
-    if isinstance(usage, Unknown):
-        return usage
-    content = root.text(f"{folder}/memory.stat")
-    if isinstance(content, Unknown):
-        return content
+    usage = known(root.count(f"{folder}/{files.usage}"))
+    content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
     cached = 0
     for key in files.page_cache:

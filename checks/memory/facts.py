@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.memory.cgroup import MemoryHeadroom, memory_headroom
 from checks.numa.meminfo import Meminfo, read_meminfo
 
@@ -75,9 +75,8 @@ def _shm(root: Root) -> tuple[int | Unknown, int | Unknown]:
     return numbers[0], numbers[1]
 
 
+@or_unknown
 def _hugetlb_charged(root: Root) -> bool | Unknown:
-    content = root.text(MOUNTS)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(MOUNTS))
     lines = [line for line in content.splitlines() if " - cgroup2 " in line]
     return any(HUGETLB_ACCOUNTING in line.rpartition(" - ")[2] for line in lines)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 
@@ -42,19 +41,12 @@ def _formula(needs: LaunchNeeds) -> str:
 _HOST = "memory.host"
 
 
-@CHECKS.declare(_HOST, "memory")
-def host_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_HOST, the_launch)
+def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """All processes together."""
-    if needs is None:
-        yield skip(_HOST)
-        return
-    need_bytes, available = regular_bytes(needs), facts.memory.value("MemAvailable")
-    for value in (need_bytes, available):
-        if isinstance(value, Unknown):
-            yield unknown(_HOST, "regular memory", value.reason)
-            return
-    assert isinstance(need_bytes, int)
-    assert isinstance(available, int)
+    found = passed("regular memory")
+    read = memory.value("MemAvailable")
+    need_bytes, available = found.known(regular_bytes(needs)), found.known(read)
     have, need = f"{format_bytes(available)} available", format_bytes(need_bytes)
     evidence = (Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),)
     formula = _formula(needs)
@@ -68,30 +60,22 @@ def host_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     else:
         text, status = "", Status.PASS
     advice = "" if status is Status.PASS else "lower --hicache-size or the segment, or free memory"
-    yield Finding(_HOST, status, "regular memory", have, need, formula, text, evidence, advice)
+    yield Finding("", status, "regular memory", have, need, formula, text, evidence, advice)
 
 
 _CGROUP = "memory.cgroup"
 
 
-@CHECKS.declare(_CGROUP, "memory")
-def cgroup_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_CGROUP, the_launch)
+def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """This process's own cgroup, and the limit that a manifest of the launch sets."""
-    if needs is None:
-        yield skip(_CGROUP)
-        return
-    need_bytes = _charged(needs, facts.memory)
-    headroom = facts.memory.headroom
-    if isinstance(need_bytes, Unknown) or isinstance(headroom, Unknown):
-        why = need_bytes if isinstance(need_bytes, Unknown) else headroom
-        yield unknown(_CGROUP, "cgroup", why.reason if isinstance(why, Unknown) else "")
-        return
-    total = facts.memory.value("MemTotal")
+    found = passed("cgroup")
+    charged, headroom = _charged(needs, memory), memory.headroom
+    need_bytes, headroom = found.known(charged), found.known(headroom)
+    total = memory.value("MemTotal")
     if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
         need = format_bytes(need_bytes)
-        yield Finding(
-            _CGROUP, Status.PASS, "cgroup", "no limit below the host's", need, _formula(needs)
-        )
+        yield passed("cgroup", "no limit below the host's", need, _formula(needs))
     else:
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
         setting = Setting(Kind.CGROUP, headroom.source, "max")
@@ -136,9 +120,9 @@ def _limited(
         text = "little is left for the programs themselves and for page cache"
         status = Status.WARN
     else:
-        return Finding(_CGROUP, Status.PASS, subject, have, need, formula, "", evidence)
+        return passed(subject, have, need, formula, evidence=evidence)
     advice = "raise the memory limit of the container, or lower the launch's sizes"
-    return Finding(_CGROUP, status, subject, have, need, formula, text, evidence, advice, settings)
+    return Finding("", status, subject, have, need, formula, text, evidence, advice, settings)
 
 
 def _containers(needs: LaunchNeeds) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.network.routing import Routing, read_routing
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -60,11 +60,10 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     )
 
 
+@or_unknown
 def _time_wait(root: Root) -> int | Unknown:
     """``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
-    content = root.text(SOCKETS)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(SOCKETS))
     for line in content.splitlines():
         words = line.split()
         if words[:1] == ["TCP:"] and "tw" in words[:-1]:
@@ -74,10 +73,9 @@ def _time_wait(root: Root) -> int | Unknown:
     return Unknown(f"{SOCKETS}: has no count of TCP sockets in TIME_WAIT")
 
 
+@or_unknown
 def _addresses(root: Root) -> tuple[Address, ...] | Unknown:
-    answer = root.call("network.addresses")
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("network.addresses"))
     try:
         return tuple(
             Address(str(entry["interface"]), str(entry["address"]), entry["up"] is True)
@@ -87,10 +85,9 @@ def _addresses(root: Root) -> tuple[Address, ...] | Unknown:
         return Unknown("network.addresses: not a list of addresses")
 
 
+@or_unknown
 def _range(root: Root) -> tuple[int, int] | Unknown:
-    content = root.text(PORT_RANGE)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(PORT_RANGE))
     words = content.split()
     if len(words) != 2 or not all(word.isdecimal() and len(word) < 6 for word in words):
         return Unknown(f"{PORT_RANGE}: not two ports: {content.strip()[:40]!r}")
@@ -117,10 +114,9 @@ def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
     return tuple(spans)
 
 
+@or_unknown
 def _port(root: Root, number: int) -> PortState | Unknown:
-    answer = root.call("network.bind", number)
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("network.bind", number))
     if not isinstance(answer, dict) or not isinstance(answer.get("free"), bool):
         return Unknown(f"network.bind {number}: no answer of whether it is free")
     return PortState(answer["free"], str(answer.get("errno", "")))

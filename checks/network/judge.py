@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip, unknown
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    UnjudgedError,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds, Port
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.network.facts import LARGEST_PORT, PORT_RANGE, SOCKETS, NetworkFacts
-from checks.network.services import has_no_address, key_of
-from checks.run.facts import Facts
+from checks.network.services import ServiceFacts, has_no_address, key_of
 
 CHECKS = CheckSet()
 _NO_PORTS = "the launch binds no fixed port"
@@ -18,49 +26,46 @@ _NO_PORTS = "the launch binds no fixed port"
 NODE_PORTS = (30000, 32767)
 
 
-def _ports(check: str, needs: LaunchNeeds | None) -> tuple[Port, ...] | Finding:
-    if needs is None:
-        return skip(check)
-    return needs.ports or skip(check, _NO_PORTS)
+def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:
+    ports = the_launch(needs).ports
+    if not ports:
+        raise UnjudgedError(skip(_NO_PORTS))
+    return ports
 
 
 _TAKEN = "network.port-taken"
 
 
-@CHECKS.declare(_TAKEN, "network")
-def port_taken(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_TAKEN, _ports)
+def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
-    ports = _ports(_TAKEN, needs)
-    if isinstance(ports, Finding):
-        yield ports
-        return
     users: dict[int, list[Port]] = {}
     for port in ports:
         if isinstance(port.port, int):
             users.setdefault(port.port, []).append(port)
     for port in ports:
-        yield _port(port, facts.network, users)
+        yield _port(port, network, users)
 
 
 def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Finding:
     subject = f"{port.what} of {port.owner}"
     if isinstance(port.port, Unknown):
-        return unknown(_TAKEN, subject, port.port.reason)
+        return unknown(subject, port.port.reason)
     need = f"port {port.port}"
     evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(port.port)),)
     if not 0 < port.port <= LARGEST_PORT:
         text = f"a port is a number from 1 to {LARGEST_PORT}"
-        return Finding(_TAKEN, Status.FAIL, subject, "", need, "", text, evidence)
+        return passed(subject, need=need, evidence=evidence).failed(text)
     others = [other for other in users[port.port] if other is not port]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
         advice = "give one of them another port"
-        return Finding(_TAKEN, Status.FAIL, subject, "two users", need, "", text, evidence, advice)
+        return passed(subject, "two users", need, evidence=evidence).failed(text, advice)
     state = network.ports.get(port.port, Unknown(f"port {port.port}: not tried"))
     if isinstance(state, Unknown):
-        return unknown(_TAKEN, subject, state.reason, need=need)
+        return unknown(subject, state.reason, need=need)
     if state.free:
-        return Finding(_TAKEN, Status.PASS, subject, "free", need, "", "", evidence)
+        return passed(subject, "free", need, evidence=evidence)
     evidence = (*evidence, Evidence(f"bind {port.port}", state.error))
     if state.error == "EACCES":
         text = "this user may not bind so low a port"
@@ -69,25 +74,17 @@ def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Fi
         text = "somebody holds it: the process ends, or answers go to the wrong one"
         advice = f"end what holds it (ss -ltnp 'sport = :{port.port}'), or give another port"
     else:
-        return unknown(_TAKEN, subject, f"bind {port.port}: {state.error}", need=need)
-    return Finding(_TAKEN, Status.FAIL, subject, state.error, need, "", text, evidence, advice)
+        return unknown(subject, f"bind {port.port}: {state.error}", need=need)
+    return passed(subject, state.error, need, evidence=evidence).failed(text, advice)
 
 
 _RANGE = "network.port-range"
 
 
-@CHECKS.declare(_RANGE, "network")
-def port_range(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_RANGE, _ports)
+def port_range(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
-    ports = _ports(_RANGE, needs)
-    if isinstance(ports, Finding):
-        yield ports
-        return
-    span, reserved = facts.network.ephemeral, facts.network.reserved
-    if isinstance(span, Unknown) or isinstance(reserved, Unknown):
-        reason = span if isinstance(span, Unknown) else reserved
-        yield unknown(_RANGE, "host", reason.reason if isinstance(reason, Unknown) else "")
-        return
+    span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are given out"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
     risky = [
@@ -99,53 +96,39 @@ def port_range(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
     ]
     wanted = ",".join([kept] * bool(kept) + [str(port.port) for port in risky])
     for port in risky:
-        yield Finding(
-            _RANGE,
-            Status.WARN,
+        yield passed(
             f"{port.what} of {port.owner}",
             have,
             f"port {port.port}",
-            text="an outgoing connection may hold it when the server restarts",
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
-            advice="reserve it",
-            settings=(Setting(Kind.SYSCTL, "net.ipv4.ip_local_reserved_ports", wanted, kept),),
+        ).warned(
+            "an outgoing connection may hold it when the server restarts",
+            "reserve it",
+            (Setting(Kind.SYSCTL, "net.ipv4.ip_local_reserved_ports", wanted, kept),),
         )
     if not risky:
-        yield Finding(_RANGE, Status.PASS, "ports", have)
+        yield passed("ports", have)
 
 
 _CONNECTIONS = "network.time-wait"
 
 
-@CHECKS.declare(_CONNECTIONS, "network")
-def time_wait(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_CONNECTIONS, the_launch)
+def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     """The host, where a process of the launch moves data over TCP."""
-    if needs is None:
-        yield skip(_CONNECTIONS)
-        return
     if not _moves_over_tcp(needs):
-        yield skip(_CONNECTIONS, "no process of the launch moves data over TCP")
+        yield skip("no process of the launch moves data over TCP")
         return
-    span, resting = facts.network.ephemeral, facts.network.time_wait
-    if isinstance(span, Unknown) or isinstance(resting, Unknown):
-        reason = span if isinstance(span, Unknown) else resting
-        yield unknown(_CONNECTIONS, "host", reason.reason if isinstance(reason, Unknown) else "")
-        return
+    span, resting = known(network.ephemeral), known(network.time_wait)
     ports = span[1] - span[0] + 1
     have, need = f"{resting} resting", f"less than half of {ports}"
     evidence = (Evidence(SOCKETS, f"tw {resting}"), Evidence(PORT_RANGE, f"{span[0]} {span[1]}"))
     if 2 * resting < ports:
-        yield Finding(_CONNECTIONS, Status.PASS, "host", have, need, evidence=evidence)
+        yield passed("host", have, need, evidence=evidence)
         return
-    yield Finding(
-        _CONNECTIONS,
-        Status.WARN,
-        "host",
-        have,
-        need,
-        text="connections fail when all of them rest",
-        evidence=evidence,
-        advice="keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range",
+    yield passed("host", have, need, evidence=evidence).warned(
+        "connections fail when all of them rest",
+        "keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range",
     )
 
 
@@ -159,22 +142,21 @@ def _moves_over_tcp(needs: LaunchNeeds) -> bool:
 _ADVERTISED = "network.advertised-address"
 
 
-@CHECKS.declare(_ADVERTISED, "network", "services")
-def advertised(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+@CHECKS.check(_ADVERTISED, the_launch)
+def advertised(
+    needs: LaunchNeeds, network: NetworkFacts, services: ServiceFacts
+) -> Iterator[Finding]:
     """Each name that a store of the launch advertises."""
-    if needs is None:
-        yield skip(_ADVERTISED)
-        return
     names = [service for service in needs.services if service.kind == "advertised"]
     if not names:
-        yield skip(_ADVERTISED, "the launch advertises no name of its own")
+        yield skip("the launch advertises no name of its own")
     for service in names:
         if isinstance(service.host, Unknown):
-            yield unknown(_ADVERTISED, service.owner, service.host.reason)
+            yield unknown(service.owner, service.host.reason)
             continue
-        answer = facts.services.answers.get(key_of(service))
+        answer = services.answers.get(key_of(service))
         found = Unknown("not resolved") if answer is None else answer.addresses
-        yield _advertised(service.host, service.origin, found, facts.network)
+        yield _advertised(service.host, service.origin, found, network)
 
 
 def _advertised(
@@ -185,23 +167,23 @@ def _advertised(
     if isinstance(found, Unknown):
         if has_no_address(found):
             text = "the name does not resolve: no peer can connect"
-            return Finding(_ADVERTISED, Status.FAIL, name, "", need, "", text, evidence)
-        return unknown(_ADVERTISED, name, found.reason, need=need)
+            return passed(name, need=need, evidence=evidence).failed(text)
+        return unknown(name, found.reason, need=need)
     have = ", ".join(found)
     if is_loopback(found[0]):
         text = "peers on other hosts cannot connect"
         advice = "set MOONCAKE_LOCAL_HOSTNAME to an address that peers can reach"
-        return Finding(_ADVERTISED, Status.WARN, name, have, need, "", text, evidence, advice)
+        return passed(name, have, need, evidence=evidence).warned(text, advice)
     if isinstance(network.addresses, Unknown):
-        return unknown(_ADVERTISED, name, network.addresses.reason, have, need)
+        return unknown(name, network.addresses.reason, have, need)
     own = {entry.address: entry for entry in network.addresses}
     if found[0] not in own:
         text = "no interface here has this address: peers reach another host, or none"
-        return Finding(_ADVERTISED, Status.FAIL, name, have, need, "", text, evidence)
+        return passed(name, have, need, evidence=evidence).failed(text)
     if not own[found[0]].up:
         text = f"the interface {own[found[0]].interface} is down"
-        return Finding(_ADVERTISED, Status.FAIL, name, have, need, "", text, evidence)
-    return Finding(_ADVERTISED, Status.PASS, name, have, need, "", "", evidence)
+        return passed(name, have, need, evidence=evidence).failed(text)
+    return passed(name, have, need, evidence=evidence)
 
 
 def is_loopback(address: str) -> bool:

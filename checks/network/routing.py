@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # Actions of linux/fib_rules.h, and route types of linux/rtnetlink.h.
 TO_TABLE, GO_TO, NOTHING = 1, 2, 3
@@ -116,6 +116,7 @@ def _route(row: Sequence[Any]) -> TableRoute:
     )
 
 
+@or_unknown
 def exits(routing: Routing, source: str, interface: str) -> tuple[str, ...] | Unknown:
     """Networks that have a route out of ``interface`` for what is sent from ``source``.
 
@@ -130,9 +131,7 @@ def exits(routing: Routing, source: str, interface: str) -> tuple[str, ...] | Un
     for rule in (rule for rule in routing.rules if rule.family == address.version):
         if rule.priority < below:
             continue
-        asked = _asked(rule, address, interface, open_)
-        if isinstance(asked, Unknown):
-            return asked
+        asked = known(_asked(rule, address, interface, open_))
         if not asked:
             continue
         if rule.action == TO_TABLE:

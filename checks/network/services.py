@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # A metadata server answers a key that nobody wrote with 404 and these words, in C++ and in Python
 # (http_metadata_server.cpp, mooncake/http_metadata_server.py); other servers' 404 has other words.
@@ -125,9 +125,9 @@ def _refusal(found: dict[str, object]) -> str:
     return "" if found.get("open") is True else f"{found.get('error', '')}: {found.get('text', '')}"
 
 
+@or_unknown
 def _addresses(found: object) -> tuple[str, ...] | Unknown:
-    if isinstance(found, Unknown):
-        return found
+    found = known(found)
     if isinstance(found, list) and found:
         return tuple(str(address) for address in found)
     return Unknown("services.resolve: no address")

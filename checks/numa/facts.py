@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.meminfo import Meminfo, read_node_meminfo
 from checks.numa.nodes import NODES, memory_nodes, numa_nodes, parse_cpu_list, parse_node_list
 from checks.system.facts import MOST_ERRNO
@@ -113,24 +113,21 @@ def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> Num
     )
 
 
+@or_unknown
 def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
-    content = root.text(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(name))
     words = content.split()
     if not words or not all(word.isdecimal() and len(word) < 6 for word in words):
         return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
     return tuple(int(word) for word in words)
 
 
+@or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
-    if isinstance(table, Unknown):
-        return table
+    table = known(table)
     total = 0
     for key in keys:
-        value = table.value(key)
-        if isinstance(value, Unknown):
-            return value
+        value = known(table.value(key))
         total += value
     return total
 
@@ -147,9 +144,9 @@ def _parsed(content: str, name: str, parse: Parser) -> tuple[int, ...] | Unknown
         return Unknown(f"{name}: {error}")
 
 
+@or_unknown
 def _allowed(status: str | Unknown, key: str, parse: Parser) -> tuple[int, ...] | Unknown:
-    if isinstance(status, Unknown):
-        return status
+    status = known(status)
     for line in status.splitlines():
         label, _, value = line.partition(":")
         if label == key:
@@ -186,10 +183,9 @@ def _cpuset(root: Root) -> tuple[str, tuple[int, ...] | Unknown, tuple[int, ...]
     return "", missing, missing
 
 
+@or_unknown
 def _policy(root: Root) -> MemoryPolicy | Unknown:
-    answer = root.call("numa.memory_policy")
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("numa.memory_policy"))
     if not isinstance(answer, dict):
         return Unknown("numa.memory_policy: not a record of errnos")
     numbers = [answer[name] for name in MemoryPolicy._fields if type(answer.get(name)) is int]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.base.c_numbers import kernel_count
 from checks.base.root import Root
 from checks.base.units import KIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import numa_nodes
 
 
@@ -37,10 +37,9 @@ def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
     }
 
 
+@or_unknown
 def _read(root: Root, name: str) -> Meminfo | Unknown:
-    content = root.text(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(name))
     values: dict[str, int] = {}
     for line in content.splitlines():
         label, colon, amount = line.partition(":")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.hardware_use import (
     nic_node,
     nics_of,
@@ -17,32 +17,30 @@ from checks.gpu.hardware_use import (
     splits_segment,
 )
 from checks.numa.facts import STATUS, NumaFacts
+from checks.rdma.facts import RdmaFacts
 from checks.releases.mooncake import release_of
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 
 
-@CHECKS.declare("numa.cpuset-excludes", "numa", "rdma")
-def cpuset_excludes(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "numa.cpuset-excludes"
-    if needs is None:
-        return [skip(check)]
-    found = [_allowed_to(check, process, facts, needs) for process in needs.processes]
-    return fold(found) or [Finding(check, Status.PASS, "launch", have="no process binds memory")]
+@CHECKS.check("numa.cpuset-excludes", the_launch)
+def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Iterable[Finding]:
+    found = [_allowed_to(process, numa, rdma, needs) for process in needs.processes]
+    return fold(found) or [passed("launch", "no process binds memory")]
 
 
-def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> Finding:
-    numa = facts.numa
+def _allowed_to(
+    process: ProcessNeeds, numa: NumaFacts, rdma: RdmaFacts, needs: LaunchNeeds
+) -> Finding:
     binds = {process.node} if process.program == "sglang" and process.node is not None else set()
     splits = splits_segment(process)
-    split = set() if splits is False else _nic_nodes(process, facts, needs)
+    split = set() if splits is False else _nic_nodes(process, rdma, needs)
     if isinstance(split, Unknown):
-        return Finding(check, Status.UNKNOWN, process.name, text=split.reason)
+        return unknown(process.name, split.reason)
     if not binds and not split:
-        return Finding(check, Status.PASS, process.name, have="binds to no node")
+        return passed(process.name, "binds to no node")
     need = f"{node_list(binds | split)} allowed"
-    finding = Finding(check, Status.PASS, process.name, need=need)
+    finding = passed(process.name, need=need)
     if split and needs.nic_nodes is not None:
         said = _numbers(needs.nic_nodes)
         finding = finding._replace(
@@ -50,13 +48,13 @@ def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNe
         )
     allowed = numa.mems_allowed
     if isinstance(allowed, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=allowed.reason)
+        return finding.unknown(allowed.reason)
     evidence = [Evidence(f"{STATUS} Mems_allowed_list", _numbers(allowed))]
     have = f"{node_list(allowed)} allowed"
     missing = (binds | split) - set(allowed)
     cpuless = _without_cpus(numa, binds)
     if isinstance(cpuless, Unknown):
-        return finding._replace(status=Status.UNKNOWN, have=have, text=cpuless.reason)
+        return finding.unknown(cpuless.reason, have=have)
     if cpuless:
         have += f", no CPU of {node_list(cpuless)}"
         if isinstance(numa.cpus_allowed, tuple):
@@ -72,21 +70,20 @@ def _allowed_to(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNe
     advice = f"allow {node_list(missing or cpuless)} in the cpuset of this container or job"
     finding = finding._replace(advice=advice, settings=tuple(settings))
     if isinstance(splits, Unknown) and missing & split:
-        return finding._replace(status=Status.UNKNOWN, text=splits.reason)
+        return finding.unknown(splits.reason)
     verdicts = list(_excluded(missing & split, (missing & binds) | cpuless, needs))
     worst = min(verdicts, key=lambda verdict: list(Status).index(verdict[0]))
     return finding._replace(status=worst[0], text="; ".join(text for _, text in verdicts))
 
 
-def _nic_nodes(process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> set[int] | Unknown:
+@or_unknown
+def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
     """The nodes of the process's NICs, over which it splits its segment; one alone is no split."""
     if needs.nic_nodes is not None:
         stated = process.segment_nodes
         return stated if isinstance(stated, Unknown) else set(stated)
-    names = nics_of(facts, needs, process)
-    if isinstance(names, Unknown):
-        return names
-    nodes = [nic_node(facts, name) for name in names]
+    names = known(nics_of(rdma, needs, process))
+    nodes = [nic_node(rdma, name) for name in names]
     for node in nodes:
         if isinstance(node, Unknown):
             return node

@@ -9,18 +9,18 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.needs import ProcessNeeds, RdmaUse
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import visible_gpus
-from checks.pci.facts import Function
+from checks.numa.facts import NumaFacts
+from checks.pci.facts import Function, PciFacts
+from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease
-
-if TYPE_CHECKING:
-    from checks.run.facts import Facts
 
 # How ``devices_in_use`` calls it where nobody names a device.
 OWN_DISCOVERY = "Mooncake's own discovery"
@@ -61,32 +61,37 @@ class View(NamedTuple):
         return next((place for place in self.locations if place.name == name), None)
 
 
+@or_unknown
 def predicted(
-    facts: Facts, process: ProcessNeeds, release: MooncakeRelease | None, knows_gpus: bool = True
+    numa: NumaFacts,
+    pci: PciFacts,
+    gpus: GpuFacts,
+    rdma: RdmaFacts,
+    process: ProcessNeeds,
+    release: MooncakeRelease | None,
+    knows_gpus: bool = True,
 ) -> View | Unknown:
     """The view of ``process`` with this release, None: as the newest known.
 
     knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
     """
-    used = devices_in_use(facts.rdma, process, release)
+    used = devices_in_use(rdma, process, release)
     if isinstance(used.names, Unknown):
         return used.names
-    gpus = visible_gpus(facts.gpus, process) if knows_gpus else ()
+    visible = visible_gpus(gpus, process) if knows_gpus else ()
     path = process.environment.get("MC_CUSTOM_TOPO_JSON", "")
     if path and used.how == f"MC_CUSTOM_TOPO_JSON={path}":
-        read = parse_locations(_json(facts.rdma.topologies[path]))
-        if isinstance(read, Unknown):
-            return read
-        return View(tuple(_only(place, used.names) for place in read), gpus)
-    places = [_of_node(facts, node.node, used.names) for node in facts.numa.nodes]
-    for index, address in enumerate(() if isinstance(gpus, Unknown) else gpus):
-        places.append(_of_gpu(facts, f"cuda:{index}", address, used.names, release))
-    return View(tuple(places), gpus)
+        read = known(parse_locations(_json(rdma.topologies[path])))
+        return View(tuple(_only(place, used.names) for place in read), visible)
+    places = [_of_node(rdma, node.node, used.names) for node in numa.nodes]
+    for index, address in enumerate(() if isinstance(visible, Unknown) else visible):
+        places.append(_of_gpu(pci, gpus, f"cuda:{index}", address, used.names, release))
+    return View(tuple(places), visible)
 
 
-def _of_node(facts: Facts, node: int, names: Sequence[str]) -> Location:
+def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
     """A NIC is preferred on the node that it names, and on no other."""
-    nodes = {nic.name: nic.node for nic in facts.rdma.present}
+    nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         found = nodes[name]
         if isinstance(found, Unknown):
@@ -96,15 +101,20 @@ def _of_node(facts: Facts, node: int, names: Sequence[str]) -> Location:
 
 
 def _of_gpu(
-    facts: Facts, location: str, address: str, names: Sequence[str], release: MooncakeRelease | None
+    pci: PciFacts,
+    gpus: GpuFacts,
+    location: str,
+    address: str,
+    names: Sequence[str],
+    release: MooncakeRelease | None,
 ) -> Location:
     """Of the NICs of the GPU's node, or of all where it has none, those fewest steps away."""
-    if isinstance(facts.gpus.accelerators, Unknown):
-        return Location(location, facts.gpus.accelerators)
-    gpu = next((one for one in facts.gpus.on_pci if one.address == address), None)
+    if isinstance(gpus.accelerators, Unknown):
+        return Location(location, gpus.accelerators)
+    gpu = next((one for one in gpus.on_pci if one.address == address), None)
     if gpu is None:  # sysfs does not show it, and then Mooncake cannot tell how far anything is
         return _location(location, (), names)
-    nics = {name: facts.pci.nics[name] for name in names if name in facts.pci.nics}
+    nics = {name: pci.nics[name] for name in names if name in pci.nics}
     for function in (gpu, *nics.values()):
         if isinstance(function.node, Unknown) and not function.node.absent:
             return Location(location, function.node)
@@ -151,21 +161,21 @@ def _only(place: Location, names: Sequence[str]) -> Location:
     )
 
 
+@or_unknown
 def _json(content: str | Unknown) -> Any | Unknown:
     import json
 
-    if isinstance(content, Unknown):
-        return content
+    content = known(content)
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         return Unknown(f"not a topology: {error}")
 
 
+@or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
     """``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes and reads it, in its order."""
-    if isinstance(rows, Unknown):
-        return rows
+    rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):
         return wrong

@@ -4,45 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Status, skip
+from checks.base.check import CheckSet, any_launch, the_launch
+from checks.base.finding import Evidence, Finding, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
+from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import (
     gpu_function,
     nic_node,
     nics_in_use,
     nics_of,
 )
+from checks.memory.facts import MemoryFacts
+from checks.numa.facts import NumaFacts
+from checks.pci.facts import PciFacts
 from checks.pci.paths import PathClass
 from checks.rdma.devices import DEVICES as RDMA_DEVICES
-from checks.run.facts import Facts
+from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()
 
 
-@CHECKS.declare("numa.node-memory", "numa", "memory")
-def node_memory(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "numa.node-memory"
-    if needs is None:
-        return [skip(check)]
+@CHECKS.check("numa.node-memory", the_launch)
+def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
     placed = (node for process in needs.processes for node in (process.node, *process.bound_bytes))
     bound = sorted({node for node in placed if node is not None})
     if not bound:
-        return [Finding(check, Status.PASS, "launch", have="nothing is bound to a node")]
-    policy = facts.numa.policy
+        return [passed("launch", "nothing is bound to a node")]
+    policy = numa.policy
     if not isinstance(policy, Unknown) and policy.set_mempolicy:
         text = "set_mempolicy is refused here, so nothing is bound"
-        return [Finding(check, Status.SKIP, "launch", text=text)]
-    return [_memory_of(check, node, needs.processes, facts) for node in bound]
+        return [skip(text, "launch")]
+    return [_memory_of(node, needs.processes, memory, numa) for node in bound]
 
 
 def _memory_of(
-    check: str, number: int, everything: tuple[ProcessNeeds, ...], facts: Facts
+    number: int,
+    everything: tuple[ProcessNeeds, ...],
+    memory: MemoryFacts,
+    numa: NumaFacts,
 ) -> Finding:
-    finding = Finding(check, Status.UNKNOWN, f"node {number}")
+    finding = unknown(f"node {number}", "")
     processes = [process for process in everything if process.node == number]
     shares = [p.bound_bytes[number] for p in everything if number in p.bound_bytes]
     need = sum(shares)
@@ -56,7 +60,7 @@ def _memory_of(
     share = f"{format_bytes(sum(shares))} of segments that are split over the NICs' nodes"
     names = " + ".join([*([count] if processes else []), *([share] if shares else [])])
     finding = finding._replace(need=format_bytes(need), formula=names)
-    node = facts.numa.node(number)
+    node = numa.node(number)
     if node is None:
         text = f"the kernel shows no node {number} here"
         return finding._replace(text=text)
@@ -79,50 +83,56 @@ def _memory_of(
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
         advice = f"{fewer}shrink what is taken there by {format_bytes(need - free)}"
-        return finding._replace(status=Status.WARN, text=text, advice=advice)
+        return finding.warned(text, advice)
     short = format_bytes(need - free - cache)
     finding = finding._replace(advice=f"{fewer}shrink what is taken there by {short}")
-    swap = facts.memory.value("SwapFree")
+    swap = memory.value("SwapFree")
     if isinstance(swap, Unknown):
         return finding._replace(text=f"{short} short, and whether swap helps is not known")
     if swap > 0:
         text = f"{short} short on the node: it is swapped out, however free other nodes are"
-        return finding._replace(status=Status.WARN, text=text)
+        return finding.warned(text)
     text = f"{short} short: the OOM killer ends a rank, however free other nodes are"
-    return finding._replace(status=Status.FAIL, text=text)
+    return finding.failed(text)
 
 
-@CHECKS.declare("numa.gpu-nic-distance", "pci", "rdma", "numa", "gpus")
-def gpu_nic_distance(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "numa.gpu-nic-distance"
-    if needs is None:
-        return [skip(check)]
+@CHECKS.check("numa.gpu-nic-distance", the_launch)
+def gpu_nic_distance(
+    needs: LaunchNeeds, pci: PciFacts, rdma: RdmaFacts, numa: NumaFacts, gpus: GpuFacts
+) -> Iterable[Finding]:
     found = [
-        _nearest(check, process, facts, needs)
+        _nearest(process, numa, pci, gpus, rdma, needs)
         for process in needs.rdma_processes
         if process.gpu is not None
     ]
     text = "no process of the launch has both a GPU and RDMA"
-    return fold(found) or [Finding(check, Status.SKIP, "launch", text=text)]
+    return fold(found) or [skip(text, "launch")]
 
 
-def _nearest(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds) -> Finding:
-    finding = Finding(check, Status.UNKNOWN, process.name, need="a NIC on the GPU's NUMA node")
-    gpu = gpu_function(facts, process)
+def _nearest(
+    process: ProcessNeeds,
+    numa: NumaFacts,
+    pci: PciFacts,
+    gpus: GpuFacts,
+    rdma: RdmaFacts,
+    needs: LaunchNeeds,
+) -> Finding:
+    finding = unknown(process.name, "", need="a NIC on the GPU's NUMA node")
+    gpu = gpu_function(gpus, process)
     if isinstance(gpu, Unknown):
         return finding._replace(text=gpu.reason)
     if gpu is None:
         text = "its GPU is not visible, as gpu.count says"
-        return finding._replace(status=Status.SKIP, text=text)
-    names = nics_of(facts, needs, process)
+        return finding.skipped(text)
+    names = nics_of(rdma, needs, process)
     if isinstance(names, Unknown):
         return finding._replace(text=names.reason)
     if not names:
         text = "no NIC of this host is usable to it"
-        return finding._replace(status=Status.SKIP, text=text)
-    if len(facts.numa.nodes) == 1:
+        return finding.skipped(text)
+    if len(numa.nodes) == 1:
         return finding._replace(status=Status.PASS, have="one NUMA node")
-    paths = {name: facts.pci.paths.get((gpu.address, name)) for name in names}
+    paths = {name: pci.paths.get((gpu.address, name)) for name in names}
     known = {name: path for name, path in paths.items() if isinstance(path, PathClass)}
     near = [name for name, path in known.items() if path < PathClass.SYS]
     if near:
@@ -135,60 +145,57 @@ def _nearest(check: str, process: ProcessNeeds, facts: Facts, needs: LaunchNeeds
         return finding._replace(text=f"how far its NICs are is not known: {reason}")
     others = [
         name
-        for (address, name), path in facts.pci.paths.items()
+        for (address, name), path in pci.paths.items()
         if address == gpu.address and isinstance(path, PathClass) and path < PathClass.SYS
     ]
-    return finding._replace(
-        status=Status.WARN,
+    return finding.warned(
+        "every transfer of its GPU crosses the link between NUMA nodes",
+        f"let the rank use a NIC of the GPU's node: {', '.join(others[:4]) or 'none here'}",
         have=f"{', '.join(names)}: all SYS",
-        text="every transfer of its GPU crosses the link between NUMA nodes",
         evidence=(
             Evidence("numa_node of its GPU", str(gpu.node)),
             *(
-                Evidence(f"{RDMA_DEVICES}/{name}/device/numa_node", str(nic_node(facts, name)))
+                Evidence(f"{RDMA_DEVICES}/{name}/device/numa_node", str(nic_node(rdma, name)))
                 for name in names
             ),
         ),
-        advice=f"let the rank use a NIC of the GPU's node: {', '.join(others[:4]) or 'none here'}",
     )
 
 
-@CHECKS.declare("numa.unknown-nic-node", "rdma", "numa", "pci")
-def unknown_nic_node(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "numa.unknown-nic-node"
+@CHECKS.check("numa.unknown-nic-node", any_launch)
+def unknown_nic_node(
+    needs: LaunchNeeds | None, rdma: RdmaFacts, numa: NumaFacts, pci: PciFacts
+) -> Iterable[Finding]:
     names: tuple[str, ...] | Unknown
     if needs is None:
-        nics = facts.rdma.nics
+        nics = rdma.nics
         names = nics if isinstance(nics, Unknown) else tuple(nic.name for nic in nics)
         reason = "the host has no RDMA device"
     else:
-        names = nics_in_use(facts, needs)
+        names = nics_in_use(rdma, needs)
         reason = "the launch uses no RDMA device of this host"
-    if isinstance(names, Unknown):
-        return [Finding(check, Status.UNKNOWN, "host", text=names.reason)]
-    if not names:
-        return [Finding(check, Status.SKIP, "host", text=reason)]
-    several = len(facts.numa.nodes) > 1
-    return [_named_node(check, name, facts, several) for name in names]
+    if not known(names):
+        return [skip(reason)]
+    several = len(numa.nodes) > 1
+    return [_named_node(name, pci, rdma, several) for name in known(names)]
 
 
-def _named_node(check: str, name: str, facts: Facts, several: bool) -> Finding:
-    node = nic_node(facts, name)
-    finding = Finding(check, Status.PASS, name, need="a NUMA node")
+def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
+    node = nic_node(rdma, name)
+    finding = passed(name, need="a NUMA node")
     if isinstance(node, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=node.reason)
+        return finding.unknown(node.reason)
     if node is not None:
         return finding._replace(have=f"node {node}")
     if not several:
         return finding._replace(have="no node named, one on the host")
     source = f"{RDMA_DEVICES}/{name}/device/numa_node"
-    finding = finding._replace(
-        status=Status.WARN,
+    finding = finding.warned(
+        "Mooncake binds no memory near it, and prefers any NIC that names a node",
         have="no node named",
         evidence=(Evidence(source, "-1 or absent"),),
-        text="Mooncake binds no memory near it, and prefers any NIC that names a node",
     )
-    function = facts.pci.nics.get(name)
+    function = pci.nics.get(name)
     if function is None:
         return finding._replace(advice="a software device has none: use hardware NICs")
     return finding._replace(

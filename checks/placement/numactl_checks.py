@@ -4,63 +4,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Finding, Kind, Setting, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import probes_numactl
-from checks.run.facts import Facts
-from checks.software.facts import Environment
+from checks.software.facts import Environment, SoftwareFacts
 from checks.software.judging import OTHER_CONTAINER, elsewhere
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
 _NUMACTL = "software.numactl-missing"
 
 
-@CHECKS.declare(_NUMACTL, "software", "system")
-def numactl_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_NUMACTL)
-        return
+@CHECKS.check(_NUMACTL, the_launch)
+def numactl_missing(
+    needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
     bound = [one for one in needs.processes if one.program == "sglang" and one.node is not None]
     if not bound:
-        yield skip(_NUMACTL, "no rank of the launch is bound to a NUMA node")
+        yield skip("no rank of the launch is bound to a NUMA node")
         return
-    yield from fold(_judge_numactl(facts, needs, process) for process in bound)
+    yield from fold(_judge_numactl(system, software, needs, process) for process in bound)
 
 
-def _judge_numactl(facts: Facts, needs: LaunchNeeds, process: ProcessNeeds) -> Finding:
-    if elsewhere(facts, process):
-        return skip(_NUMACTL, OTHER_CONTAINER, process.name)
+def _judge_numactl(
+    system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
+) -> Finding:
+    if elsewhere(system, process):
+        return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):
         text = "SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program"
-        return skip(_NUMACTL, text, process.name)
-    programs = facts.software.programs
+        return skip(text, process.name)
+    programs = software.programs
     if isinstance(programs, Unknown):
-        return Finding(_NUMACTL, Status.UNKNOWN, process.name, text=programs.reason)
+        return unknown(process.name, programs.reason)
     path = programs.get("numactl")
-    found = Finding(_NUMACTL, Status.PASS, process.name, path or "none", "numactl on PATH")
+    found = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
         return found
-    probes = probes_numactl(_version(facts, needs))
+    probes = probes_numactl(_version(software, needs))
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     found = found._replace(advice="Install numactl.", settings=(package,))
     if isinstance(probes, Unknown):
         text = (
             f"SGLang before 0.5.15 loses the rank here, newer ones do not bind it: {probes.reason}"
         )
-        return found._replace(status=Status.UNKNOWN, text=text)
+        return found.unknown(text)
     if not probes:
         text = 'the rank ends at once with "exec: numactl: not found"'
-        return found._replace(status=Status.FAIL, text=text)
-    return found._replace(status=Status.WARN, text="ranks are not bound to their NUMA node")
+        return found.failed(text)
+    return found.warned("ranks are not bound to their NUMA node")
 
 
-def _version(facts: Facts, needs: LaunchNeeds) -> str:
+def _version(software: SoftwareFacts, needs: LaunchNeeds) -> str:
     """The release that the launch names, else the one installed; "" where neither is known."""
-    engine = facts.software.engine
+    engine = software.engine
     if needs.sglang_version or not isinstance(engine, Environment) or engine.sglang is None:
         return needs.sglang_version
     return engine.sglang.version

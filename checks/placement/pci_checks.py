@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    UnjudgedError,
+    command,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, must_be_read, or_unknown
+from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, nics_in_use
-from checks.pci.facts import Function
+from checks.pci.facts import Function, PciFacts
 from checks.pci.gpus import PCI_DEVICES
 from checks.pci.paths import bridges_between
-from checks.run.facts import Facts
+from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()
 
@@ -24,65 +37,71 @@ TRANSLATING = ("DMA", "DMA-FQ")
 PASS_THROUGH = ("identity", "none")
 
 
-def _used(facts: Facts, needs: LaunchNeeds | None) -> dict[str, Function] | Unknown:
-    """GPUs and NICs in use by what they are called; all of the host's without a launch."""
-    pci = facts.pci
+class _Used(NamedTuple):
+    """GPUs by address and NICs by name: those in use, all of the host's without a launch."""
+
+    gpus: dict[str, Function]
+    nics: dict[str, Function]
+
+    @property
+    def subjects(self) -> dict[str, Function]:
+        """Each by what a finding calls it."""
+        gpus = {f"GPU {address}": gpu for address, gpu in self.gpus.items()}
+        return gpus | {f"NIC {name}": nic for name, nic in self.nics.items()}
+
+
+@or_unknown
+def _in_use(
+    pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None
+) -> _Used | Unknown:
     if needs is None:
-        for fact in (pci.accelerators, facts.rdma.nics):
-            if isinstance(fact, Unknown):
-                return fact
-        assert isinstance(pci.accelerators, tuple)
-        found = {f"GPU {gpu.address}": gpu for gpu in pci.accelerators}
-        return found | {f"NIC {name}": nic for name, nic in pci.nics.items()}
-    used: dict[str, Function] = {}
+        accelerators = known(pci.accelerators)
+        known(rdma.nics)
+        return _Used({gpu.address: gpu for gpu in accelerators}, dict(pci.nics))
+    used = _Used({}, {})
     for process in needs.processes:
         if process.gpu is not None:
-            gpu = gpu_function(facts, process)
+            gpu = gpu_function(gpus, process)
             # gpu.count says what is wrong with the GPUs themselves.
             if isinstance(gpu, Function):
-                used[f"GPU {gpu.address}"] = gpu
-            elif isinstance(gpu, Unknown) and not _silent(facts):
+                used.gpus[gpu.address] = gpu
+            elif isinstance(gpu, Unknown) and not _silent(gpus):
                 return gpu
-    names = nics_in_use(facts, needs)
-    if isinstance(names, Unknown):
-        return names
-    for name in names:
+    for name in known(nics_in_use(rdma, needs)):
         if name in pci.nics:
-            used[f"NIC {name}"] = pci.nics[name]
+            used.nics[name] = pci.nics[name]
             continue
-        nic = next((nic for nic in facts.rdma.present if nic.name == name), None)
-        if nic is not None and isinstance(nic.pci_address, Unknown):
-            return nic.pci_address
+        nic = next((nic for nic in rdma.present if nic.name == name), None)
+        if nic is not None:
+            known(nic.pci_address)
     return used
 
 
-def _silent(facts: Facts) -> bool:
+def _silent(gpus: GpuFacts) -> bool:
     """Whether the driver's library tells of no GPU at all, which the checks of GPUs judge."""
-    nvml = facts.gpus.nvml
+    nvml = gpus.nvml
     return isinstance(nvml, Unknown) or bool(nvml.error)
 
 
-def _each(check: str, facts: Facts, needs: LaunchNeeds | None) -> Mapping[str, Function] | Finding:
-    used = _used(facts, needs)
-    if isinstance(used, Unknown):
-        return Finding(check, Status.UNKNOWN, "PCI", text=used.reason)
-    if not used:
+def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
+    must_be_read(pci)
+    used = passed("PCI").known(_in_use(pci, gpus, rdma, needs))
+    if not used.gpus and not used.nics:
         what = "the host has" if needs is None else "the launch uses"
-        return Finding(check, Status.SKIP, "PCI", text=f"{what} no GPU and no NIC on PCI here")
+        raise UnjudgedError(skip(f"{what} no GPU and no NIC on PCI here", "PCI"))
     return used
 
 
-@CHECKS.declare("pci.link-degraded", "pci", "rdma", "gpus")
-def link_degraded(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "pci.link-degraded"
-    used = _each(check, facts, needs)
-    if isinstance(used, Finding):
-        return [used]
-    return fold(_link(check, subject, function, facts) for subject, function in used.items())
+@CHECKS.check("pci.link-degraded", any_launch)
+def link_degraded(
+    needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
+) -> Iterable[Finding]:
+    used = _used(pci, gpus, rdma, needs)
+    return fold(_link(subject, function, pci) for subject, function in used.subjects.items())
 
 
-def _link(check: str, subject: str, function: Function, facts: Facts) -> Finding:
-    finding = Finding(check, Status.UNKNOWN, subject)
+def _link(subject: str, function: Function, pci: PciFacts) -> Finding:
+    finding = unknown(subject, "")
     link = function.link
     if isinstance(link.width, Unknown) or isinstance(link.max_width, Unknown):
         missing = link.width if isinstance(link.width, Unknown) else link.max_width
@@ -90,7 +109,7 @@ def _link(check: str, subject: str, function: Function, facts: Facts) -> Finding
         status = Status.SKIP if missing.absent else Status.UNKNOWN
         return finding._replace(status=status, text=missing.reason)
     most = link.max_width
-    bridge = facts.pci.bridges.get(function.parents[-1]) if function.parents else None
+    bridge = pci.bridges.get(function.parents[-1]) if function.parents else None
     formula = f"the device's x{most}"
     if bridge is not None and isinstance(bridge.link.max_width, int):
         most = min(most, bridge.link.max_width)
@@ -110,38 +129,35 @@ def _link(check: str, subject: str, function: Function, facts: Facts) -> Finding
     )
     if link.width >= most:
         return finding
-    return finding._replace(
-        status=Status.WARN,
-        text=f"{link.width} of {most} lanes: at most {link.width / most:.0%} of the bandwidth",
-        advice="reseat the card or its riser, and look for AER lines about it in dmesg",
+    return finding.warned(
+        f"{link.width} of {most} lanes: at most {link.width / most:.0%} of the bandwidth",
+        "reseat the card or its riser, and look for AER lines about it in dmesg",
     )
 
 
-@CHECKS.declare("pci.acs", "pci", "rdma", "gpus")
-def acs(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "pci.acs"
-    used = _each(check, facts, needs)
-    if isinstance(used, Finding):
-        return [used]
-    gpus = [function for subject, function in used.items() if subject.startswith("GPU ")]
-    nics = [function for subject, function in used.items() if subject.startswith("NIC ")]
+@CHECKS.check("pci.acs", any_launch)
+def acs(
+    needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
+) -> Iterable[Finding]:
+    used = _used(pci, gpus, rdma, needs)
     between = dict.fromkeys(
-        bridge for gpu in gpus for nic in nics for bridge in bridges_between(gpu.place, nic.place)
+        bridge
+        for gpu in used.gpus.values()
+        for nic in used.nics.values()
+        for bridge in bridges_between(gpu.place, nic.place)
     )
     if not between:
-        text = "no GPU and NIC in use share a PCIe switch"
-        return [Finding(check, Status.SKIP, "PCI", text=text)]
-    if facts.pci.direct_nic:
-        text = "a Direct NIC platform needs ACS on (see rdma_topo of rdma-core)"
-        return [Finding(check, Status.SKIP, "PCI", text=text)]
+        return [skip("no GPU and NIC in use share a PCIe switch", "PCI")]
+    if pci.direct_nic:
+        return [skip("a Direct NIC platform needs ACS on (see rdma_topo of rdma-core)", "PCI")]
     missing = Unknown("its configuration space was not read")
-    return fold(_redirects(check, bridge, facts.pci.acs.get(bridge, missing)) for bridge in between)
+    return fold(_redirects(bridge, pci.acs.get(bridge, missing)) for bridge in between)
 
 
-def _redirects(check: str, bridge: str, control: int | Unknown | None) -> Finding:
-    finding = Finding(check, Status.PASS, f"bridge {bridge}", need="no redirection")
+def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
+    finding = passed(f"bridge {bridge}", need="no redirection")
     if isinstance(control, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=control.reason)
+        return finding.unknown(control.reason)
     if control is None:
         return finding._replace(have="no ACS")
     evidence = (Evidence(f"ACS control of {bridge}", f"0x{control:04x}"),)
@@ -149,11 +165,10 @@ def _redirects(check: str, bridge: str, control: int | Unknown | None) -> Findin
     if not control & ACS_REDIRECTS:
         return finding
     cleared = control & ~ACS_REDIRECTS
-    return finding._replace(
-        status=Status.WARN,
-        text="transfers between a NIC and a GPU below this switch go up to the CPU and back",
-        advice="turn ACS off in the firmware; until the next boot, on the host, as printed",
-        settings=(
+    return finding.warned(
+        "transfers between a NIC and a GPU below this switch go up to the CPU and back",
+        "turn ACS off in the firmware; until the next boot, on the host, as printed",
+        (
             command(
                 "setpci",
                 "-s",
@@ -167,23 +182,22 @@ def _redirects(check: str, bridge: str, control: int | Unknown | None) -> Findin
     )
 
 
-@CHECKS.declare("pci.iommu", "pci", "rdma", "gpus")
-def iommu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "pci.iommu"
-    used = _each(check, facts, needs)
-    if isinstance(used, Finding):
-        return [used]
-    arm = not isinstance(facts.pci.iommus, Unknown) and any(
-        name.startswith(("smmu", "arm-smmu")) for name in facts.pci.iommus
+@CHECKS.check("pci.iommu", any_launch)
+def iommu(
+    needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
+) -> Iterable[Finding]:
+    used = _used(pci, gpus, rdma, needs)
+    arm = not isinstance(pci.iommus, Unknown) and any(
+        name.startswith(("smmu", "arm-smmu")) for name in pci.iommus
     )
-    return fold(_mode(check, subject, function, facts, arm) for subject, function in used.items())
+    return fold(_mode(subject, function, pci, arm) for subject, function in used.subjects.items())
 
 
-def _mode(check: str, subject: str, function: Function, facts: Facts, arm: bool) -> Finding:
-    finding = Finding(check, Status.PASS, subject, need="identity, or no IOMMU")
+def _mode(subject: str, function: Function, pci: PciFacts, arm: bool) -> Finding:
+    finding = passed(subject, need="identity, or no IOMMU")
     mode = function.iommu
     if isinstance(mode, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=mode.reason)
+        return finding.unknown(mode.reason)
     finding = finding._replace(
         have="no IOMMU" if mode == "none" else mode,
         evidence=(Evidence("type of its group in /sys/kernel/iommu_groups", mode),),
@@ -191,15 +205,12 @@ def _mode(check: str, subject: str, function: Function, facts: Facts, arm: bool)
     if mode in PASS_THROUGH:
         return finding
     if mode not in TRANSLATING:
-        return finding._replace(status=Status.UNKNOWN, text=f"{mode!r} is no type known here")
+        return finding.unknown(f"{mode!r} is no type known here")
     name, wanted = ("iommu.passthrough", "1") if arm else ("iommu", "pt")
-    return finding._replace(
-        status=Status.WARN,
-        text="every DMA is translated: slower transfers and registration",
-        advice=f"boot the host with {name}={wanted}",
-        settings=(
-            Setting(Kind.KERNEL_ARGUMENT, name, wanted, _argument(facts.pci.command_line, name)),
-        ),
+    return finding.warned(
+        "every DMA is translated: slower transfers and registration",
+        f"boot the host with {name}={wanted}",
+        (Setting(Kind.KERNEL_ARGUMENT, name, wanted, _argument(pci.command_line, name)),),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 DEVICES = "/sys/class/infiniband"
 
@@ -18,16 +18,13 @@ class RdmaDevice(NamedTuple):
     node: int | None
 
 
+@or_unknown
 def read_rdma_devices(root: Root) -> tuple[RdmaDevice, ...] | Unknown:
     """Every RDMA device; empty where the kernel has none, which is a fact and no error."""
-    names = device_names(root)
-    if isinstance(names, Unknown):
-        return names
+    names = known(device_names(root))
     devices = []
     for name in names:
-        node = device_node(root, name)
-        if isinstance(node, Unknown):
-            return node
+        node = known(device_node(root, name))
         devices.append(RdmaDevice(name, node))
     return tuple(devices)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES, device_names, device_node
 from checks.rdma.limits import RdmaCgroup, RdmaKernel, read_cgroups, read_kernel
 from checks.rdma.ports import Netdev, Port, read_netdevs, read_ports
@@ -168,11 +168,10 @@ def _read_nic(
     )
 
 
+@or_unknown
 def _node_type(root: Root, name: str) -> str | Unknown:
     """``CA`` of ``1: CA``."""
-    content = root.word(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.word(name))
     number, colon, word = content.partition(":")
     if not number.isdecimal() or not colon:
         return Unknown(f"{name}: not a node type: {content[:40]!r}")
@@ -196,6 +195,7 @@ _PROVIDER_OF_DRIVER = {
 }
 
 
+@or_unknown
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
@@ -204,8 +204,7 @@ def _provider(
         return PROVIDERS[number]
     if isinstance(driver, str) and driver in _PROVIDER_OF_DRIVER:
         return _PROVIDER_OF_DRIVER[driver]
-    if isinstance(driver, Unknown):
-        return driver
+    driver = known(driver)
     return Unknown(f"no known user-space library for the driver {driver or 'of ' + name}")
 
 
@@ -240,12 +239,11 @@ def _read_erdma(root: Root) -> Erdma:
     return Erdma(functions, root.word(ERDMA_MODE))
 
 
+@or_unknown
 def _online_cpus(root: Root) -> int | Unknown:
     """How many CPUs ``0-3,8`` are: std::thread::hardware_concurrency reads the same file."""
     name = "/sys/devices/system/cpu/online"
-    content = root.word(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.word(name))
     count = 0
     for part in content.split(","):
         first, _, last = part.partition("-")

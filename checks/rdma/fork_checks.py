@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet
-from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.fork import BASE_PAGE_BYTES, DROPPED, VARIABLE, Forking, advises, bad_end
-from checks.rdma.judging import Registered, judge_regions
+from checks.rdma.judging import Registered, judge_regions, rdma_launch
 from checks.rdma.registration import largest_region_bytes
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 FORK_SAFE = "rdma.fork-safe"
 
 
-@CHECKS.declare(FORK_SAFE, "rdma")
-def fork_safe(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    return judge_regions(FORK_SAFE, facts, needs, lambda memory: _judge(facts.rdma, memory))
+@CHECKS.check(FORK_SAFE, rdma_launch)
+def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return judge_regions(rdma, needs, lambda memory: _judge(rdma, memory))
 
 
 def _judge(rdma: RdmaFacts, memory: Registered) -> Finding:
-    finding = Finding(
-        FORK_SAFE, Status.PASS, memory.process.name, need="registrations of whole huge pages"
-    )
+    finding = passed(memory.process.name, need="registrations of whole huge pages")
     huge = [region for region in memory.regions if region.page_bytes > BASE_PAGE_BYTES]
     if not huge:
         return finding._replace(have="no huge pages are registered")
@@ -53,15 +50,15 @@ def _judge(rdma: RdmaFacts, memory: Registered) -> Finding:
         settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),),
     )
     if not ends:
-        return finding._replace(status=Status.UNKNOWN, text=doubts[-1])
+        return finding.unknown(doubts[-1])
     listed = "; ".join(ends)
     if isinstance(advised, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=f"{listed}: {advised.reason}")
+        return finding.unknown(f"{listed}: {advised.reason}")
     if memory.release is None:
         text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is not known"
-        return finding._replace(status=Status.UNKNOWN, text=text)
+        return finding.unknown(text)
     if all(what == DROPPED for what, end in found if end):
         text = f"{listed}: it is not registered, and Mooncake does without it"
-        return finding._replace(status=Status.WARN, text=text, consequence=Consequence.DEGRADED)
+        return finding.warned(text, consequence=Consequence.DEGRADED)
     text = f"{listed}: registration fails with 'Invalid argument [22]', setup returns -600"
-    return finding._replace(status=Status.FAIL, text=text)
+    return finding.failed(text)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
-from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of
+from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of, rdma_launch
 from checks.rdma.ports import IB, ROCE_2, Gid, Port
 from checks.rdma.problems import (
     Cause,
@@ -24,7 +24,6 @@ from checks.rdma.problems import (
 )
 from checks.rdma.use import Use
 from checks.releases.mooncake import MooncakeRelease
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 # config.cpp: with both, neither holds.
@@ -32,10 +31,8 @@ AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_
 _SOURCE = "Mooncake rdma_context.cpp findBestGidIndex, rdma_gid_probe.h"
 
 
-@CHECKS.declare("rdma.gid", "rdma")
-def gid(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.gid"
-
+@CHECKS.check("rdma.gid", any_launch)
+def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
         reach = reach_problem(nic) if scope.names is not None else None
         found = port_problem(nic, scope.environment) if reach is None else reach
@@ -44,7 +41,7 @@ def gid(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
         return gid_problem(nic, scope.environment, scope.release)
 
     def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
-        finding = Finding(check, Status.PASS, nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
+        finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, scope.environment, scope.release)
         if isinstance(choice, Unknown):
             return finding
@@ -62,9 +59,9 @@ def gid(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
             have=f"{_shown(choice.gid)} ({choice.how})",
             evidence=(Evidence(f"{folder}/{choice.gid.number}", choice.gid.text),),
         )
-        return finding if lost else _judge_choice(finding, facts.rdma, nic, scope, choice)
+        return finding if lost else _judge_choice(finding, rdma, nic, scope, choice)
 
-    return judge_devices(check, facts, needs, (Cause.GID,), problem, describe)
+    return judge_devices(rdma, needs, (Cause.GID,), problem, describe)
 
 
 def _shown(gid: Gid) -> str:
@@ -79,7 +76,7 @@ def _judge_choice(
     gid = choice.gid
     assert gid is not None
     if isinstance(gid.kind, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=gid.kind.reason)
+        return finding.unknown(gid.kind.reason)
     if gid.kind == IB:
         return finding
     interface = _judge_interface(finding, rdma, gid)
@@ -94,36 +91,30 @@ def _judge_choice(
     else:
         return interface
     wanted = _index_for_all(scope)
-    return finding._replace(
-        status=Status.WARN,
-        text=text,
-        advice=_advice(choice, wanted),
-        settings=_settings(scope, choice, wanted),
-    )
+    return finding.warned(text, _advice(choice, wanted), _settings(scope, choice, wanted))
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     """Whether the GID's interface is here, and has that address here."""
     if isinstance(gid.netdev, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=gid.netdev.reason)
+        return finding.unknown(gid.netdev.reason)
     netdev = rdma.netdevs.get(gid.netdev)
     if netdev is None:
         text = "no interface of this host is behind it: it may be of another network namespace"
-        return finding._replace(status=Status.WARN, text=text, advice="use the host's network")
+        return finding.warned(text, "use the host's network")
     if isinstance(netdev.here, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=netdev.here.reason)
+        return finding.unknown(netdev.here.reason)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
     if netdev.here and (not gid.ipv4 or any(gid.ipv4 == one for one, _ in addresses)):
         return finding
     seen = ", ".join(f"{one}/{prefix}" for one, prefix in addresses) or "no address"
     where = seen if netdev.here else "not in this network namespace"
-    return finding._replace(
-        status=Status.WARN,
-        text=f"its interface {gid.netdev} does not carry {gid.text} here ({where}): connections "
+    return finding.warned(
+        f"its interface {gid.netdev} does not carry {gid.text} here ({where}): connections "
         "may fail with 'Failed to modify QP to RTR'",
-        evidence=(*finding.evidence, Evidence(f"interface {gid.netdev}", where)),
-        advice="run with the host's network (--network host, hostNetwork: true), or move the "
+        "run with the host's network (--network host, hostNetwork: true), or move the "
         "device into this namespace",
+        evidence=(*finding.evidence, Evidence(f"interface {gid.netdev}", where)),
     )
 
 
@@ -165,27 +156,25 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
     return (Setting(Kind.ENVIRONMENT, asked[1], "", environment[asked[1]]),)
 
 
-@CHECKS.declare("rdma.subnets", "rdma")
-def subnets(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.subnets"
-
+@CHECKS.check("rdma.subnets", rdma_launch)
+def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
         subnets: dict[str, str | Unknown] = {}
-        for nic in nics_of(facts, use):
+        for nic in nics_of(rdma, use):
             choice = gid_choice(nic, use.environment, release)
             gid = choice if isinstance(choice, Unknown) else choice.gid
-            subnets[nic.name] = _subnet(facts.rdma, gid)
-        yield _judge_subnets(check, use, subnets)
+            subnets[nic.name] = _subnet(rdma, gid)
+        yield _judge_subnets(use, subnets)
 
-    return judge_uses(check, facts, needs, judge_use)
+    return judge_uses(rdma, needs, judge_use)
 
 
+@or_unknown
 def _subnet(rdma: RdmaFacts, gid: Gid | Unknown | None) -> str | Unknown:
     """The subnet of a GID: its first 64 bits, or its IPv4 network as the interface has it."""
     if gid is None:
         return Unknown("no GID")
-    if isinstance(gid, Unknown):
-        return gid
+    gid = known(gid)
     if not gid.ipv4:
         return gid.raw[:8].hex(":", 2) + "::/64"
     netdev = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
@@ -200,9 +189,9 @@ def _subnet(rdma: RdmaFacts, gid: Gid | Unknown | None) -> str | Unknown:
     return ".".join(str(octet) for octet in network.to_bytes(4, "big")) + f"/{prefix}"
 
 
-def _judge_subnets(check: str, use: Use, subnets: dict[str, str | Unknown]) -> Finding:
+def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
     name = AFFINITY
-    finding = Finding(check, Status.PASS, use.who, need=f"one subnet, or {name}")
+    finding = passed(use.who, need=f"one subnet, or {name}")
     if len(subnets) == 1:
         return finding._replace(have="1 NIC")
     if name in use.environment and PEER_AFFINITY not in use.environment:
@@ -213,15 +202,14 @@ def _judge_subnets(check: str, use: Use, subnets: dict[str, str | Unknown]) -> F
         have=seen, evidence=tuple(Evidence(f"GID of {nic}", text) for nic, text in known.items())
     )
     if len(set(known.values())) > 1:
-        return finding._replace(
-            status=Status.WARN,
-            text="transfers between NICs of different subnets fail unless a router joins them",
-            advice=f"set {name}=1 on all hosts, or name NICs of one subnet",
-            settings=_affinity(use),
+        return finding.warned(
+            "transfers between NICs of different subnets fail unless a router joins them",
+            f"set {name}=1 on all hosts, or name NICs of one subnet",
+            _affinity(use),
         )
     unknown = next((subnet for subnet in subnets.values() if isinstance(subnet, Unknown)), None)
     if unknown is not None:
-        return finding._replace(status=Status.UNKNOWN, text=unknown.reason)
+        return finding.unknown(unknown.reason)
     return finding
 
 

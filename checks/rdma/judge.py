@@ -4,53 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.devices import DEVICES
 from checks.rdma.facts import RdmaFacts
-from checks.rdma.judging import nothing_asked
+from checks.rdma.judging import NO_RDMA, rdma_launch
 from checks.rdma.problems import Cause, reach_problem
 from checks.rdma.use import FORCED_TCP, Transport, Use, uses
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 _TOPOLOGY = "Mooncake topology.cpp, client_service.cpp, transfer_engine_impl.cpp"
 
 
-@CHECKS.declare("rdma.device-missing", "rdma")
-def device_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.device-missing"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    return [_judge_names(check, facts.rdma, use) for use in uses(facts.rdma, needs)]
+@CHECKS.check("rdma.device-missing", rdma_launch)
+def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return [_judge_names(rdma, use) for use in uses(rdma, needs)]
 
 
-def _judge_names(check: str, rdma: RdmaFacts, use: Use) -> Finding:
+def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     for fact in (rdma.nics, process.rdma.devices):
         if isinstance(fact, Unknown):
-            return Finding(check, Status.UNKNOWN, use.who, text=fact.reason)
+            return unknown(use.who, fact.reason)
     filters = "MC_MS_FILTERS" in use.environment and devices.how.startswith("MC_MS_FILTERS")
     if not process.rdma.devices and not filters:
         text = "it names no device: Mooncake looks for them itself"
-        return Finding(check, Status.SKIP, use.who, text=text)
+        return skip(text, use.who)
     there = tuple(nic.name for nic in rdma.present)
     named = devices.candidates
     if not named:
         why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
-        return Finding(check, Status.SKIP, use.who, text=f"no name to look up: {why}")
+        return skip(f"no name to look up: {why}", use.who)
     missing = [name for name in named if name not in there]
-    finding = Finding(
-        check,
-        Status.PASS,
+    finding = passed(
         use.who,
-        have=", ".join(there) or "no RDMA device",
-        need=", ".join(named),
-        formula=devices.how,
+        ", ".join(there) or "no RDMA device",
+        ", ".join(named),
+        devices.how,
         evidence=(Evidence(DEVICES, " ".join(there)),),
     )
     if not missing:
@@ -89,21 +82,20 @@ def _names_setting(process: ProcessNeeds, origin: str, names: list[str]) -> tupl
     return ()
 
 
-@CHECKS.declare("rdma.no-device", "rdma")
-def no_device(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.no-device"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        there = ", ".join(nic.name for nic in facts.rdma.present) or "no RDMA device"
-        return [skipped._replace(have=there)] if skipped else []
-    return [_judge_left(check, facts.rdma, use) for use in uses(facts.rdma, needs)]
+@CHECKS.check("rdma.no-device", any_launch)
+def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    if needs is None or not needs.rdma_processes:
+        there = ", ".join(nic.name for nic in rdma.present) or "no RDMA device"
+        nothing = skip() if needs is None else skip(NO_RDMA, "launch")
+        return [nothing._replace(have=there)]
+    return [_judge_left(rdma, use) for use in uses(rdma, needs)]
 
 
-def _judge_left(check: str, rdma: RdmaFacts, use: Use) -> Finding:
+def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
     devices = use.devices
-    finding = Finding(check, Status.PASS, use.who, need="at least 1 device", formula=devices.how)
+    finding = passed(use.who, need="at least 1 device", formula=devices.how)
     if isinstance(devices.names, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=devices.names.reason)
+        return finding.unknown(devices.names.reason)
     if devices.names:
         return finding._replace(have=", ".join(devices.names))
     finding = finding._replace(have="0 devices")
@@ -113,15 +105,14 @@ def _judge_left(check: str, rdma: RdmaFacts, use: Use) -> Finding:
         else "setup returns an error"
     )
     if devices.how == FORCED_TCP:
-        return finding._replace(
-            status=Status.WARN,
-            text="MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
-            advice="take MC_FORCE_TCP away, or say protocol tcp",
-            settings=(_unset(use, "MC_FORCE_TCP"),),
+        return finding.warned(
+            "MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
+            "take MC_FORCE_TCP away, or say protocol tcp",
+            (_unset(use, "MC_FORCE_TCP"),),
         )
     if any(lost.cause is not Cause.FILTERED for lost in devices.lost):
         why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
-        return finding._replace(status=Status.SKIP, text=f"judged by the cause's own check: {why}")
+        return finding.skipped(f"judged by the cause's own check: {why}")
     finding = finding._replace(status=Status.FAIL, evidence=(Evidence(DEVICES, ""),))
     if not rdma.present:
         return _judge_empty_host(finding, rdma, becomes)
@@ -143,9 +134,7 @@ def _judge_left(check: str, rdma: RdmaFacts, use: Use) -> Finding:
 def _judge_empty_host(finding: Finding, rdma: RdmaFacts, becomes: str) -> Finding:
     functions = rdma.erdma.functions
     if not isinstance(functions, Unknown) and functions:
-        return finding._replace(
-            status=Status.SKIP, text="judged by rdma.erdma-driver: an eRDMA card without a device"
-        )
+        return finding.skipped("judged by rdma.erdma-driver: an eRDMA card without a device")
     return finding._replace(
         text=f"this host (or container) has no RDMA device: {becomes}",
         advice="load the NIC's driver, give the container the host's devices, or say protocol tcp",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.finding import Finding, Status, skip
+from checks.base.check import the_launch
+from checks.base.finding import Finding, Status, UnjudgedError, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds, Region
-from checks.base.unknown import Unknown
-from checks.rdma.facts import Nic
+from checks.base.unknown import Unknown, known
+from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.problems import Cause, Lost
 from checks.rdma.use import Use, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
-from checks.run.facts import Facts
 
 NO_RDMA = "the launch does not use RDMA"
 NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.device-missing)"
@@ -38,23 +38,27 @@ class Scope(NamedTuple):
         return Status.FAIL if self.names == () else Status.WARN
 
 
-def nothing_asked(check: str, needs: LaunchNeeds | None) -> Finding | None:
-    """The skip where a check is about a launch's RDMA and there is none."""
-    if needs is None:
-        return skip(check)
-    if not needs.rdma_processes:
-        return Finding(check, Status.SKIP, "launch", text=NO_RDMA)
-    return None
+def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
+    """Take a launch that uses RDMA."""
+    launch = the_launch(needs)
+    if not launch.rdma_processes:
+        raise UnjudgedError(skip(NO_RDMA, "launch"))
+    return launch
 
 
-def scopes(facts: Facts, needs: LaunchNeeds | None) -> list[Scope]:
+def rdma_launch_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
+    """Take the same, or the host alone."""
+    return None if needs is None else rdma_launch(needs)
+
+
+def scopes(rdma: RdmaFacts, needs: LaunchNeeds | None) -> list[Scope]:
     """Whose devices to judge; empty where the launch does not use RDMA."""
-    there = facts.rdma.present
+    there = rdma.present
     if needs is None:
         return [Scope("host", {}, there, None, None)]
     release = release_of(needs.mooncake_version)
     found = []
-    for use in uses(facts.rdma, needs):
+    for use in uses(rdma, needs):
         wanted = tuple(nic for nic in there if nic.name in use.devices.candidates)
         found.append(Scope(use.who, use.environment, wanted, use.devices.names, release))
     return found
@@ -65,8 +69,7 @@ Describe = Callable[[Nic, Lost | None, Scope], Finding]
 
 
 def judge_devices(
-    check: str,
-    facts: Facts,
+    rdma: RdmaFacts,
     needs: LaunchNeeds | None,
     causes: tuple[Cause, ...],
     problem_of: Problem,
@@ -76,20 +79,16 @@ def judge_devices(
 
     A device that is lost to another cause is left to that cause's check.
     """
-    if isinstance(facts.rdma.nics, Unknown):
-        yield Finding(check, Status.UNKNOWN, "host", text=facts.rdma.nics.reason)
-        return
-    if needs is not None and not needs.rdma_processes:
-        yield Finding(check, Status.SKIP, "launch", text=NO_RDMA)
-        return
+    known(rdma.nics)
+    rdma_launch_or_host(needs)
     found: dict[str, Finding] = {}
-    for scope in scopes(facts, needs):
+    for scope in scopes(rdma, needs):
         for nic in scope.nics:
             finding = _judge_device(scope, nic, causes, problem_of, describe)
-            known = found.get(nic.name)
-            if known is None or rank(finding) < rank(known):
+            before = found.get(nic.name)
+            if before is None or rank(finding) < rank(before):
                 found[nic.name] = finding
-    yield from found.values() or [Finding(check, Status.SKIP, "host", text=NO_DEVICE)]
+    yield from found.values() or [skip(NO_DEVICE)]
 
 
 def _judge_device(
@@ -97,12 +96,12 @@ def _judge_device(
 ) -> Finding:
     problem = problem_of(nic, scope)
     if isinstance(problem, Unknown):
-        return describe(nic, None, scope)._replace(status=Status.UNKNOWN, text=problem.reason)
+        return describe(nic, None, scope).unknown(problem.reason)
     if problem is None:
         return describe(nic, None, scope)
     if problem.cause not in causes:
         text = f"it is lost already: {problem.cause.value}: {problem.why}"
-        return describe(nic, None, scope)._replace(status=Status.SKIP, have="", text=text)
+        return describe(nic, None, scope).skipped(text, have="")
     return describe(nic, problem, scope)._replace(status=scope.lost_status)
 
 
@@ -111,64 +110,56 @@ def rank(finding: Finding) -> int:
     return _WORST_FIRST.index(finding.status)
 
 
-def users(check: str, found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
+def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
     """Each use with the finding that says why its devices cannot be judged, None where they can."""
     for use in found:
         names = use.devices.names
         if isinstance(names, Unknown):
             text = f"which devices it uses is not known: {names.reason}"
-            yield use, Finding(check, Status.UNKNOWN, use.who, text=text)
+            yield use, unknown(use.who, text)
         elif not names:
             text = "no device is in use (see the other checks of rdma)"
-            yield use, Finding(check, Status.SKIP, use.who, text=text)
+            yield use, skip(text, use.who)
         else:
             yield use, None
 
 
-def nics_of(facts: Facts, use: Use) -> tuple[Nic, ...]:
+def nics_of(rdma: RdmaFacts, use: Use) -> tuple[Nic, ...]:
     """The devices that a use comes to; none where that is not known."""
     names = use.devices.names
     if isinstance(names, Unknown):
         return ()
-    return tuple(nic for nic in facts.rdma.present if nic.name in names)
+    return tuple(nic for nic in rdma.present if nic.name in names)
 
 
 def judge_used(
-    check: str, facts: Facts, needs: LaunchNeeds | None, judge: Callable[[Nic], Finding]
+    rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic], Finding]
 ) -> Iterator[Finding]:
     """``judge`` of each device in use, once; of every device of the host without a launch."""
-    if isinstance(facts.rdma.nics, Unknown):
-        yield Finding(check, Status.UNKNOWN, "host", text=facts.rdma.nics.reason)
-        return
+    known(rdma.nics)
     wanted: dict[str, Nic] = {}
-    if needs is None:
-        wanted = {nic.name: nic for nic in facts.rdma.present}
-    elif not needs.rdma_processes:
-        yield Finding(check, Status.SKIP, "launch", text=NO_RDMA)
-        return
+    if rdma_launch_or_host(needs) is None:
+        wanted = {nic.name: nic for nic in rdma.present}
     else:
-        for use, instead in users(check, uses(facts.rdma, needs)):
+        assert needs is not None
+        for use, instead in users(uses(rdma, needs)):
             if instead is not None:
                 yield instead
-            wanted |= {nic.name: nic for nic in nics_of(facts, use)}
+            wanted |= {nic.name: nic for nic in nics_of(rdma, use)}
     if needs is None and not wanted:
-        yield Finding(check, Status.SKIP, "host", text=NO_DEVICE)
+        yield skip(NO_DEVICE)
     yield from (judge(nic) for nic in wanted.values())
 
 
 def judge_uses(
-    check: str,
-    facts: Facts,
-    needs: LaunchNeeds | None,
+    rdma: RdmaFacts,
+    needs: LaunchNeeds,
     judge: Callable[[Use, MooncakeRelease | None], Iterable[Finding]],
 ) -> list[Finding]:
     """``judge`` of each use of devices, with Mooncake's release; why not, where none can be had."""
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
     release = release_of(needs.mooncake_version)
     found: list[Finding] = []
-    for use, instead in users(check, uses(facts.rdma, needs)):
+    for use, instead in users(uses(rdma, needs)):
         found += judge(use, release) if instead is None else [instead]
     return found
 
@@ -184,17 +175,17 @@ class Registered(NamedTuple):
 
 
 def judge_regions(
-    check: str, facts: Facts, needs: LaunchNeeds | None, judge: Callable[[Registered], Finding]
+    rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Registered], Finding]
 ) -> list[Finding]:
     """``judge`` of each process that registers memory; equal findings together."""
 
     def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
-        nics = nics_of(facts, use)
+        nics = nics_of(rdma, use)
         for process in use.processes:
             regions = process.regions
             if isinstance(regions, Unknown):
-                yield Finding(check, Status.UNKNOWN, process.name, text=regions.reason)
+                yield unknown(process.name, regions.reason)
             else:
                 yield judge(Registered(process, regions, nics, use.environment, release))
 
-    return fold(judge_uses(check, facts, needs, judge_use))
+    return fold(judge_uses(rdma, needs, judge_use))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.rdma.devices import DEVICES
-from checks.rdma.facts import ERDMA_MODE, PCI, Nic
+from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
 from checks.rdma.judging import judge_used
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 IWARP, UNSPECIFIED = "RNIC", "unspecified"
@@ -20,23 +19,22 @@ ERDMA = "erdma"
 WITHOUT_RC = ("efa",)
 
 
-@CHECKS.declare("rdma.node-type", "rdma")
-def node_type(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.node-type"
-    mode = facts.rdma.erdma.compat_mode
+@CHECKS.check("rdma.node-type", any_launch)
+def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    mode = rdma.erdma.compat_mode
 
     def judge(nic: Nic) -> Finding:
         kind = nic.node_type
-        finding = Finding(check, Status.PASS, nic.name, need="node type CA")
+        finding = passed(nic.name, need="node type CA")
         if isinstance(kind, Unknown):
-            return finding._replace(status=Status.UNKNOWN, text=kind.reason)
+            return finding.unknown(kind.reason)
         evidence = (Evidence(f"{DEVICES}/{nic.name}/node_type", kind),)
         finding = finding._replace(have=f"node type {kind}", evidence=evidence)
         if nic.driver == ERDMA and kind in (IWARP, UNSPECIFIED):
             if isinstance(mode, str):
-                return finding._replace(status=Status.SKIP, text="judged by rdma.erdma-compat")
+                return finding.skipped("judged by rdma.erdma-compat")
             if not mode.absent:
-                return finding._replace(status=Status.UNKNOWN, text=mode.reason)
+                return finding.unknown(mode.reason)
         if kind == IWARP:
             text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
         elif nic.driver in WITHOUT_RC:
@@ -52,31 +50,30 @@ def node_type(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
             advice="leave it out: name the other devices",
         )
 
-    return judge_used(check, facts, needs, judge)
+    return judge_used(rdma, needs, judge)
 
 
-@CHECKS.declare("rdma.erdma-compat", "rdma")
-def erdma_compat(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.erdma-compat"
-    mode = facts.rdma.erdma.compat_mode
-    if not any(nic.driver == ERDMA for nic in facts.rdma.present):
-        return [Finding(check, Status.SKIP, "host", text="this host has no eRDMA device")]
+@CHECKS.check("rdma.erdma-compat", any_launch)
+def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    mode = rdma.erdma.compat_mode
+    if not any(nic.driver == ERDMA for nic in rdma.present):
+        return [skip("this host has no eRDMA device")]
 
     def judge(nic: Nic) -> Finding:
         if nic.driver != ERDMA:
-            return Finding(check, Status.SKIP, nic.name, text="it is no eRDMA device")
-        finding = Finding(check, Status.PASS, nic.name, need="compat_mode=Y")
+            return skip("it is no eRDMA device", nic.name)
+        finding = passed(nic.name, need="compat_mode=Y")
         if isinstance(mode, Unknown):
             if mode.absent:
                 text = "this driver has no compat_mode: see rdma.node-type"
-                return finding._replace(status=Status.SKIP, text=text)
-            return finding._replace(status=Status.UNKNOWN, text=mode.reason)
+                return finding.skipped(text)
+            return finding.unknown(mode.reason)
         evidence = (Evidence(ERDMA_MODE, mode),)
         finding = finding._replace(have=f"compat_mode={mode}", evidence=evidence)
         if mode in ("Y", "1"):
             return finding
         if isinstance(nic.node_type, Unknown):
-            return finding._replace(status=Status.UNKNOWN, text=nic.node_type.reason)
+            return finding.unknown(nic.node_type.reason)
         if nic.node_type not in (IWARP, UNSPECIFIED):
             return finding
         return finding._replace(
@@ -87,23 +84,20 @@ def erdma_compat(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
             settings=(Setting(Kind.MODULE, "erdma", "compat_mode=Y", f"compat_mode={mode}"),),
         )
 
-    return judge_used(check, facts, needs, judge)
+    return judge_used(rdma, needs, judge)
 
 
-@CHECKS.declare("rdma.erdma-driver", "rdma")
-def erdma_driver(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.erdma-driver"
-    functions = facts.rdma.erdma.functions
-    if isinstance(functions, Unknown):
-        return [Finding(check, Status.UNKNOWN, "host", text=functions.reason)]
+@CHECKS.check("rdma.erdma-driver", any_launch)
+def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    functions = known(rdma.erdma.functions)
     if not functions:
-        return [Finding(check, Status.SKIP, "host", text="this host has no eRDMA card")]
+        return [skip("this host has no eRDMA card")]
     asked = needs is not None and bool(needs.rdma_processes)
-    worst = Status.FAIL if asked and not facts.rdma.present else Status.WARN
+    worst = Status.FAIL if asked and not rdma.present else Status.WARN
     found = []
     for address, driver in functions:
         evidence = (Evidence(f"{PCI}/{address}/driver", driver or "none"),)
-        finding = Finding(check, Status.PASS, address, driver, "driver erdma", evidence=evidence)
+        finding = passed(address, driver, "driver erdma", evidence=evidence)
         if driver != ERDMA:
             finding = finding._replace(
                 status=worst,

@@ -5,47 +5,52 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet
-from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
-from checks.rdma.facts import Nic
-from checks.rdma.judging import NO_DEVICE, nics_of, nothing_asked, users
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.judging import NO_DEVICE, nics_of, rdma_launch, rdma_launch_or_host, users
 from checks.rdma.limits import Budget, RdmaCgroup
 from checks.rdma.objects import Objects, objects_of, takers
 from checks.rdma.registration_measured import MEMORY_KEYS
 from checks.rdma.use import Transport, Use, uses
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 # Over this share of a device's objects in use, something leaks or the host is crowded.
 CROWDED_PERCENT = 80
 
 
-@CHECKS.declare("rdma.cgroup-limit", "rdma")
-def cgroup_limit(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.cgroup-limit"
-    skipped = nothing_asked(check, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    cgroups = facts.rdma.cgroups
+@CHECKS.check("rdma.cgroup-limit", rdma_launch)
+def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    cgroups = rdma.cgroups
     if isinstance(cgroups, Unknown):
-        return [Finding(check, Status.UNKNOWN, "cgroup", text=cgroups.reason)]
-    if not facts.rdma.present:
-        return [Finding(check, Status.SKIP, "host", text=NO_DEVICE)]
-    found = uses(facts.rdma, needs)
+        return [unknown("cgroup", cgroups.reason)]
+    if not rdma.present:
+        return [skip(NO_DEVICE)]
+    found = uses(rdma, needs)
     limited: list[tuple[Nic, Objects, RdmaCgroup, Budget]] = []
-    for nic in facts.rdma.present:
-        need = objects_of(nic, facts.rdma, needs, found)
+    for nic in rdma.present:
+        need = objects_of(nic, rdma, needs, found)
         for cgroup in cgroups:
             limit = cgroup.limits.get(nic.name)
             if limit and need.contexts and limit != Budget(None, None):
                 limited.append((nic, need, cgroup, limit))
     short = {nic.name for nic, need, cgroup, limit in limited if _is_short(nic, need, cgroup)}
     findings = [
-        _judge_cgroup(check, nic, need, cgroup, limit, _refused(nic, found, short))
+        _judge_cgroup(nic, need, cgroup, limit, _refused(nic, found, short))
         for nic, need, cgroup, limit in limited
     ]
-    return findings or [Finding(check, Status.PASS, "cgroup", have="no limit on any device used")]
+    return findings or [passed("cgroup", "no limit on any device used")]
 
 
 def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
@@ -62,12 +67,9 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
 
     short: the devices of which some process gets none.
     """
-    finding = Finding(
-        "",
-        Status.WARN,
-        nic.name,
-        text="opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
-        "and goes on with those that are left",
+    finding = passed(nic.name).warned(
+        "opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
+        "and goes on with those that are left"
     )
     for use in found:
         lost = short.union(one.name for one in use.devices.lost)
@@ -87,22 +89,20 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
 
 
 def _judge_cgroup(
-    check: str, nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget, refused: Finding
+    nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget, refused: Finding
 ) -> Finding:
     """``refused``: what it comes to where the handles do not suffice."""
     # At start: what is certain. The providers of some devices make a few objects of their own.
     regions = need.regions or 0
     start = regions + need.others
-    finding = Finding(
-        check,
-        Status.PASS,
+    finding = passed(
         nic.name,
         need=f"{need.contexts} handles, {start} objects at start, {start + need.queue_pairs} later",
         formula=f"{need.contexts} processes; {regions} memory regions + {need.others} protection "
         f"domains and completion queues; + {need.queue_pairs} queue pairs",
     )
     if isinstance(cgroup.used, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=cgroup.used.reason)
+        return finding.unknown(cgroup.used.reason)
     used = cgroup.used.get(nic.name, Budget(0, 0))
     handles, objects = _left(limit.handles, used.handles), _left(limit.objects, used.objects)
     line = f"{nic.name} hca_handle={_written(limit.handles)} hca_object={_written(limit.objects)}"
@@ -126,17 +126,17 @@ def _judge_cgroup(
     opened = need.contexts if handles is None else min(handles, need.contexts)
     if objects is not None and objects * need.contexts < start * opened:
         text = "registering memory fails: 'Resource temporarily unavailable [11]', setup gives -600"
-        return remedy._replace(status=Status.FAIL, text=text)
+        return remedy.failed(text)
     if not opens:
         return remedy._replace(
             status=refused.status, text=refused.text, consequence=refused.consequence
         )
     if objects is not None and objects < start + need.queue_pairs:
         text = "queue pairs to later peers may fail with 'Resource temporarily unavailable [11]'"
-        return remedy._replace(status=Status.WARN, text=text)
+        return remedy.warned(text)
     if need.regions is None and objects is not None:
         text = "how many regions the launch registers is not known"
-        return finding._replace(status=Status.UNKNOWN, text=text)
+        return finding.unknown(text)
     return finding
 
 
@@ -152,40 +152,36 @@ def _shown(left: int | None) -> str:
     return "unlimited" if left is None else str(left)
 
 
-@CHECKS.declare("rdma.resources", "rdma")
-def resources(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.resources"
-    if needs is not None and not needs.rdma_processes:
-        skipped = nothing_asked(check, needs)
-        return [skipped] if skipped else []
+@CHECKS.check("rdma.resources", rdma_launch_or_host)
+def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     if needs is None:
         nothing = Objects(0, 0, 0, 0)
-        found = [_judge_resources(check, facts, nic, nothing) for nic in facts.rdma.present]
-        return found or [Finding(check, Status.SKIP, "host", text=NO_DEVICE)]
-    launched = uses(facts.rdma, needs)
+        found = [_judge_resources(rdma, nic, nothing) for nic in rdma.present]
+        return found or [skip(NO_DEVICE)]
+    launched = uses(rdma, needs)
     findings: list[Finding] = []
     used: dict[str, Nic] = {}
-    for use, instead in users(check, launched):
+    for use, instead in users(launched):
         if instead is not None:
             findings.append(instead)
-        used |= {nic.name: nic for nic in nics_of(facts, use)}
+        used |= {nic.name: nic for nic in nics_of(rdma, use)}
     for nic in used.values():
-        need = objects_of(nic, facts.rdma, needs, launched)
-        findings.append(_judge_resources(check, facts, nic, need))
+        need = objects_of(nic, rdma, needs, launched)
+        findings.append(_judge_resources(rdma, nic, need))
     return findings
 
 
-def _judge_resources(check: str, facts: Facts, nic: Nic, need: Objects) -> Finding:
-    finding = Finding(check, Status.PASS, nic.name)
-    kernel, limits = facts.rdma.kernel, nic.verbs.limits
+def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
+    finding = passed(nic.name)
+    kernel, limits = rdma.kernel, nic.verbs.limits
     for fact in (kernel, limits):
         if isinstance(fact, Unknown):
-            return finding._replace(status=Status.UNKNOWN, text=fact.reason)
+            return finding.unknown(fact.reason)
     assert not isinstance(kernel, Unknown)
     assert not isinstance(limits, Unknown)
     counts = kernel.resources.get(nic.name)
     if counts is None:
-        return finding._replace(status=Status.UNKNOWN, text=f"the kernel counts no {nic.name}")
+        return finding.unknown(f"the kernel counts no {nic.name}")
     regions, pairs = counts.get("mr", 0), counts.get("qp", 0)
     finding = finding._replace(
         have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "
@@ -200,12 +196,12 @@ def _judge_resources(check: str, facts: Facts, nic: Nic, need: Objects) -> Findi
         ),
     )
     advice = "see 'rdma resource show mr' and 'show qp' for who holds them, and end those processes"
-    most = _most_regions(facts, nic, limits.max_mr)
+    most = _most_regions(rdma, nic, limits.max_mr)
     if most > 0 and need.regions is not None and regions + need.regions > most:
         text = f"registering memory fails, and setup returns -600: {most} regions are all it has"
         if regions and need.regions <= most:
             text += f"; {regions + need.regions - most} of those in use must go"
-        return finding._replace(status=Status.FAIL, text=text, advice=advice)
+        return finding.failed(text, advice)
     crowded = [
         name
         for name, used, most in (
@@ -216,26 +212,25 @@ def _judge_resources(check: str, facts: Facts, nic: Nic, need: Objects) -> Findi
     ]
     if crowded:
         text = f"over {CROWDED_PERCENT} % of the {' and '.join(crowded)} are in use"
-        return finding._replace(status=Status.WARN, text=text, advice=advice)
+        return finding.warned(text, advice)
     if 0 < limits.max_qp < pairs + need.queue_pairs:
         text = "connections to later peers may fail: 'Failed to create QP: Cannot allocate memory'"
-        return finding._replace(
-            status=Status.WARN,
-            text=text,
-            advice="set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts: one peer NIC for each",
-            settings=(Setting(Kind.ENVIRONMENT, "MC_ENABLE_DEST_DEVICE_AFFINITY", "1"),),
+        return finding.warned(
+            text,
+            "set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts: one peer NIC for each",
+            (Setting(Kind.ENVIRONMENT, "MC_ENABLE_DEST_DEVICE_AFFINITY", "1"),),
         )
     if need.regions is None:
         text = "how many regions the launch registers is not known"
-        return finding._replace(status=Status.UNKNOWN, text=text)
+        return finding.unknown(text)
     return finding
 
 
-def _most_regions(facts: Facts, nic: Nic, told: int) -> int:
+def _most_regions(rdma: RdmaFacts, nic: Nic, told: int) -> int:
     """max_mr, or fewer where the probe met the device's own bound before that; 0: no bound."""
     met = [
         one.holds_regions
-        for one in facts.rdma.measured
+        for one in rdma.measured
         if one.device == nic.name and one.met == MEMORY_KEYS
     ]
     return min([told] * (told > 0) + met, default=0)

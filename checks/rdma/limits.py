@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from checks.base.cgroup_mounts import own_mount
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 
 class RdmaKernel(NamedTuple):
@@ -39,11 +39,10 @@ class RdmaCgroup(NamedTuple):
     used: Mapping[str, Budget] | Unknown
 
 
+@or_unknown
 def read_kernel(root: Root) -> RdmaKernel | Unknown:
     """``rdma system`` and ``rdma resource``; needs no privilege."""
-    answer = root.call("rdma.kernel")
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("rdma.kernel"))
     if not isinstance(answer, dict) or not isinstance(answer.get("devices"), dict):
         return Unknown("rdma.kernel: not an answer")
     mode, copies = answer.get("netns_mode"), answer.get("copy_on_fork")
@@ -64,6 +63,7 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
     )
 
 
+@or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
     """This process's cgroup and its ancestors, those that have rdma limits, the own one first.
 
@@ -74,9 +74,7 @@ def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
         return () if mount is None else mount
     found: list[RdmaCgroup] = []
     for folder in mount.folders:
-        read = _read_cgroup(root, folder)
-        if isinstance(read, Unknown):
-            return read
+        read = known(_read_cgroup(root, folder))
         if read is not None:
             found.append(read)
     return tuple(found)
@@ -91,11 +89,10 @@ def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
     return RdmaCgroup(f"{folder}/rdma.max", limits, _budgets(root, f"{folder}/rdma.current"))
 
 
+@or_unknown
 def _budgets(root: Root, name: str) -> dict[str, Budget] | Unknown:
     """Lines of ``mlx5_0 hca_handle=2 hca_object=max``."""
-    content = root.text(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(name))
     budgets = {}
     for line in content.splitlines():
         device, *pairs = line.split() or [""]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.c_numbers import leading_integer
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed, unknown
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES
-from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic
-from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of
+from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
+from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of, rdma_launch
 from checks.rdma.ports import Port
 from checks.rdma.problems import Cause, Lost, port_of, port_problem, reach_problem
 from checks.rdma.use import Use
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 # config.cpp: the values of MC_MTU, and the default.
@@ -25,10 +24,8 @@ DEFAULT_MTU_BYTES = 4096
 FULL_MEMBER = 0x8000
 
 
-@CHECKS.declare("rdma.port-down", "rdma")
-def port_down(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.port-down"
-
+@CHECKS.check("rdma.port-down", any_launch)
+def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
         if scope.names is not None:
             reach = reach_problem(nic)
@@ -43,14 +40,14 @@ def port_down(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
             Evidence(f"{DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
             for port in ports
         )
-        finding = Finding(check, Status.PASS, nic.name, have=seen, need="ACTIVE", evidence=evidence)
+        finding = passed(nic.name, seen, "ACTIVE", evidence=evidence)
         if lost is None:
             return finding
         advice, settings = _port_remedy(ports, scope.environment.get("MC_IB_PORT", ""))
         text = f"Mooncake leaves {nic.name} out: {lost.why}"
         return finding._replace(text=text, advice=advice, settings=settings)
 
-    return judge_devices(check, facts, needs, (Cause.PORT,), problem, describe)
+    return judge_devices(rdma, needs, (Cause.PORT,), problem, describe)
 
 
 def _state(port: Port) -> str:
@@ -82,50 +79,43 @@ def _netdevs(port: Port) -> set[str]:
     return {gid.netdev for gid in gids if isinstance(gid.netdev, str) and gid.netdev}
 
 
-@CHECKS.declare("rdma.port-mtu", "rdma")
-def port_mtu(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.port-mtu"
-    return judge_uses(check, facts, needs, lambda use, _: [_judge_mtus(check, facts, use)])
+@CHECKS.check("rdma.port-mtu", rdma_launch)
+def port_mtu(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return judge_uses(rdma, needs, lambda use, _: [_judge_mtus(rdma, use)])
 
 
-def _judge_mtus(check: str, facts: Facts, use: Use) -> Finding:
+def _judge_mtus(rdma: RdmaFacts, use: Use) -> Finding:
     asked = leading_integer(use.environment.get("MC_MTU", ""))
     bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
     active: dict[str, int] = {}
-    for nic in nics_of(facts, use):
+    for nic in nics_of(rdma, use):
         mtu = _active_mtu(nic, port_of(use.environment))
         if isinstance(mtu, Unknown):
-            return Finding(check, Status.UNKNOWN, use.who, text=mtu.reason)
+            return unknown(use.who, mtu.reason)
         active[nic.name] = mtu
     paths = {name: min(mtu, bound) for name, mtu in active.items()}
     smallest = min(paths.values())
-    finding = Finding(
-        check,
-        Status.PASS,
+    finding = passed(
         use.who,
-        have=", ".join(f"{name} {mtu} B" for name, mtu in active.items()),
-        need=f"{smallest} B each",
-        formula=f"min(active MTU, MC_MTU {bound} B) of each port",
+        ", ".join(f"{name} {mtu} B" for name, mtu in active.items()),
+        f"{smallest} B each",
+        f"min(active MTU, MC_MTU {bound} B) of each port",
         evidence=tuple(
             Evidence(f"ibv_query_port {name}", f"active_mtu {mtu}") for name, mtu in active.items()
         ),
     )
     if len(set(paths.values())) == 1:
         return finding
-    return finding._replace(
-        status=Status.WARN,
-        text="queue pairs between unequal ports fail with 'local length error' under load",
-        advice=f"set MC_MTU={smallest} on all hosts, or give all interfaces the same MTU",
-        settings=(
-            Setting(Kind.ENVIRONMENT, "MC_MTU", str(smallest), use.environment.get("MC_MTU", "")),
-        ),
+    return finding.warned(
+        "queue pairs between unequal ports fail with 'local length error' under load",
+        f"set MC_MTU={smallest} on all hosts, or give all interfaces the same MTU",
+        (Setting(Kind.ENVIRONMENT, "MC_MTU", str(smallest), use.environment.get("MC_MTU", "")),),
     )
 
 
+@or_unknown
 def _active_mtu(nic: Nic, number: int) -> int | Unknown:
-    ports = nic.verbs.ports
-    if isinstance(ports, Unknown):
-        return ports
+    ports = known(nic.verbs.ports)
     port = ports.get(number)
     return (
         Unknown(f"libibverbs shows no port {number} of {nic.name}")
@@ -134,43 +124,39 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
     )
 
 
-@CHECKS.declare("rdma.pkey", "rdma")
-def pkey(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.pkey"
-
+@CHECKS.check("rdma.pkey", rdma_launch)
+def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     def judge_use(use: Use, _: object) -> list[Finding]:
-        return [_judge_pkey(check, nic, use) for nic in nics_of(facts, use)]
+        return [_judge_pkey(nic, use) for nic in nics_of(rdma, use)]
 
-    return list(dict.fromkeys(judge_uses(check, facts, needs, judge_use)))
+    return list(dict.fromkeys(judge_uses(rdma, needs, judge_use)))
 
 
-def _judge_pkey(check: str, nic: Nic, use: Use) -> Finding:
+def _judge_pkey(nic: Nic, use: Use) -> Finding:
     asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
     index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
     number = port_of(use.environment)
-    finding = Finding(check, Status.PASS, nic.name, need=f"a full member at index {index}")
+    finding = passed(nic.name, need=f"a full member at index {index}")
     port = nic.port(number)
     key = port.pkeys.get(index, Unknown("not read")) if isinstance(port, Port) else Unknown("")
     source = f"{DEVICES}/{nic.name}/ports/{number}/pkeys/{index}"
     now = use.environment.get("MC_PKEY_INDEX", "")
     if isinstance(key, Unknown):
         if not key.absent:
-            return finding._replace(status=Status.UNKNOWN, text=key.reason)
-        return finding._replace(
-            status=Status.FAIL,
+            return finding.unknown(key.reason)
+        return finding.failed(
+            "the first transfer fails with 'Failed to modify QP to INIT'",
+            "take MC_PKEY_INDEX away, or give an index of the table",
+            (Setting(Kind.ENVIRONMENT, "MC_PKEY_INDEX", "", now),) if now else (),
             have=f"no key at index {index}",
             evidence=(Evidence(source, "no such file"),),
-            text="the first transfer fails with 'Failed to modify QP to INIT'",
-            advice="take MC_PKEY_INDEX away, or give an index of the table",
-            settings=(Setting(Kind.ENVIRONMENT, "MC_PKEY_INDEX", "", now),) if now else (),
         )
     finding = finding._replace(have=f"{key:#06x}", evidence=(Evidence(source, f"{key:#06x}"),))
     if key & FULL_MEMBER:
         return finding
-    return finding._replace(
-        status=Status.WARN,
-        text="a limited member cannot talk to another one of its partition"
+    return finding.warned(
+        "a limited member cannot talk to another one of its partition"
         if key
         else "the key is empty",
-        advice="set MC_PKEY_INDEX to a full member's, or ask for full membership",
+        "set MC_PKEY_INDEX to a full member's, or ask for full membership",
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES
 
 IB, ROCE_1, ROCE_2 = "IB", "RoCE v1", "RoCE v2"
@@ -73,6 +73,7 @@ class Netdev(NamedTuple):
     addresses: tuple[tuple[str, int], ...] | Unknown
 
 
+@or_unknown
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
@@ -81,9 +82,7 @@ def read_ports(
     ``gids``: entries to read even behind a gap of ``LARGEST_GAP`` empty ones.
     """
     folder = f"{DEVICES}/{device}/ports"
-    names = root.names(folder)
-    if isinstance(names, Unknown):
-        return names
+    names = known(root.names(folder))
     numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
     keys, entries = sorted(set(pkeys)), set(gids)
     return tuple(_read_port(root, f"{folder}/{one}", one, keys, entries) for one in numbers)
@@ -114,6 +113,7 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
     )
 
 
+@or_unknown
 def _read_gids(
     root: Root, folder: str, layer: str | Unknown, numbers: list[int], asked: set[int]
 ) -> tuple[Gid, ...] | Unknown:
@@ -122,9 +122,7 @@ def _read_gids(
     for number in numbers:
         if number > last_used + LARGEST_GAP and number not in asked:
             continue
-        content = root.word(f"{folder}/gids/{number}")
-        if isinstance(content, Unknown):
-            return content
+        content = known(root.word(f"{folder}/gids/{number}"))
         try:
             raw = bytes.fromhex(content.replace(":", ""))
         except ValueError:
@@ -147,34 +145,31 @@ def _no_entry(failed: Unknown) -> bool:
     return failed.absent or failed.reason.endswith("Invalid argument")
 
 
+@or_unknown
 def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
-    if isinstance(content, Unknown):
-        return content
+    content = known(content)
     kinds = _SYSFS_KINDS.get(content)
     if kinds is None:
         return Unknown(f"not a GID type: {content[:40]!r}")
     if kinds[0] == kinds[1]:
         return kinds[0]
-    if isinstance(layer, Unknown):
-        return layer
+    layer = known(layer)
     return kinds[1] if layer == "Ethernet" else kinds[0]
 
 
+@or_unknown
 def _word_of(root: Root, name: str) -> str | Unknown:
     """The word of ``4: ACTIVE``."""
-    content = root.word(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.word(name))
     number, colon, word = content.partition(":")
     if not colon or not number.isdecimal() or not word.strip():
         return Unknown(f"{name}: not a state: {content[:40]!r}")
     return word.strip()
 
 
+@or_unknown
 def _hexadecimal(root: Root, name: str) -> int | Unknown:
-    content = root.word(name)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.word(name))
     try:
         return int(content, 16)
     except ValueError:

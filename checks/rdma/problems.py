@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.facts import Nic
 from checks.rdma.gids import GidChoice, choose_gid
 from checks.releases.mooncake import MooncakeRelease
@@ -95,12 +95,11 @@ def open_problem(
     return gid_problem(nic, environment, release) if problem is None else problem
 
 
+@or_unknown
 def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | None:
     """Whether the port that Mooncake opens is active."""
     number = port_of(environment)
-    port = nic.port(number)
-    if isinstance(port, Unknown):
-        return port
+    port = known(nic.port(number))
     if port is None:
         return Lost(nic.name, Cause.PORT, f"it has no port {number}")
     if isinstance(port.state, Unknown):
@@ -110,13 +109,12 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
     return None
 
 
+@or_unknown
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> Lost | Unknown | None:
     """Whether Mooncake finds a GID on the port that it opens."""
-    choice = gid_choice(nic, environment, release)
-    if isinstance(choice, Unknown):
-        return choice
+    choice = known(gid_choice(nic, environment, release))
     return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, command
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
-from checks.rdma.facts import Nic
+from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.judging import judge_devices
 from checks.rdma.problems import Cause, Lost, node_problem, provider_problem
 from checks.rdma.verbs import PROVIDER_CONFIGURATION, DeviceNode
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 # Debian's and Ubuntu's names.
@@ -20,28 +19,25 @@ LIBRARY_PACKAGE, PROVIDERS_PACKAGE = "libibverbs1", "ibverbs-providers"
 _EPERM = "(1)"
 
 
-@CHECKS.declare("rdma.uverbs-permission", "rdma")
-def uverbs_permission(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.uverbs-permission"
+@CHECKS.check("rdma.uverbs-permission", any_launch)
+def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def describe(nic: Nic, lost: Lost | None, _scope: object) -> Finding:
         node = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
-        finding = Finding(check, Status.PASS, nic.name, need=f"{path} opens for read and write")
+        finding = passed(nic.name, need=f"{path} opens for read and write")
         if isinstance(node, DeviceNode):
             seen = f"mode {node.permissions:04o}{'' if node.opens else ', ' + node.why_not}"
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
-        exclusive = not isinstance(facts.rdma.kernel, Unknown) and (
-            facts.rdma.kernel.netns_mode == "exclusive"
-        )
+        exclusive = not isinstance(rdma.kernel, Unknown) and (rdma.kernel.netns_mode == "exclusive")
         advice, settings = _node_remedy(nic, exclusive)
         text = f"Mooncake leaves {nic.name} out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
     causes = (Cause.UVERBS,)
-    return judge_devices(check, facts, needs, causes, lambda nic, _: node_problem(nic), describe)
+    return judge_devices(rdma, needs, causes, lambda nic, _: node_problem(nic), describe)
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
@@ -64,10 +60,9 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
 
 
-@CHECKS.declare("rdma.provider-missing", "rdma")
-def provider_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.provider-missing"
-    libraries = facts.rdma.libraries
+@CHECKS.check("rdma.provider-missing", any_launch)
+def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    libraries = rdma.libraries
 
     def problem(nic: Nic, _scope: object) -> Lost | Unknown | None:
         node = node_problem(nic)
@@ -75,9 +70,7 @@ def provider_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Findin
 
     def describe(nic: Nic, lost: Lost | None, _scope: object) -> Finding:
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
-        finding = Finding(
-            check, Status.PASS, nic.name, have="listed by libibverbs", need=f"provider {name}"
-        )
+        finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:
             return finding
         known = libraries.providers
@@ -94,4 +87,4 @@ def provider_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Findin
             ),
         )
 
-    return judge_devices(check, facts, needs, (Cause.PROVIDER,), problem, describe)
+    return judge_devices(rdma, needs, (Cause.PROVIDER,), problem, describe)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.rdma.device_table import Bound, DeviceRow
-from checks.rdma.facts import Nic
-from checks.rdma.judging import Registered, judge_regions, nothing_asked, users
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.judging import Registered, judge_regions, rdma_launch, users
 from checks.rdma.registration import Plan, Split, largest_region_bytes, plan_region
 from checks.rdma.registration_sums import (
     Held,
@@ -23,29 +23,24 @@ from checks.rdma.registration_sums import (
     row_of,
 )
 from checks.rdma.use import uses
-from checks.run.facts import Facts
 
 CHECKS = CheckSet()
 
 
-@CHECKS.declare("rdma.region-too-large", "rdma")
-def region_too_large(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    check = "rdma.region-too-large"
-    return judge_regions(check, facts, needs, lambda memory: _judge_length(check, memory))
+@CHECKS.check("rdma.region-too-large", rdma_launch)
+def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return judge_regions(rdma, needs, _judge_length)
 
 
-def _judge_length(check: str, memory: Registered) -> Finding:
+def _judge_length(memory: Registered) -> Finding:
     regions = memory.regions
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
-    finding = Finding(
-        check,
-        Status.PASS,
-        memory.process.name,
-        need=f"{format_bytes(longest.bytes)} in one region ({longest.what})",
+    finding = passed(
+        memory.process.name, need=f"{format_bytes(longest.bytes)} in one region ({longest.what})"
     )
     largest = largest_region_bytes(memory.nics, memory.environment)
     if isinstance(largest, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=largest.reason)
+        return finding.unknown(largest.reason)
     finding = finding._replace(
         have=f"{format_bytes(largest)} in one registration",
         evidence=tuple(_limit_of(nic) for nic in memory.nics),
@@ -62,11 +57,11 @@ def _judge_length(check: str, memory: Registered) -> Finding:
     if Split.UNTOLD in by_split:
         names = _names(plans, Split.UNTOLD)
         text = f"{names}: whether this Mooncake splits it is not known: its version is not"
-        return finding._replace(status=Status.UNKNOWN, text=text)
+        return finding.unknown(text)
     if Split.CUT_OFF in by_split:
         names = _names(plans, Split.CUT_OFF)
         text = f"{names}: cut off at {format_bytes(largest)}, and peers fail behind that"
-        return finding._replace(status=Status.FAIL, text=text, advice=advice)
+        return finding.failed(text, advice)
     if Split.PIECES in by_split:
         count = sum(plan.keys for _, plan in plans if plan.split is Split.PIECES)
         formula = f"{_names(plans, Split.PIECES)}: {count} pieces on each NIC"
@@ -85,7 +80,7 @@ def _refused(finding: Finding, memory: Registered, names: str) -> Finding:
         now = memory.environment["MC_MAX_MR_SIZE"]
         settings = (Setting(Kind.ENVIRONMENT, "MC_MAX_MR_SIZE", "", now),)
     advice = "take MC_MAX_MR_SIZE away, or use smaller pages"
-    return finding._replace(status=Status.FAIL, text=text, advice=advice, settings=settings)
+    return finding.failed(text, advice, settings)
 
 
 def _limit_of(nic: Nic) -> Evidence:
@@ -97,45 +92,42 @@ def _limit_of(nic: Nic) -> Evidence:
 _TABLE = "rdma.table-capacity"
 
 
-@CHECKS.declare(_TABLE, "rdma")
-def table_capacity(facts: Facts, needs: LaunchNeeds | None) -> Iterable[Finding]:
-    skipped = nothing_asked(_TABLE, needs)
-    if skipped is not None or needs is None:
-        return [skipped] if skipped else []
-    found = uses(facts.rdma, needs)
-    findings = [instead for _, instead in users(_TABLE, found) if instead is not None]
-    loads = nic_loads(facts, needs, found)
-    findings += [_judge_table(facts, load, len(loads)) for load in loads]
+@CHECKS.check(_TABLE, rdma_launch)
+def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    found = uses(rdma, needs)
+    findings = [instead for _, instead in users(found) if instead is not None]
+    loads = nic_loads(rdma, needs, found)
+    findings += [_judge_table(rdma, load, len(loads)) for load in loads]
     return fold(findings)
 
 
-def _judge_table(facts: Facts, load: NicLoad, nics: int) -> Finding:
-    finding = Finding(_TABLE, Status.PASS, load.nic.name)
+def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
+    finding = passed(load.nic.name)
     row = row_of(load.nic)
     if isinstance(row, Unknown):
-        return finding._replace(status=Status.UNKNOWN, text=row.reason)
+        return finding.unknown(row.reason)
     if row is not None and row.table.bound is Bound.HOST_MEMORY:
         return finding._replace(
             have=f"no bound of its own ({row.name})",
             need=format_bytes(load.bytes) if load.unknown is None else "unknown",
             evidence=_evidence(row),
         )
-    judged = _judge_bound(facts, finding, load, row, nics)
+    judged = _judge_bound(rdma, finding, load, row, nics)
     if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
         return judged
     # What is known may be too much by itself; that it is not says nothing of the whole.
     need = f"{judged.need} and more"
     if judged.status is Status.WARN:
         return judged._replace(need=need)
-    return judged._replace(status=Status.UNKNOWN, need=need, text=load.unknown.reason)
+    return judged.unknown(load.unknown.reason, need=need)
 
 
 def _judge_bound(
-    facts: Facts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
+    rdma: RdmaFacts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
 ) -> Finding:
     finding = finding._replace(need=_need(load), formula=_formula(load))
     bound = Bound.UNTOLD if row is None else row.table.bound
-    held = held_as_measured(load, facts.rdma.measured, bound)
+    held = held_as_measured(load, rdma.measured, bound)
     if held is not None and held.fits is not None:
         return _as_measured(finding, load, held, nics)
     if row is None or bound is Bound.UNTOLD:
@@ -143,7 +135,7 @@ def _judge_bound(
         text = f"how much {what} can hold is not known, and nothing tells it but trying"
         advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
         evidence = () if row is None else _evidence(row)
-        return finding._replace(status=Status.UNKNOWN, text=text, advice=advice, evidence=evidence)
+        return finding.unknown(text, evidence=evidence, advice=advice)
     return _as_the_table_has_it(finding, load, row, nics)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import MemoryKind, ProcessNeeds, Region
 from checks.base.units import round_up
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES
 from checks.rdma.facts import Nic
 from checks.releases.mooncake import MooncakeRelease
@@ -50,14 +50,13 @@ class Plan(NamedTuple):
     bytes: int
 
 
+@or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
     """Mooncake's max_mr_size: MC_MAX_MR_SIZE lowered to that of every device opened."""
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
-        limits = nic.verbs.limits
-        if isinstance(limits, Unknown):
-            return limits
+        limits = known(nic.verbs.limits)
         smallest = min(smallest, limits.max_mr_size_bytes)
     return smallest
 

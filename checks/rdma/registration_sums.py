@@ -9,13 +9,12 @@ from checks.base.needs import LaunchNeeds
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow, device_row
-from checks.rdma.facts import Nic
+from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.judging import nics_of
 from checks.rdma.registration import Load, largest_region_bytes, load_of
 from checks.rdma.registration_measured import DEVICE_TABLE, Measured
 from checks.rdma.use import Use
 from checks.releases.mooncake import release_of
-from checks.run.facts import Facts
 
 HUGE_PAGE_BYTES = 2 * MIB
 # Kernel driver -> provider, where the kernel's number has none.
@@ -47,7 +46,7 @@ class NicLoad(NamedTuple):
         return sum(load.entries for _, load in self.loads)
 
 
-def nic_loads(facts: Facts, needs: LaunchNeeds, found: Iterable[Use]) -> list[NicLoad]:
+def nic_loads(rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> list[NicLoad]:
     """Each NIC in use, in the host's order, with all that the launch registers with it."""
     release = release_of(needs.mooncake_version)
     sums: dict[str, NicLoad] = {}
@@ -56,7 +55,7 @@ def nic_loads(facts: Facts, needs: LaunchNeeds, found: Iterable[Use]) -> list[Ni
         if isinstance(use.devices.names, Unknown):
             reason = use.devices.names.reason
             elsewhere = Unknown(f"{use.who} may register with it too: {reason}")
-        nics = nics_of(facts, use)
+        nics = nics_of(rdma, use)
         largest = largest_region_bytes(nics, use.environment)
         for process in use.processes:
             load = load_of(process, largest, release)
@@ -70,7 +69,7 @@ def nic_loads(facts: Facts, needs: LaunchNeeds, found: Iterable[Use]) -> list[Ni
                         loads=loads, unknown=load.more if own.unknown is None else own.unknown
                     )
                 sums[nic.name] = own
-    there = [sums[nic.name] for nic in facts.rdma.present if nic.name in sums]
+    there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
     if elsewhere is None:
         return there
     return [

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 NODES = "/dev/infiniband"
 CLASS = "/sys/class/infiniband_verbs"
@@ -99,11 +99,10 @@ class Libraries(NamedTuple):
     providers: frozenset[str] | Unknown
 
 
+@or_unknown
 def read_node(root: Root, path: str) -> DeviceNode | Unknown:
     """Absent where there is no such file."""
-    answer = root.call("rdma.device_node", path)
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: not an answer")
     mode = answer["mode"] & 0xFFFF  # type and permissions

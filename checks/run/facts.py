@@ -1,7 +1,7 @@
 """All that is read of a host, topic by topic, once.
 
 A topic is one record, read by one function. A topic that was not read at all (its reader took too
-long, or failed) is missing: whoever asks for it gets ``TopicUnknownError``, which the runner turns
+long, or failed) is missing: whoever asks for it gets ``UnreadTopicError``, which the runner turns
 into an unknown finding, so no check can take silence for a pass. Within a topic, single facts are
 ``Unknown`` where they could not be read.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnreadTopicError
 
 if TYPE_CHECKING:
     from checks.gpu.facts import GpuFacts
@@ -44,10 +44,6 @@ READERS: dict[str, tuple[str, str]] = {
 }
 
 
-class TopicUnknownError(Exception):
-    """A topic that a check asked for was not read; ``args[0]`` says why."""
-
-
 class Facts:
     """The topics that were read, as attributes; see the module's text for those that were not."""
 
@@ -72,7 +68,7 @@ class Facts:
             raise AttributeError(name)
         topic = self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))
         if isinstance(topic, Unknown):
-            raise TopicUnknownError(topic.reason)
+            raise UnreadTopicError(topic)
         return topic
 
     def __setattr__(self, name: str, value: object) -> NoReturn:

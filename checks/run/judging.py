@@ -9,7 +9,8 @@ from checks.base.check import Check, CheckSet, Judge
 from checks.base.finding import Consequence, Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.page import Page
-from checks.run.facts import Facts, TopicUnknownError
+from checks.base.unknown import UnreadTopicError
+from checks.run.facts import Facts
 
 # The modules that declare checks, in the order in which ``list`` shows them.
 CHECK_MODULES = (
@@ -96,7 +97,7 @@ def judge(
     for check, judge_one in checks:
         try:
             found = list(judge_one(facts, needs))
-        except TopicUnknownError as missing:
+        except UnreadTopicError as missing:
             found = [Finding(check.id, Status.UNKNOWN, "host", text=str(missing))]
         except Exception as error:  # a defect of one check must not hide the others
             text = f"defect of this check: {type(error).__name__}: {error}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checks.base.installed import Installed, distribution_of, is_mooncake
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
 _CUDA_WHEELS = ("cuda_runtime", "cu12", "cu13")
@@ -70,10 +70,10 @@ class SoftwareFacts(NamedTuple):
         return engine_of(self.environments)
 
 
+@or_unknown
 def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
     """See ``SoftwareFacts.engine``."""
-    if isinstance(environments, Unknown):
-        return environments
+    environments = known(environments)
     return next((one for one in environments if one.sglang or one.package or one.mooncake), None)
 
 
@@ -105,25 +105,23 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     return SoftwareFacts(environments, files, _programs(search))
 
 
+@or_unknown
 def _programs(search: object) -> dict[str, str | None] | Unknown:
-    if isinstance(search, Unknown):
-        return search
+    search = known(search)
     rows = search.get("on_path") if isinstance(search, dict) else None
     if not isinstance(rows, dict):
         return Unknown("software.search: has no on_path")
     return {str(name): path if isinstance(path, str) else None for name, path in rows.items()}
 
 
+@or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
-    if isinstance(search, Unknown):
-        return search
+    search = known(search)
     folders = search.get("folders") if isinstance(search, dict) else None
     if not isinstance(search, dict) or not isinstance(folders, list):
         return Unknown("software.search: has no folders")
     own = [folder for folder in folders if isinstance(folder, str)]
-    first = _environment(root, str(search.get("interpreter", "")), own)
-    if isinstance(first, Unknown):
-        return first
+    first = known(_environment(root, str(search.get("interpreter", "")), own))
     found = [first]
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
@@ -211,9 +209,9 @@ def _cuda(root: Root, folder: str) -> dict[str, str]:
     return found
 
 
+@or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")
     files = []

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Status, skip
+from checks.base.finding import Evidence, Finding, passed, skip, unknown
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
-from checks.run.facts import Facts
-from checks.software.facts import Environment
+from checks.base.needs import ProcessNeeds
+from checks.base.unknown import Unknown, known
+from checks.software.facts import Environment, SoftwareFacts
 from checks.software.judging import (
     OTHER_CONTAINER,
     elsewhere,
-    none_to_judge,
     pip,
     pip_install,
-    users,
+    using_mooncake,
 )
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 _MISSING_TEXT = (
@@ -31,39 +30,36 @@ _MISSING_TEXT = (
 _MISSING = "software.mooncake-missing"
 
 
-@CHECKS.declare(_MISSING, "software", "system")
-def mooncake_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    nobody = none_to_judge(_MISSING, needs)
-    if nobody is not None or needs is None:
-        yield nobody or skip(_MISSING)
-        return
-    yield from fold(_judge_missing(facts, process) for process in users(needs))
+@CHECKS.check(_MISSING, using_mooncake)
+def mooncake_missing(
+    processes: list[ProcessNeeds], software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    yield from fold(_judge_missing(system, software, process) for process in processes)
 
 
-def _judge_missing(facts: Facts, process: ProcessNeeds) -> Finding:
-    if elsewhere(facts, process):
-        return skip(_MISSING, OTHER_CONTAINER, process.name)
-    environments = facts.software.environments
+def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: ProcessNeeds) -> Finding:
+    if elsewhere(system, process):
+        return skip(OTHER_CONTAINER, process.name)
+    environments = software.environments
     if isinstance(environments, Unknown):
-        return Finding(_MISSING, Status.UNKNOWN, process.name, text=environments.reason)
-    engine = facts.software.engine
+        return unknown(process.name, environments.reason)
+    engine = software.engine
     looked_at = ", ".join(environment.interpreter for environment in environments)
     need = "Mooncake installed"
     if not isinstance(engine, Environment):
         text = f"neither SGLang nor Mooncake is installed for {looked_at}"
         advice = "Run this check with the interpreter that runs the launch."
-        return Finding(_MISSING, Status.UNKNOWN, process.name, need=need, text=text, advice=advice)
-    found = Finding(_MISSING, Status.PASS, process.name, _have(engine), need)
+        return passed(process.name, need=need).unknown(text, advice=advice)
+    found = passed(process.name, _have(engine), need)
     if engine.package is not None:
         return found._replace(evidence=(Evidence(engine.package, _have(engine)),))
     folders = ", ".join(engine.folders)
-    return found._replace(
-        status=Status.FAIL,
+    return found.failed(
+        f'it ends with "ImportError: {_MISSING_TEXT}"',
+        f"Install mooncake-transfer-engine for {engine.interpreter}.",
+        (pip_install(engine, "mooncake-transfer-engine"),),
         have="none",
-        text=f'it ends with "ImportError: {_MISSING_TEXT}"',
         evidence=(Evidence(folders, "no folder mooncake with engine.so in it"),),
-        advice=f"Install mooncake-transfer-engine for {engine.interpreter}.",
-        settings=(pip_install(engine, "mooncake-transfer-engine"),),
     )
 
 
@@ -76,32 +72,28 @@ def _have(engine: Environment) -> str:
 _DUPLICATE = "software.mooncake-duplicate"
 
 
-@CHECKS.declare(_DUPLICATE, "software")
-def mooncake_duplicate(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    engine = facts.software.engine
-    if isinstance(engine, Unknown):
-        yield Finding(_DUPLICATE, Status.UNKNOWN, "host", text=engine.reason)
-        return
+@CHECKS.check(_DUPLICATE)
+def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
+    engine = known(software.engine)
     if engine is None:
-        yield skip(_DUPLICATE, "neither SGLang nor Mooncake is installed here")
+        yield skip("neither SGLang nor Mooncake is installed here")
         return
     evidence = tuple(Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake)
-    found = Finding(_DUPLICATE, Status.PASS, engine.interpreter, _have(engine), evidence=evidence)
+    found = passed(engine.interpreter, _have(engine), evidence=evidence)
     if len(engine.mooncake) < 2:
         yield found
         return
-    files = facts.software.files
+    files = software.files
     wheels = {file.wheel for file in files if file.wheel} if isinstance(files, tuple) else set()
     on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
     names = dict.fromkeys(one.name for one in engine.mooncake)
     keep = engine.mooncake[0]
-    yield found._replace(
-        status=Status.WARN,
-        need="one of them",
-        text=f"they overwrite each other's files{on_disk}",
-        advice="Uninstall all of them and install the one that is meant.",
-        settings=(
+    yield found.warned(
+        f"they overwrite each other's files{on_disk}",
+        "Uninstall all of them and install the one that is meant.",
+        (
             pip(engine, "uninstall", "--yes", *names, name="uninstall Mooncake"),
             pip_install(engine, f"{keep.name}=={keep.version}"),
         ),
+        need="one of them",
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from checks.base.finding import Finding, Setting, command, skip
+from checks.base.check import the_launch
+from checks.base.finding import Setting, UnjudgedError, command, skip
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.run.facts import Facts
 from checks.software.facts import Environment
+from checks.system.facts import SystemFacts
 
 OTHER_CONTAINER = "the launch runs in a container, and this is not it"
 # The compiled files that each program loads or is, without their endings.
@@ -28,16 +29,17 @@ def users(needs: LaunchNeeds) -> list[ProcessNeeds]:
     ]
 
 
-def elsewhere(facts: Facts, process: ProcessNeeds) -> bool:
+def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
     """Whether the process runs in a container that this check does not run in."""
-    return process.container is not None and facts.system.container.kind == "none"
+    return process.container is not None and system.container.kind == "none"
 
 
-def none_to_judge(check: str, needs: LaunchNeeds | None) -> Finding | None:
-    """The answer where there is no user of Mooncake to judge."""
-    if needs is None:
-        return skip(check)
-    return None if users(needs) else skip(check, "no process of the launch uses Mooncake")
+def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
+    """Take the users of Mooncake in a launch."""
+    found = users(the_launch(needs))
+    if not found:
+        raise UnjudgedError(skip("no process of the launch uses Mooncake"))
+    return found
 
 
 def pip_install(engine: Environment, *words: str) -> Setting:

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
-from checks.run.facts import Facts, TopicUnknownError
-from checks.software.facts import CompiledFile, Environment
+from checks.base.unknown import known, unread
+from checks.software.facts import CompiledFile, Environment, SoftwareFacts
 from checks.software.judging import (
     FILES_OF,
     OTHER_CONTAINER,
     elsewhere,
-    none_to_judge,
     pip_install,
-    users,
+    using_mooncake,
 )
+from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 # Library -> package of Debian and Ubuntu, package of the Red Hat family.
@@ -37,45 +36,40 @@ _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "a
 _LIBRARY = "software.library-missing"
 
 
-@CHECKS.declare(_LIBRARY, "software", "system")
-def library_missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    files = facts.software.files
-    if isinstance(files, Unknown):
-        yield Finding(_LIBRARY, Status.UNKNOWN, "host", text=files.reason)
-        return
-    engine = facts.software.engine
+@CHECKS.check(_LIBRARY, any_launch)
+def library_missing(
+    needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    files = known(software.files)
+    engine = software.engine
     if files is None or not isinstance(engine, Environment):
-        yield skip(_LIBRARY, "no Mooncake is installed here")
+        yield skip("no Mooncake is installed here")
         return
     if needs is None:
         # Each file for itself, as whoever has no torch would load it.
-        yield from (_judge_file(facts, engine, file, file.name, False) for file in files)
-        return
-    nobody = none_to_judge(_LIBRARY, needs)
-    if nobody is not None:
-        yield nobody
+        yield from (_judge_file(system, engine, file, file.name, False) for file in files)
         return
     yield from fold(
         found
-        for process in users(needs)
-        for found in _judge_libraries(facts, engine, files, process)
+        for process in using_mooncake(needs)
+        for found in _judge_libraries(system, engine, files, process)
     )
 
 
 def _judge_libraries(
-    facts: Facts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
+    system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> Iterator[Finding]:
-    if elsewhere(facts, process):
-        yield skip(_LIBRARY, OTHER_CONTAINER, process.name)
+    if elsewhere(system, process):
+        yield skip(OTHER_CONTAINER, process.name)
         return
     wanted = FILES_OF[process.program]
     loaded = [file for file in files if file.name.split(".")[0] in wanted]
     if not loaded:
         text = f"{engine.package} has no {' or '.join(wanted)}"
-        yield Finding(_LIBRARY, Status.UNKNOWN, process.name, text=text)
+        yield unknown(process.name, text)
         return
     torch = process.program == "sglang" and engine.torch is not None
-    found = [_judge_file(facts, engine, file, process.name, torch) for file in loaded]
+    found = [_judge_file(system, engine, file, process.name, torch) for file in loaded]
     failed = [one for one in found if one.status is Status.FAIL]
     if failed:
         yield from failed
@@ -85,31 +79,25 @@ def _judge_libraries(
 
 
 def _judge_file(
-    facts: Facts, engine: Environment, file: CompiledFile, subject: str, torch: bool
+    system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:
         evidence = (Evidence(source, "every NEEDED library is found"),)
         have = f"all found for {file.name}"
-        return Finding(_LIBRARY, Status.PASS, subject, have, evidence=evidence)
+        return passed(subject, have, evidence=evidence)
     listed = ", ".join(library for library, _ in missing)
     seen = tuple(Evidence(source, f"{by} needs {name}: not found") for name, by in missing)
     compiled = "mooncake_" in file.name
     error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
     what = "error while loading shared libraries" if compiled else "ImportError"
     advice = " ".join(dict.fromkeys(_advice(engine, name) for name, _ in missing))
-    settings = [_setting(facts, engine, name) for name, _ in missing]
-    return Finding(
-        _LIBRARY,
-        Status.FAIL,
-        subject,
-        have=f"{listed} not found",
-        need=f"what {file.name} needs",
-        text=f'it ends with "{what}: {error}"',
-        evidence=seen,
-        advice=advice,
-        settings=tuple(dict.fromkeys(setting for setting in settings if setting is not None)),
+    settings = [_setting(system, engine, name) for name, _ in missing]
+    return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
+        f'it ends with "{what}: {error}"',
+        advice,
+        tuple(dict.fromkeys(setting for setting in settings if setting is not None)),
     )
 
 
@@ -126,7 +114,7 @@ def _advice(engine: Environment, library: str) -> str:
     return "Install the wheel again: this library is one of its own."
 
 
-def _setting(facts: Facts, engine: Environment, library: str) -> Setting | None:
+def _setting(system: SystemFacts, engine: Environment, library: str) -> Setting | None:
     if library in engine.cuda:
         return Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", engine.cuda[library])
     if library == "libcuda.so.1":
@@ -140,16 +128,9 @@ def _setting(facts: Facts, engine: Environment, library: str) -> Setting | None:
             else None
         )
     if library in PACKAGES:
-        return Setting(Kind.PACKAGE, PACKAGES[library][_is_red_hat(facts)], "installed")
+        red_hat = unread(system) is None and system.distribution in _RED_HAT
+        return Setting(Kind.PACKAGE, PACKAGES[library][red_hat], "installed")
     wheel = engine.mooncake[0] if engine.mooncake else None
     if wheel is None:
         return None
     return pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={wheel.version}")
-
-
-def _is_red_hat(facts: Facts) -> bool:
-    try:
-        distribution = facts.system.distribution
-    except TopicUnknownError:
-        return False
-    return isinstance(distribution, str) and distribution in _RED_HAT

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 
 class Folder(NamedTuple):
@@ -77,10 +77,9 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
         return Unknown(f"storage.folder {place}: no such answer: {error}")
 
 
+@or_unknown
 def _direct(root: Root, path: str) -> bool | Unknown:
-    answer = root.call("storage.direct", path)
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
     if not answer["direct"] and answer.get("errno") not in ("EINVAL",):

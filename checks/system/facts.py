@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 
 KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 URING_DISABLED = "/proc/sys/kernel/io_uring_disabled"
@@ -87,25 +87,25 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     )
 
 
+@or_unknown
 def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
-    if isinstance(release, Unknown):
-        return release
+    release = known(release)
     numbers = re.match(r"([0-9]{1,5})\.([0-9]{1,5})", release)
     if numbers is None:
         return Unknown(f"{KERNEL_RELEASE}: not a release: {release[:40]!r}")
     return int(numbers[1]), int(numbers[2])
 
 
+@or_unknown
 def _text_of(machine: object, key: str) -> str | Unknown:
-    if isinstance(machine, Unknown):
-        return machine
+    machine = known(machine)
     value = machine.get(key) if isinstance(machine, dict) else None
     return value if isinstance(value, str) else Unknown(f"system.machine: has no {key}")
 
 
+@or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
-    if isinstance(machine, Unknown):
-        return machine
+    machine = known(machine)
     value = _number(machine.get("page_bytes") if isinstance(machine, dict) else None)
     # A page is a power of two; anything else would spoil every count that is made with it.
     if isinstance(value, Unknown) or value < 4096 or value & (value - 1):
@@ -113,9 +113,9 @@ def _page_bytes(machine: object) -> int | Unknown:
     return value
 
 
+@or_unknown
 def _number(answer: object) -> int | Unknown:
-    if isinstance(answer, Unknown):
-        return answer
+    answer = known(answer)
     if isinstance(answer, int) and not isinstance(answer, bool):
         return answer
     return Unknown(f"not a number: {str(answer)[:40]!r}")
@@ -184,20 +184,19 @@ def _lines(content: str | Unknown) -> list[str]:
     return [] if isinstance(content, Unknown) else content.splitlines()
 
 
+@or_unknown
 def _cgroup_version(mounts: str | Unknown) -> int | Unknown:
     """2 where only the unified hierarchy is mounted; controllers of a hybrid are those of 1."""
-    if isinstance(mounts, Unknown):
-        return mounts
+    mounts = known(mounts)
     kinds = {line.partition(" - ")[2].partition(" ")[0] for line in mounts.splitlines()}
     if "cgroup" in kinds:
         return 1
     return 2 if "cgroup2" in kinds else 0
 
 
+@or_unknown
 def _seccomp(root: Root) -> str | Unknown:
-    content = root.text(STATUS)
-    if isinstance(content, Unknown):
-        return content
+    content = known(root.text(STATUS))
     for line in content.splitlines():
         if line.startswith("Seccomp:"):
             mode = line.partition(":")[2].strip()

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from errno import ENOMEM
 from typing import NamedTuple
 
-from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, skip
+from checks.base.check import CheckSet, any_launch, the_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, KIB, MIB, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.memlock.demand import through_peermem
-from checks.run.facts import Facts
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 
 CHECKS = CheckSet()
@@ -22,45 +21,41 @@ CHECKS = CheckSet()
 _URING = "io-uring.unavailable"
 
 
-@CHECKS.declare(_URING, "system")
-def io_uring(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_URING)
-        return
+@CHECKS.check(_URING, the_launch)
+def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     users = [process for process in needs.processes if process.uses_uring]
     if not users:
         text = "no process of the launch uses io_uring"
-        yield Finding(_URING, Status.SKIP, "host", text=text)
+        yield skip(text)
         return
-    yield from fold(_judge_uring(facts.system, process) for process in users)
+    yield from fold(_judge_uring(system, process) for process in users)
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     errno = system.uring_errno
-    found = Finding(_URING, Status.PASS, process.name, "a ring can be made", "io_uring")
+    found = passed(process.name, "a ring can be made", "io_uring")
     contained = process.container is not None and system.container.kind == "none"
     if contained and process.container is not None and not process.container.privileged:
         options = process.container.security_options
         if "seccomp=unconfined" not in options and "seccomp:unconfined" not in options:
             text = "this is not the launch's container, and its seccomp profile decides"
             if not errno_refuses(errno):
-                return found._replace(status=Status.UNKNOWN, have="", text=text)
+                return found.unknown(text, have="")
     if errno is None:
-        return found._replace(status=Status.UNKNOWN, have="", text="it was not tried")
+        return found.unknown("it was not tried", have="")
     if isinstance(errno, Unknown):
-        return found._replace(status=Status.UNKNOWN, have="", text=errno.reason)
+        return found.unknown(errno.reason, have="")
     evidence = [Evidence("io_uring_setup(1)", os.strerror(errno) if errno else "a ring")]
     if isinstance(system.uring_disabled, int):
         evidence.append(Evidence(URING_DISABLED, str(system.uring_disabled)))
     found = found._replace(evidence=tuple(evidence))
     if not errno:
         return found
-    return found._replace(
-        status=Status.FAIL,
+    return found.failed(
+        "it starts, and every read of what was offloaded to the SSD fails",
+        f"{_refuser(system, errno)}; or take MOONCAKE_OFFLOAD_USE_URING out of the launch.",
+        _allow(system, errno, process),
         have=f"refused: {os.strerror(errno)}",
-        text="it starts, and every read of what was offloaded to the SSD fails",
-        advice=f"{_refuser(system, errno)}; or take MOONCAKE_OFFLOAD_USE_URING out of the launch.",
-        settings=_allow(system, errno, process),
     )
 
 
@@ -102,16 +97,12 @@ ARM64_SIZES_BYTES = {
 _USUAL_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.declare(_PAGE, "system")
-def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    system = facts.system
-    size = system.page_bytes
-    if isinstance(size, Unknown):
-        yield Finding(_PAGE, Status.UNKNOWN, "host", text=size.reason)
-        return
+@CHECKS.check(_PAGE, any_launch)
+def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
+    size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
-    found = Finding(_PAGE, Status.PASS, "host", have, evidence=evidence)
+    found = passed("host", have, evidence=evidence)
     asked = _asked_sizes(needs)
     if system.architecture == "aarch64":
         sizes = ARM64_SIZES_BYTES.get(size, ())
@@ -119,23 +110,20 @@ def page_size(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
         if missing:
             listed = ", ".join(format_page_size(wanted) for wanted in sizes)
             wanted = " and ".join(format_page_size(wanted) for wanted in missing)
-            yield found._replace(
-                status=Status.FAIL,
+            yield found.failed(
+                "mapping them fails with Invalid argument, so the server does not start",
+                "Set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has.",
+                (Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", _spelled(missing)),),
                 have=f"{have}, huge pages of {listed}",
                 need=f"huge pages of {wanted}",
-                text="mapping them fails with Invalid argument, so the server does not start",
-                advice="Set MC_STORE_HUGEPAGE_SIZE to a size that this kernel has.",
-                settings=(
-                    Setting(Kind.ENVIRONMENT, "MC_STORE_HUGEPAGE_SIZE", "2MB", _spelled(missing)),
-                ),
             )
             return
     elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
-        yield found._replace(status=Status.UNKNOWN, text=system.architecture.reason)
+        yield found.unknown(system.architecture.reason)
         return
     if size != _USUAL_PAGE_BYTES:
         text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
-        yield found._replace(status=Status.WARN, text=text)
+        yield found.warned(text)
         return
     yield found
 
@@ -175,31 +163,20 @@ _URING_KERNEL = _Wants((5, 1), "io_uring", "reads from the SSD fail")
 _DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
 
 
-@CHECKS.declare(_KERNEL, "system")
-def kernel_old(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    if needs is None:
-        yield skip(_KERNEL)
-        return
-    system = facts.system
-    kernel = system.kernel
-    if isinstance(kernel, Unknown):
-        yield Finding(_KERNEL, Status.UNKNOWN, "host", text=kernel.reason)
-        return
+@CHECKS.check(_KERNEL, the_launch)
+def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
+    kernel = known(system.kernel)
     wants = sorted(set(_wants(needs)))
     have = f"Linux {system.kernel_release}"
     evidence = (Evidence(KERNEL_RELEASE, str(system.kernel_release)),)
     missing = [want for want in wants if kernel < want.kernel]
-    found = Finding(_KERNEL, Status.PASS, "host", have, evidence=evidence)
+    found = passed("host", have, evidence=evidence)
     if wants:
         major, minor = wants[-1].kernel
         found = found._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
     if missing:
         text = "; ".join(f"without {want.what}, {want.without}" for want in missing)
-        found = found._replace(
-            status=Status.WARN,
-            text=text,
-            advice="Use a newer kernel, unless this one has it back-ported.",
-        )
+        found = found.warned(text, "Use a newer kernel, unless this one has it back-ported.")
     yield found
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checks.base.unknown import Unknown
-from checks.run.facts import TopicUnknownError
+from checks.base.unknown import Unknown, UnreadTopicError
 from preflight.base.usage_error import UsageError
 from preflight.check.judged_host import Judged
 from preflight.check.report import Report
@@ -62,7 +61,7 @@ def _topology(seen: Judged) -> Html | Unknown:
 
     try:
         found = topology_of(seen.facts, seen.needs)
-    except TopicUnknownError as error:
+    except UnreadTopicError as error:
         return Unknown(str(error))
     return topology_figure(found)
 
@@ -86,7 +85,7 @@ def _capacity(seen: Judged, words: LaunchWords) -> Html | Unknown:
             Asked(),
             seen.facts.storage.folders,
         )
-    except (UsageError, TopicUnknownError) as error:
+    except (UsageError, UnreadTopicError) as error:
         return Unknown(str(error))
     parts: list[Html] = []
     for server in found.servers:

@@ -52,7 +52,7 @@ def ceilings(
     """Every limit that is known of registering regions on all of ``nics`` at once."""
     chosen = list(nics)
     found = []
-    granted = grant(facts, None)
+    granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
         regions = regions_under(limit.soft, len(chosen), region_bytes, BASE_PAGE_BYTES)
@@ -132,7 +132,7 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Need 
             for region in regions:
                 longest = region.bytes if isinstance(largest, Unknown) else largest
                 lengths.add(plan_region(region, longest, release).piece_bytes)
-    for sums in nic_loads(facts, needs, found):
+    for sums in nic_loads(facts.rdma, needs, found):
         if sums.nic.name in devices:
             nic_bytes = max(nic_bytes, sums.bytes)
             objects = objects_of(sums.nic, facts.rdma, needs, found)

@@ -152,7 +152,7 @@ def _order(sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: Need | Unkno
         else:
             up_to = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     up_to = round_up(max(up_to, region), region)
-    granted = grant(facts, None)
+    granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     order = Order(
         tuple(nic.name for nic in nics),

@@ -7,8 +7,7 @@ from importlib import import_module
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
-from checks.base.unknown import Unknown
-from checks.run.facts import TopicUnknownError
+from checks.base.unknown import Unknown, UnreadTopicError
 from checks.run.judging import judge
 from checks.run.reading import read_facts
 from preflight.base.usage_error import UsageError
@@ -46,7 +45,7 @@ def topology_answer(
         drawn = topology_of(facts, needs)
         views = views_of(facts, needs, engine, host.root if measure else None)
         said = notes(facts, needs, drawn, views)
-    except TopicUnknownError as missing:
+    except UnreadTopicError as missing:
         raise UsageError(f"{missing} (--timeout gives it longer)") from None
     found = tuple(judge(facts, needs, _checks()))
     source = "" if needs is None else needs.source

@@ -114,7 +114,7 @@ def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, 
     for process in () if needs is None else needs.processes:
         if process.gpu is None:
             continue
-        function = gpu_function(facts, process)
+        function = gpu_function(facts.gpus, process)
         if function is not None and not isinstance(function, Unknown):
             users[function.address] = (*users.get(function.address, ()), process.name)
     return users
@@ -123,7 +123,7 @@ def _gpu_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, 
 def _nic_users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
     users: dict[str, tuple[str, ...]] = {}
     for process in () if needs is None else needs.rdma_processes:
-        names = nics_of(facts, needs, process) if needs is not None else ()
+        names = nics_of(facts.rdma, needs, process) if needs is not None else ()
         for name in () if isinstance(names, Unknown) else names:
             users[name] = (*users.get(name, ()), process.name)
     return users

@@ -78,7 +78,9 @@ def views_of(
     groups: dict[str, tuple[list[ProcessNeeds], DevicesInUse, View | Unknown]] = {}
     for process in processes:
         devices = devices_in_use(facts.rdma, process, release)
-        view = predicted(facts, process, release, knows_gpus)
+        view = predicted(
+            facts.numa, facts.pci, facts.gpus, facts.rdma, process, release, knows_gpus
+        )
         given = [process.environment.get(name) for name in VARIABLES]
         key = repr((devices, view, given))
         groups.setdefault(key, ([], devices, view))[0].append(process)

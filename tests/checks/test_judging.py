@@ -14,8 +14,8 @@ from checks.base.check import Check
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.run.facts import Facts, TopicUnknownError
+from checks.base.unknown import Unknown, UnreadTopicError
+from checks.run.facts import Facts
 from checks.run.judging import judge
 from checks.run.reading import read_facts
 from tests.check_fakes import only_topics
@@ -60,9 +60,9 @@ def test_a_reader_that_hangs_or_breaks_leaves_the_others(readers: ModuleType) ->
 
 def test_a_topic_that_was_not_read_cannot_be_used() -> None:
     facts = Facts({"system": Unknown("no sysfs")})
-    with pytest.raises(TopicUnknownError, match="no sysfs"):
+    with pytest.raises(UnreadTopicError, match="no sysfs"):
         _ = facts.system
-    with pytest.raises(TopicUnknownError, match="not read"):
+    with pytest.raises(UnreadTopicError, match="not read"):
         _ = facts.rdma
     with pytest.raises(AttributeError):
         _ = facts.no_such_topic

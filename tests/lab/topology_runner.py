@@ -51,7 +51,7 @@ def ask(
     found = measured(Root(), sys.executable, process, devices)
     os.environ.pop("LD_PRELOAD", None)
     # The wheel of the guest has no CUDA.
-    view = predicted(here, process, None, knows_gpus=False)
+    view = predicted(here.numa, here.pci, here.gpus, here.rdma, process, None, knows_gpus=False)
     return {
         "predicted": rows(view.locations if isinstance(view, View) else view),
         "measured": rows(found),

@@ -139,7 +139,15 @@ def test_the_library_says_what_was_foretold(asked: Asked, seen: Mapping[str, See
     process = ANY_PROCESS._replace(
         environment=asked.variables, rdma=RdmaUse(asked.devices, "--device")
     )
-    view = predicted(facts, process, release_of(asked.release), asked.release != NO_CUDA)
+    view = predicted(
+        facts.numa,
+        facts.pci,
+        facts.gpus,
+        facts.rdma,
+        process,
+        release_of(asked.release),
+        asked.release != NO_CUDA,
+    )
     assert isinstance(view, View)
     assert differences(view.locations, found) == ()
     gpus = 0 if asked.release == NO_CUDA else len(asked.host.gpus)
