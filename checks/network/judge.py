@@ -16,7 +16,7 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds, Port
-from checks.base.unknown import Unknown, known
+from checks.base.unknown import Unknown, known, must_be_read
 from checks.network.facts import LARGEST_PORT, PORT_RANGE, SOCKETS, NetworkFacts
 from checks.network.services import ServiceFacts, has_no_address, key_of
 
@@ -39,6 +39,7 @@ _TAKEN = "network.port-taken"
 @CHECKS.check(_TAKEN, _ports)
 def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
+    must_be_read(network)
     users: dict[int, list[Port]] = {}
     for port in ports:
         if isinstance(port.port, int):

@@ -8,7 +8,7 @@ from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.base.unknown import Unknown, known, must_be_read, or_unknown
 from checks.gpu.hardware_use import (
     nic_node,
     nics_of,
@@ -25,6 +25,7 @@ CHECKS = CheckSet()
 
 @CHECKS.check("numa.cpuset-excludes", the_launch)
 def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Iterable[Finding]:
+    must_be_read(numa)
     found = [_allowed_to(process, numa, rdma, needs) for process in needs.processes]
     return fold(found) or [passed("launch", "no process binds memory")]
 
