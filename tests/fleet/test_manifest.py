@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.cli.main import run
-from preflight.fleet.kubernetes.pod import LABEL_NAME
-from preflight.fleet.kubernetes.secrets import REMOVED, clean_text, without_secrets
+from preflight.fleet.kubernetes.manifest import LABEL_NAME
+from preflight.launches.without_secrets import REMOVED, clean_text, without_secrets
 from preflight.fleet.node.reply import report_in
 from preflight.launches.kubernetes import read_kubernetes
 from tests.fleet.conftest import LAUNCH

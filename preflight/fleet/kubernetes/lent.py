@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from preflight.fleet.kubernetes.pod import quantity
+from preflight.fleet.kubernetes.manifest import quantity
 from preflight.fleet.kubernetes.records import Lent
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.container import ContainerSettings
@@ -43,35 +43,11 @@ def lent_by(words: LaunchWords) -> FromLaunch:
 
 
 def _lent(settings: ContainerSettings) -> tuple[Lent, list[str]]:
-    resources = {
-        f"hugepages-{size}": quantity(value)
-        for size, value in settings.hugepages_bytes.items()
-        if isinstance(value, int)
-    }
-    if isinstance(settings.memory_bytes, int):
-        resources["memory"] = quantity(settings.memory_bytes)
-    resources.update(settings.resources)
-    mounts, notes = _mounts(settings)
-    user = settings.user
-    return (
-        Lent(
-            settings.network == "host",
-            settings.ipc == "host",
-            settings.privileged,
-            tuple(name.upper().removeprefix("CAP_") for name in settings.cap_add),
-            "seccomp=unconfined" in settings.security_opt,
-            int(user) if user is not None and user.isdecimal() else None,
-            resources,
-            settings.shm_size_bytes if isinstance(settings.shm_size_bytes, int) else None,
-            mounts,
-        ),
-        notes,
-    )
-
-
-def _mounts(settings: ContainerSettings) -> tuple[dict[str, str], list[str]]:
-    """Folders of the node, read-only; what else is mounted is named, for it is not there."""
-    found: dict[str, str] = {}
+    asked = {f"hugepages-{size}": value for size, value in settings.hugepages_bytes.items()}
+    asked["memory"] = settings.memory_bytes
+    resources = {name: quantity(value) for name, value in asked.items() if isinstance(value, int)}
+    # Folders of the node, read-only; what else is mounted is named, for it is not there.
+    mounts: dict[str, str] = {}
     notes = []
     for mount in settings.mounts:
         if mount.kind in ("tmpfs", "emptyDir", "hugepages"):
@@ -79,8 +55,20 @@ def _mounts(settings: ContainerSettings) -> tuple[dict[str, str], list[str]]:
         # A name with a dot is a file's, as /etc/localtime.yaml: only folders can be asked for.
         folder = mount.source.startswith("/") and "." not in os.path.basename(mount.source)
         if mount.kind == "bind" and folder:
-            found[mount.source] = mount.target
+            mounts[mount.source] = mount.target
         else:
             what = mount.source or mount.kind
             notes.append(f"{what} is not mounted at {mount.target}: what lies there is not seen")
-    return found, notes
+    user = settings.user
+    lent = Lent(
+        settings.network == "host",
+        settings.ipc == "host",
+        settings.privileged,
+        tuple(name.upper().removeprefix("CAP_") for name in settings.cap_add),
+        "seccomp=unconfined" in settings.security_opt,
+        int(user) if user is not None and user.isdecimal() else None,
+        {**resources, **settings.resources},
+        settings.shm_size_bytes if isinstance(settings.shm_size_bytes, int) else None,
+        mounts,
+    )
+    return lent, notes

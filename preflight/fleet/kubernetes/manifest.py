@@ -2,27 +2,44 @@
 
 No object gives rights: a pod that prints needs nothing of the API server. It has an account of its
 own, so that no role somebody gave to the namespace's default one is its, and no token is mounted.
+
+The pod is the launch's own, with the check in place of the server. It runs on the live machine of
+the pod, not on a mounted one: /proc and /sys are the node's own in every pod, and what is asked of
+the kernel (limits, devices, ports, NVML, verbs) can be asked there alone. With the node's / mounted
+and ``--root`` on it, that would all be unknown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from checks.base.units import GIB, MIB
 from preflight.base.usage_error import UsageError
-from preflight.fleet.kubernetes.pod import LINGER_SECONDS, labels, pod_spec
 from preflight.fleet.kubernetes.records import ManifestRequest
+from preflight.fleet.node.script import SAYS
 
 if TYPE_CHECKING:
     from preflight.fleet.node.sent_launch import Sent
 
+CONTAINER = "preflight"
+FOLDER = "/mooncake-preflight"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+LABEL_NAME, LABEL_INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
+# A pod that is done no longer keeps another one from its node: it stays until all are placed.
+LINGER_SECONDS = 60
 # A ConfigMap holds 1 MiB, and its keys are of these letters (kubernetes.io, ConfigMaps).
 MOST_BYTES = 1 << 20
 _KEY = re.compile(r"[^-._a-zA-Z0-9]")
 # For an image that has to be pulled to every node, and then for reading the pods' logs.
 DEADLINE_SECONDS = 3600
 KEPT_SECONDS = 3600
+
+# A verdict is no failure of the pod, which would be started again: its code is in the log.
+_ASK = f'"$@"\ncode=$?\necho\necho "{SAYS} end $code"\n'
+_STAY = f"trap 'exit 0' TERM INT\nsleep {LINGER_SECONDS} &\nwait $!\nexit 0\n"
+_IDLE = "trap 'exit 0' TERM INT\nwhile :; do sleep 3600 & wait $!; done\n"
 
 Json = dict[str, Any]
 
@@ -59,29 +76,54 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
     size = sum(len(content) for content in sent.files.values())
     if size > MOST_BYTES:
         raise UsageError(f"the launch has {size} bytes, and a ConfigMap holds {MOST_BYTES}")
-    account = request.service_account or request.name
-    pod = pod_spec(request, sent.words, keys, account)
+    labels = {LABEL_NAME: "mooncake-preflight", LABEL_INSTANCE: request.name}
+
+    def of_kind(api: str, kind: str, suffix: str = "") -> Json:
+        name = f"{request.name}{suffix}"
+        metadata = _given(name=name, labels=dict(labels), namespace=request.namespace)
+        return {"apiVersion": api, "kind": kind, "metadata": metadata}
+
     commented: list[tuple[str, Json]] = []
     if request.service_account is None:
-        own = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(request)}
-        commented.append((_ACCOUNT, {**own, "automountServiceAccountToken": False}))
+        account = of_kind("v1", "ServiceAccount") | {"automountServiceAccountToken": False}
+        commented.append((_ACCOUNT, account))
     if keys:
-        commented.append((_CONFIG, _config_map(request, sent.files)))
-    template = {"metadata": {"labels": labels(request.name)}, "spec": pod}
-    commented.append(
-        _job(request, template) if request.kind == "job" else _daemon(request, template)
+        config = of_kind("v1", "ConfigMap", "-launch") | _config(sent.files)
+        commented.append((_CONFIG, config))
+    pod = _pod(request, sent.words, keys, labels)
+    template = {"metadata": {"labels": dict(labels)}, "spec": pod}
+    count = request.place.pods
+    if request.kind == "job":
+        spec = {
+            "completions": count,
+            "parallelism": count,
+            "completionMode": "Indexed",
+            "backoffLimit": count,
+            "activeDeadlineSeconds": DEADLINE_SECONDS,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": template,
+        }
+        commented.append((_JOB, of_kind("batch/v1", "Job") | {"spec": spec}))
+    else:
+        # All at once: nothing is served that a roll-out would have to spare.
+        update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}}
+        selector = {"matchLabels": dict(labels)}
+        spec = {"selector": selector, "updateStrategy": update, "template": template}
+        commented.append((_DAEMON_SET, of_kind("apps/v1", "DaemonSet") | {"spec": spec}))
+    text = "---\n".join(
+        "".join(f"# {line}\n" for line in words.splitlines()) + _dump(found)
+        for words, found in commented
     )
     objects = tuple(found for _, found in commented)
-    text = "---\n".join(f"{_comment(words)}{_dump(found)}" for words, found in commented)
     return Manifest(text.rstrip("\n"), objects, tuple(_notes(request)))
 
 
-def _metadata(request: ManifestRequest, suffix: str = "") -> Json:
-    found: Json = {"name": f"{request.name}{suffix}", "labels": labels(request.name)}
-    return found if request.namespace is None else {**found, "namespace": request.namespace}
+def _given(**fields: Any) -> Json:
+    """Those that say something: Kubernetes has its own defaults."""
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def _config_map(request: ManifestRequest, files: Mapping[str, bytes]) -> Json:
+def _config(files: Mapping[str, bytes]) -> Json:
     import base64
 
     data: dict[str, str] = {}
@@ -92,60 +134,128 @@ def _config_map(request: ManifestRequest, files: Mapping[str, bytes]) -> Json:
             data[key] = text
         else:
             binary[key] = base64.b64encode(content).decode()
-    found: Json = {"apiVersion": "v1", "kind": "ConfigMap"}
-    found["metadata"] = _metadata(request, "-launch")
-    if data:
-        found["data"] = data
-    if binary:
-        found["binaryData"] = binary
-    return found
+    return _given(data=data, binaryData=binary)
 
 
-def _job(request: ManifestRequest, template: Json) -> tuple[str, Json]:
-    count = request.place.pods
-    spec = {
-        "completions": count,
-        "parallelism": count,
-        "completionMode": "Indexed",
-        "backoffLimit": count,
-        "activeDeadlineSeconds": DEADLINE_SECONDS,
-        "ttlSecondsAfterFinished": KEPT_SECONDS,
-        "template": template,
-    }
-    found = {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(request), "spec": spec}
-    return _JOB, found
+def _pod(
+    request: ManifestRequest, words: Sequence[str], keys: Mapping[str, str], labels: Json
+) -> Json:
+    """``keys``: in the ConfigMap -> name below the pod's folder. words: of ``fleet node``."""
+    lent, place, is_job = request.lent, request.place, request.kind == "job"
+    among = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(place.names)}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    alone = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": HOSTNAME_LABEL}
+    nodes = {required: {"nodeSelectorTerms": [{"matchExpressions": [among]}]}}
+    told = {one.get("key") for one in place.tolerations}
+    # Nodes with GPUs are usually kept for pods that ask for them, by a taint of this name.
+    own = [name for name in lent.resources if "/" in name and name not in told]
+    spec = _given(
+        serviceAccountName=request.service_account or request.name,
+        automountServiceAccountToken=False,
+        terminationGracePeriodSeconds=2,
+        hostNetwork=lent.host_network or None,
+        dnsPolicy="ClusterFirstWithHostNet" if lent.host_network else None,
+        hostIPC=lent.host_ipc or None,
+        runtimeClassName=place.runtime_class,
+        nodeSelector=dict(place.selector),
+        affinity=_given(
+            nodeAffinity=nodes if place.names else None,
+            podAntiAffinity={required: [alone]} if is_job else None,
+        ),
+        tolerations=[
+            *map(dict, place.tolerations),
+            *({"key": name, "operator": "Exists"} for name in own),
+        ],
+        imagePullSecrets=[{"name": name} for name in request.pull_secrets],
+    )
+    if is_job:
+        checking = _checking(request, words, f"{_ASK}{_STAY}", bool(keys))
+        spec |= {"restartPolicy": "Never", "containers": [checking]}
+    else:
+        # A DaemonSet's pods must run on: the check comes first, and the pod is ready after it.
+        checking = _checking(request, words, f"{_ASK}exit 0\n", bool(keys))
+        done = {
+            "name": "done",
+            "image": request.image,
+            "command": ["/bin/sh", "-c", _IDLE],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": False},
+        }
+        spec |= {"initContainers": [checking], "containers": [done]}
+    items = [{"key": key, "path": path} for key, path in keys.items()]
+    shm = {"medium": "Memory", "sizeLimit": quantity(lent.shm_bytes or 0)}
+    config = {"name": f"{request.name}-launch", "items": items}
+    volumes: list[Json] = [
+        *([{"name": "launch", "configMap": config}] if keys else []),
+        *([{"name": "shm", "emptyDir": shm}] if lent.shm_bytes is not None else []),
+        # Without a type, a runtime makes what is not there: nothing is to be made on a node.
+        *(
+            {"name": f"host-{number}", "hostPath": {"path": source, "type": "Directory"}}
+            for number, source in enumerate(lent.mounts)
+        ),
+    ]
+    return spec | _given(volumes=volumes)
 
 
-def _daemon(request: ManifestRequest, template: Json) -> tuple[str, Json]:
-    spec = {
-        "selector": {"matchLabels": labels(request.name)},
-        # All at once: nothing is served that a roll-out would have to spare.
-        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-        "template": template,
-    }
-    found = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": _metadata(request)}
-    return _DAEMON_SET, {**found, "spec": spec}
+def _checking(request: ManifestRequest, words: Sequence[str], script: str, launch: bool) -> Json:
+    lent = request.lent
+    family, command, *rest = words
+    # The kubelet fills in $(NAME), and takes $$ for a dollar sign.
+    escaped = [word.replace("$", "$$") for word in rest]
+    small = {"cpu": "100m", "memory": "128Mi"}
+    security = _given(
+        privileged=lent.privileged or None,
+        capabilities=_given(add=list(lent.capabilities)),
+        seccompProfile={"type": "Unconfined"} if lent.unconfined else None,
+        runAsUser=lent.user,
+    )
+    mounts: list[Json] = [
+        *([{"name": "launch", "mountPath": FOLDER, "readOnly": True}] if launch else []),
+        *([{"name": "shm", "mountPath": "/dev/shm"}] if lent.shm_bytes is not None else []),
+        *(
+            {"name": f"host-{number}", "mountPath": target, "readOnly": True}
+            for number, target in enumerate(lent.mounts.values())
+        ),
+    ]
+    return _given(
+        name=CONTAINER,
+        image=request.image,
+        command=["/bin/sh", "-c", script, CONTAINER],
+        args=[*request.tool, family, command, "--name=$(NODE_NAME)", *escaped],
+        env=[{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        # No limit that the launch's own pod has not: the check would take it for the launch's.
+        resources={"requests": {**small, **lent.resources}} | _given(limits=dict(lent.resources)),
+        # Kubernetes refuses it beside what a pod of the launch may have.
+        securityContext=security or {"allowPrivilegeEscalation": False},
+        terminationMessagePolicy="FallbackToLogsOnError",
+        workingDir=FOLDER if launch else None,
+        volumeMounts=mounts,
+    )
+
+
+def quantity(size_bytes: int) -> str:
+    """Exact, in the largest unit that is."""
+    for unit, suffix in ((GIB, "Gi"), (MIB, "Mi")):
+        if size_bytes % unit == 0:
+            return f"{size_bytes // unit}{suffix}"
+    return str(size_bytes)
 
 
 def _notes(request: ManifestRequest) -> list[str]:
     lent = request.lent
     notes = []
-    wide = [
-        name
-        for name, given in (
-            ("hostNetwork", lent.host_network),
-            ("hostIPC", lent.host_ipc),
-            ("privileged", lent.privileged),
-            ("hostPath", bool(lent.mounts)),
-            (f"capabilities {', '.join(lent.capabilities)}", bool(lent.capabilities)),
-            ("seccomp Unconfined", lent.unconfined),
-        )
-        if given
-    ]
-    if wide:
+    wide = {
+        "hostNetwork": lent.host_network,
+        "hostIPC": lent.host_ipc,
+        "privileged": lent.privileged,
+        "hostPath": lent.mounts,
+        f"capabilities {', '.join(lent.capabilities)}": lent.capabilities,
+        "seccomp Unconfined": lent.unconfined,
+    }
+    if any(wide.values()):
         notes.append(
-            f"{', '.join(wide)}: the namespace must allow it (label "
-            "pod-security.kubernetes.io/enforce=privileged)"
+            f"{', '.join(name for name, given in wide.items() if given)}: the namespace must "
+            "allow it (label pod-security.kubernetes.io/enforce=privileged)"
         )
     if not any("/" in name for name in lent.resources):
         notes.append(
@@ -158,10 +268,6 @@ def _notes(request: ManifestRequest) -> list[str]:
             "is about this pod, and --hugepages 2Mi=64Gi asks for them"
         )
     return notes
-
-
-def _comment(words: str) -> str:
-    return "".join(f"# {line}\n" for line in words.splitlines())
 
 
 def _dump(found: Json) -> str:

@@ -32,7 +32,7 @@ def check_names(name: str, namespace: str | None, image: str) -> None:
 def print_manifest(request: ManifestRequest, sent: Sent, notes: Sequence[str]) -> int:
     """Print the manifest, and on standard error ``notes`` and its own; returns 0."""
     from preflight.fleet.kubernetes.manifest import manifest
-    from preflight.fleet.kubernetes.secrets import without_secrets
+    from preflight.launches.without_secrets import without_secrets
 
     public = without_secrets(sent.files, sent.words)
     found = manifest(request, sent._replace(files=public.files, words=public.words))

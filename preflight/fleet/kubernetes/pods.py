@@ -92,7 +92,7 @@ def _objects(item: Json, *keys: str) -> Iterator[Json]:
 
 def _container(spec: Json) -> str:
     """Ours by its name, else the pod's first."""
-    from preflight.fleet.kubernetes.pod import CONTAINER
+    from preflight.fleet.kubernetes.manifest import CONTAINER
 
     names = [str(one.get("name")) for one in _objects(spec, "containers", "initContainers")]
     return CONTAINER if CONTAINER in names or not names else names[0]
