@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from preflight.cli.main import run
 from preflight.fleet.kubernetes.manifest import LABEL_NAME
-from preflight.launches.without_secrets import REMOVED, clean_text, without_secrets
 from preflight.fleet.node.reply import report_in
 from preflight.launches.kubernetes import read_kubernetes
+from preflight.launches.without_secrets import REMOVED, clean_text, without_secrets
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 

@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.fleet.base.networks import covers, network, subnet_of
 from preflight.fleet.merge.records import Variant
 from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.reports.records import FleetFinding, NodeRow
-
-if TYPE_CHECKING:
-    from ipaddress import IPv4Network, IPv6Network
 
 # Mooncake's MC_MTU where nobody sets it: a QP takes the smaller of it and the port's active MTU,
 # and the two ends do not negotiate (rdma_endpoint.cpp).
 DEFAULT_LIMIT_BYTES = 4096
 MOST_SUBNETS = 4
-# Tens of thousands of addresses go without a parser. A prefix of 32 is in no subnet with anybody.
-_MASKS = {str(prefix): (1 << 32) - (1 << 32 - prefix) for prefix in range(1, 32)}
-_OCTETS = frozenset(map(str, range(256)))
 
 Rows = Sequence[tuple[int, NodeRow]]
 
@@ -190,51 +184,14 @@ def _unrouted(
 
 def _routed(routes: tuple[Route, ...] | Unknown, out: Out, subnet: str) -> bool:
     """Whether all tables lead to ``subnet``; the main table, where the others are not known."""
-    wanted = _network(subnet)
+    wanted = network(subnet)
     if out.exits is not None:
         leads: Iterable[str] = out.exits
     elif isinstance(routes, Unknown):
         return False
     else:
         leads = (route.destination for route in routes if route.interface == out.netdev)
-    return wanted is not None and any(_covers(_network(one), wanted) for one in leads)
-
-
-def _covers(network: IPv4Network | IPv6Network | None, wanted: IPv4Network | IPv6Network) -> bool:
-    return (
-        network is not None
-        and network.version == wanted.version
-        and network.prefixlen <= wanted.prefixlen
-        and int(network.network_address) == int(wanted.network_address) & int(network.netmask)
-    )
-
-
-@lru_cache(maxsize=4096)
-def _network(written: str) -> IPv4Network | IPv6Network | None:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_network(written, strict=False)
-    except ValueError:
-        return None
-
-
-def subnet_of(written: str) -> str | None:
-    """``10.0.0.0/24`` of ``10.0.0.7/24``; None for what leads nowhere, or is no address."""
-    address, slash, prefix = written.partition("/")
-    parts = address.split(".")
-    if len(parts) == 4 and prefix in _MASKS and all(part in _OCTETS for part in parts):
-        first, second, third, fourth = (int(part) for part in parts)
-        if first == 127 or (first, second) == (169, 254):
-            return None
-        number = ((first << 24) | (second << 16) | (third << 8) | fourth) & _MASKS[prefix]
-        dotted = f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
-        return f"{dotted}/{prefix}"
-    network = _network(written) if slash else None
-    if network is None or network.is_loopback or network.is_link_local:
-        return None
-    # An address alone is in no subnet with anybody.
-    return None if network.prefixlen == network.max_prefixlen else str(network)
+    return wanted is not None and any(covers(one, wanted) for one in leads)
 
 
 def devices_of(row: NodeRow, gpus: str) -> str:

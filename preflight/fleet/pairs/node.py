@@ -18,8 +18,7 @@ from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.pairs.records import Json, PairError, Port
 from preflight.fleet.pairs.verbs import Connection
 from preflight.fleet.rails.findings import talks
-from preflight.fleet.rails.lanes import lane_of
-from preflight.fleet.rails.rails import Group, Lane
+from preflight.fleet.rails.rails import Group, Lane, lane_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.verbs.objects import VerbsError
 

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.rails.lanes import lanes_of
-from preflight.fleet.rails.rails import Group, Lane, Meeting, Reach, Way, groups, meetings
+from preflight.fleet.rails.rails import Group, Lane, Meeting, Reach, Way, groups, lanes_of, meetings
 from preflight.fleet.reports.records import FleetFinding, NodeRow
 
 # 820 meetings of up to 64 pairs of ports each: a second.

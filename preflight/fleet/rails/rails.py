@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.rdma.ports import ROCE_1
+from preflight.fleet.base.networks import covers, network, subnet_of
+from preflight.fleet.node.records import Rail, Route
+from preflight.fleet.reports.records import NodeRow
 
 INFINIBAND = "InfiniBand"
 # Of a report that does not say what its other tables lead to.
 MAIN_ALONE = "tables that ip rule chooses were not read"
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+NO_GID = "Mooncake takes no GID of it"
 
 
 class Lane(NamedTuple):
@@ -58,7 +60,7 @@ class Way(NamedTuple):
 class Group(NamedTuple):
     """Nodes with equal lanes; nodes: their places in the fleet, ascending.
 
-    affinity: as in ``node_launch``, "" where no launch says it.
+    affinity: as in ``NodeLaunch``, "" where no launch says it.
     """
 
     lanes: tuple[Lane, ...]
@@ -83,77 +85,57 @@ class Meeting(NamedTuple):
         ]
 
 
-def groups(nodes: Iterable[tuple[int, Sequence[Lane], str]]) -> list[Group]:
-    """Nodes (place, lanes, affinity) by what they have, the largest group first."""
-    found: dict[tuple[tuple[Lane, ...], str], list[int]] = {}
-    for node, lanes, affinity in nodes:
-        found.setdefault((tuple(lanes), affinity), []).append(node)
-    made = [Group(lanes, tuple(sorted(held)), how) for (lanes, how), held in found.items()]
-    return sorted(made, key=lambda group: (-len(group.nodes), group.nodes))
+def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
+    """Of each port that the launch takes; of each there is, where no launch says which."""
+    if isinstance(row.rails, Unknown):
+        return row.rails
+    routes = () if isinstance(row.routes, Unknown) else row.routes
+    return tuple(lane_of(rail, routes) for rail in row.rails if rail.used is not False)
 
 
-def meetings(found: Sequence[Group]) -> list[Meeting]:
-    """Each pair of groups once, and each group within itself where it has two nodes."""
-    return [
-        Meeting(one, other, _ways(one.lanes, other.lanes))
-        for at, one in enumerate(found)
-        for other in found[at:]
-        if (one is not other or len(one.nodes) > 1) and one.lanes and other.lanes
-    ]
+def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
+    """Of one port; what is missing makes its network Unknown."""
+    layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
+    kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
+    found = _network_of(rail, layer)
+    if not isinstance(rail.link_layer, str):
+        found = Unknown(_why(rail.link_layer, "the link layer"))
+    elif not isinstance(rail.gid_type, str) and layer != INFINIBAND:
+        found = Unknown(_why(rail.gid_type, "the type of its GID"))
+    doubt = ""
+    if isinstance(rail.exits, tuple):
+        exits = tuple(sorted(one for one in rail.exits if network(one) is not None))
+    else:  # the main table, and what is in doubt
+        doubt = MAIN_ALONE if rail.exits is None else f"{MAIN_ALONE}: {rail.exits.reason}"
+        exits = _exits(routes, rail.netdev) if isinstance(rail.netdev, str) else ()
+    others = tuple(one for one in exits if one != found) if isinstance(found, str) else ()
+    return Lane(rail.device, rail.port, layer, kind, found, others, doubt)
 
 
-def _ways(one: Sequence[Lane], other: Sequence[Lane]) -> tuple[tuple[Way, ...], ...]:
-    return tuple(tuple(way(mine, theirs) for theirs in other) for mine in one)
+def _why(fact: Unknown | None, what: str) -> str:
+    return NO_GID if fact is None else f"{what} was not read: {fact.reason}"
 
 
-def way(one: Lane, other: Lane) -> Way:
-    """Symmetric, but for the words of the reason."""
-    if one.link_layer != other.link_layer:
-        return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
-    for network in (one.network, other.network):
-        if isinstance(network, Unknown):
-            return Way(Reach.UNKNOWN, network.reason)
-    assert isinstance(one.network, str)
-    assert isinstance(other.network, str)
-    if one.network == other.network and one.gid_type == other.gid_type:
-        return Way(Reach.DIRECT)
-    if one.link_layer == INFINIBAND:
-        # Routers between InfiniBand subnets exist, and no file of a host shows them.
-        return Way(Reach.UNKNOWN, f"InfiniBand subnets {one.network} and {other.network}")
-    if one.gid_type != other.gid_type:
-        return Way(Reach.NONE, f"GIDs of {one.gid_type} and of {other.gid_type}")
-    return _between(one, other)
-
-
-def _between(one: Lane, other: Lane) -> Way:
-    mine, theirs = _network(str(one.network)), _network(str(other.network))
-    if mine.version != theirs.version:
-        return Way(Reach.NONE, f"IPv{mine.version} and IPv{theirs.version}")
-    if mine.overlaps(theirs):
-        # Who takes whom for a neighbour depends on the single address.
-        return Way(Reach.UNKNOWN, f"prefixes differ: {mine} and {theirs}")
-    if one.gid_type == ROCE_1:
-        return Way(Reach.NONE, f"{mine} and {theirs}: RoCE v1 is not routed")
-    there, back = _leads(one, theirs), _leads(other, mine)
-    if there and back:
-        return Way(Reach.ROUTED)
-    if there or back:
-        missing, target = (other, mine) if there else (one, theirs)
-        return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
-    return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")
-
-
-def _leads(lane: Lane, target: Network) -> bool:
-    for written in lane.exits:
-        exit_ = _network(written)
-        if exit_.version == target.version and target.subnet_of(exit_):  # type: ignore[arg-type]
-            return True
-    return False
+def _network_of(rail: Rail, layer: str) -> str | Unknown:
+    if not isinstance(rail.gid, str) or not rail.gid:
+        return Unknown(NO_GID)
+    if layer not in ("", INFINIBAND):
+        for written in rail.known_addresses:
+            plain = subnet_of(written) if written.startswith(f"{rail.gid}/") else None
+            if plain is not None:
+                return plain
+    return gid_network(layer, rail.gid, rail.known_addresses)
 
 
 @lru_cache(maxsize=1 << 14)
-def _network(written: str) -> Network:
-    return ipaddress.ip_network(written, strict=False)
+def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
+    """What is reached out of an interface; IPv6's own link is nobody's network."""
+    out = {route.destination for route in routes if route.interface == interface}
+    return tuple(
+        sorted(
+            one for one in out if not one.startswith(("fe80:", "ff")) and network(one) is not None
+        )
+    )
 
 
 def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Unknown:
@@ -182,3 +164,57 @@ def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Un
             return str(interface.network)
     # Without the address: like nodes are to have equal lanes.
     return Unknown("the GID's address is on no interface here: its prefix is not known")
+
+
+def groups(nodes: Iterable[tuple[int, Sequence[Lane], str]]) -> list[Group]:
+    """Nodes (place, lanes, affinity) by what they have, the largest group first."""
+    found: dict[tuple[tuple[Lane, ...], str], list[int]] = {}
+    for node, lanes, affinity in nodes:
+        found.setdefault((tuple(lanes), affinity), []).append(node)
+    made = [Group(lanes, tuple(sorted(held)), how) for (lanes, how), held in found.items()]
+    return sorted(made, key=lambda group: (-len(group.nodes), group.nodes))
+
+
+def meetings(found: Sequence[Group]) -> list[Meeting]:
+    """Each pair of groups once, and each group within itself where it has two nodes."""
+    return [
+        Meeting(one, other, tuple(tuple(way(a, b) for b in other.lanes) for a in one.lanes))
+        for at, one in enumerate(found)
+        for other in found[at:]
+        if (one is not other or len(one.nodes) > 1) and one.lanes and other.lanes
+    ]
+
+
+def way(one: Lane, other: Lane) -> Way:
+    """Symmetric, but for the words of the reason."""
+    if one.link_layer != other.link_layer:
+        return Way(Reach.NONE, f"{one.link_layer} on one side, {other.link_layer} on the other")
+    if isinstance(one.network, Unknown):
+        return Way(Reach.UNKNOWN, one.network.reason)
+    if isinstance(other.network, Unknown):
+        return Way(Reach.UNKNOWN, other.network.reason)
+    if one.network == other.network and one.gid_type == other.gid_type:
+        return Way(Reach.DIRECT)
+    if one.link_layer == INFINIBAND:
+        # Routers between InfiniBand subnets exist, and no file of a host shows them.
+        return Way(Reach.UNKNOWN, f"InfiniBand subnets {one.network} and {other.network}")
+    if one.gid_type != other.gid_type:
+        return Way(Reach.NONE, f"GIDs of {one.gid_type} and of {other.gid_type}")
+    mine, theirs = network(one.network), network(other.network)
+    assert mine is not None
+    assert theirs is not None
+    if mine.version != theirs.version:
+        return Way(Reach.NONE, f"IPv{mine.version} and IPv{theirs.version}")
+    if mine.overlaps(theirs):
+        # Who takes whom for a neighbour depends on the single address.
+        return Way(Reach.UNKNOWN, f"prefixes differ: {mine} and {theirs}")
+    if one.gid_type == ROCE_1:
+        return Way(Reach.NONE, f"{mine} and {theirs}: RoCE v1 is not routed")
+    there = any(covers(leads, theirs) for leads in one.exits)
+    back = any(covers(leads, mine) for leads in other.exits)
+    if there and back:
+        return Way(Reach.ROUTED)
+    if there or back:
+        missing, target = (other, mine) if there else (one, theirs)
+        return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
+    return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")

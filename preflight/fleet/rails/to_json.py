@@ -8,7 +8,8 @@ from typing import Any
 from preflight.base.program_version import program_version
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.rails.answer import RailAnswer
-from preflight.fleet.rails.rails import Lane, Meeting
+from preflight.fleet.rails.rails import Lane
+from preflight.render.plain_data import plain
 
 SCHEMA = "mooncake-preflight/rails/v1"
 
@@ -32,15 +33,15 @@ def rails_object(answer: RailAnswer) -> Json:
         "not_usable": sum(one.times for one in answer.unusable),
         "findings": [
             {
-                "id": finding.check,
-                "status": finding.status,
+                "id": one.check,
+                "status": one.status,
                 "nodes": nodes(places),
-                "subject": finding.subject,
-                "have": finding.have,
-                "need": finding.need,
-                "text": finding.text,
+                "subject": one.subject,
+                "have": one.have,
+                "need": one.need,
+                "text": one.text,
             }
-            for finding, places in answer.findings
+            for one, places in answer.findings
         ],
         "kinds": [
             {
@@ -52,14 +53,13 @@ def rails_object(answer: RailAnswer) -> Json:
         ],
         "kinds_compared": matrix.compared,
         "meetings": [
-            _meeting(one, numbers[id(one.one)], numbers[id(one.other)]) for one in matrix.meetings
+            {"kinds": [numbers[id(one.one)], numbers[id(one.other)]], "ways": plain(one.ways)}
+            for one in matrix.meetings
         ],
     }
 
 
 def _lane(lane: Lane) -> Json:
-    from preflight.render.plain_data import plain
-
     return {
         "device": lane.device,
         "port": lane.port,
@@ -68,14 +68,4 @@ def _lane(lane: Lane) -> Json:
         "network": plain(lane.network),
         "routes": list(lane.exits),
         "doubt": lane.doubt or None,
-    }
-
-
-def _meeting(meeting: Meeting, one: int, other: int) -> Json:
-    return {
-        "kinds": [one, other],
-        "ways": [
-            [{"reach": way.reach.value, "reason": way.reason} for way in row]
-            for row in meeting.ways
-        ],
     }
