@@ -12,7 +12,7 @@ DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 Rows = Sequence[tuple[int, NodeRow]]
 
 
-class Place(NamedTuple):
+class ServiceAddress(NamedTuple):
     """An address as the fleet knows it. node: whose it is, None where that cannot be told."""
 
     host: str
@@ -38,16 +38,16 @@ class Names:
                 known = self._nodes.get(name.lower(), place) == place
                 self._nodes[name.lower()] = place if known else None
 
-    def place(self, address: str) -> Place:
-        host, port = split_place(address)
-        return Place(host, port, self._nodes.get(host))
+    def place(self, address: str) -> ServiceAddress:
+        host, port = split_address(address)
+        return ServiceAddress(host, port, self._nodes.get(host))
 
 
-def split_place(address: str) -> tuple[str, str]:
+def split_address(address: str) -> tuple[str, str]:
     """(host in small letters, port); a master's default port where none is written."""
-    from preflight.processes.services import split_address
+    from preflight.processes import services
 
-    split = split_address(address)
+    split = services.split_address(address)
     return split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.merge.addresses import Names, Place, loops, split_place
+from preflight.fleet.merge.addresses import Names, ServiceAddress, loops, split_address
 from preflight.fleet.reports.records import FleetFinding, NodeRow
 
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
 # What the master's own port is called among those that a launch binds.
 MASTER_PORT_NAME = "RPC port"
+# What fleet rails finds and nobody else: fleet.subnet and the nodes' own rdma.subnets say the rest.
+_BETWEEN_RAILS = ("fleet.rail-apart", "fleet.rail-mtu", "fleet.rail-unknown")
 
 Rows = Sequence[tuple[int, NodeRow]]
 Blamed = tuple[FleetFinding, Sequence[int]]
@@ -27,6 +29,8 @@ def fleet_findings(
 ) -> Iterator[Blamed]:
     """Every finding of the fleet, in no order. rows: (place, row), of nodes with a whole report."""
     from preflight.fleet.merge.rails import rail_findings
+    from preflight.fleet.rails.findings import rail_findings as findings_between_rails
+    from preflight.fleet.rails.findings import rail_matrix
 
     names = Names(rows)
     yield from _masters(rows, names)
@@ -39,64 +43,38 @@ def fleet_findings(
     yield from _same_machine(rows)
     yield from _ages(rows)
     yield from rail_findings(rows)
-    yield from _between_rails(rows)
-
-
-# What fleet rails finds and nobody else: fleet.subnet and the nodes' own rdma.subnets say the rest.
-_BETWEEN_RAILS = ("fleet.rail-apart", "fleet.rail-mtu", "fleet.rail-unknown")
-
-
-def _between_rails(rows: Rows) -> Iterator[Blamed]:
-    from preflight.fleet.rails.findings import rail_findings, rail_matrix
-
-    for finding, places in rail_findings(rail_matrix(rows)):
+    for finding, places in findings_between_rails(rail_matrix(rows)):
         if finding.check in _BETWEEN_RAILS:
             yield finding, places
 
 
 def _masters(rows: Rows, names: Names) -> Iterator[Blamed]:
-    places = {
-        at: tuple(sorted(names.place(master) for master in row.launch.known_masters))
-        for at, row in rows
-        if row.launch is not None and row.launch.known_masters
-    }
     said = {at: row.launch.known_masters for at, row in rows if row.launch is not None}
-    yield from _one_address(
-        "fleet.master",
-        "master",
-        places,
-        {at: ", ".join(masters) for at, masters in said.items()},
-        "what one of them stores, the others never find",
-        dict(rows),
-    )
+    follows = "what one of them stores, the others never find"
+    yield from _one_address("fleet.master", "master", said, follows, dict(rows), names)
 
 
 def _metadata(rows: Rows, names: Names) -> Iterator[Blamed]:
     said = {
-        at: tuple(address for address, _ in row.launch.known_services("metadata"))
+        at: tuple(sorted(address for address, _ in row.launch.known_services("metadata")))
         for at, row in rows
         if row.launch is not None
     }
-    said = {at: addresses for at, addresses in said.items() if addresses}
-    yield from _one_address(
-        "fleet.metadata",
-        "metadata server",
-        {at: tuple(sorted(map(names.place, addresses))) for at, addresses in said.items()},
-        {at: ", ".join(sorted(addresses)) for at, addresses in said.items()},
-        "a node's segments are looked for where they were never written down",
-        dict(rows),
-    )
+    follows = "a node's segments are looked for where they were never written down"
+    yield from _one_address("fleet.metadata", "metadata server", said, follows, dict(rows), names)
 
 
 def _one_address(
     check: str,
     what: str,
-    places: Mapping[int, tuple[Place, ...]],
-    said: Mapping[int, str],
+    addresses: Mapping[int, tuple[str, ...]],
     follows: str,
     rows: Mapping[int, NodeRow],
+    names: Names,
 ) -> Iterator[Blamed]:
     """One service that all nodes have to name alike."""
+    places = {at: tuple(sorted(map(names.place, each))) for at, each in addresses.items() if each}
+    said = {at: ", ".join(each) for at, each in addresses.items()}
     if len(places) < 2:
         return
     loopback = {at for at, each in places.items() if any(loops(one.host) for one in each)}
@@ -104,7 +82,7 @@ def _one_address(
     host_of_rest = {one.node for at, each in places.items() if at not in loopback for one in each}
     local = loopback - host_of_rest if len(loopback) == 1 else loopback
     if local:
-        have = _shared(said, local)
+        have = "; ".join(sorted({said[at] for at in local})[:3])
         text = f"each of them looks for the {what} on itself, so {follows}"
         if len(local) == 1:
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
@@ -133,10 +111,6 @@ def _one_address(
         yield FleetFinding(check, status, "launch", said[group[0]], need, text), blamed
 
 
-def _shared(said: Mapping[int, str], places: set[int]) -> str:
-    return "; ".join(sorted({said[at] for at in places})[:3])
-
-
 def _majority(groups: list[list[int]]) -> tuple[list[int] | None, list[list[int]]]:
     """The largest group, None where two are as large; and the others, the smallest first."""
     groups = sorted(groups, key=len)
@@ -145,27 +119,23 @@ def _majority(groups: list[list[int]]) -> tuple[list[int] | None, list[list[int]
     return groups[-1], groups[:-1]
 
 
-def _differ(some: Sequence[Place], others: Sequence[Place]) -> bool:
+def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) -> bool:
     """Whether two addresses are certainly two services: names can be aliases of one machine."""
-    if len(some) != len(others):
-        return True
-    for one, other in zip(some, others, strict=True):
-        if one.port != other.port:
-            return True
-        if one.node is not None and other.node is not None and one.node != other.node:
-            return True
-    return False
+    return len(some) != len(others) or any(
+        one.port != other.port
+        or (one.node is not None and other.node is not None and one.node != other.node)
+        for one, other in zip(some, others, strict=True)
+    )
 
 
 def _rendezvous(rows: Rows) -> Iterator[Blamed]:
     """One server over several hosts, whose ranks look for rank 0 on themselves."""
     found: dict[str, list[int]] = {}
     for at, row in rows:
-        if row.launch is None or row.launch.hosts < 2:
-            continue
-        for address, own in row.launch.known_services("dist-init"):
-            if not own and loops(split_place(address)[0]):
-                found.setdefault(address, []).append(at)
+        if row.launch is not None and row.launch.hosts > 1:
+            for address, own in row.launch.known_services("dist-init"):
+                if not own and loops(split_address(address)[0]):
+                    found.setdefault(address, []).append(at)
     for address, places in found.items():
         text = "a rank looks for rank 0 on its own node: the server never forms"
         need = "the address of the node of rank 0 (--dist-init-addr)"
@@ -173,45 +143,41 @@ def _rendezvous(rows: Rows) -> Iterator[Blamed]:
 
 
 def _advertised(rows: Rows) -> Iterator[Blamed]:
-    found: dict[str, list[int]] = {}
+    found: dict[str, dict[int, object]] = {}
     for at, row in rows:
         for host, _ in () if row.launch is None else row.launch.known_services("advertised"):
-            found.setdefault(host.lower(), []).append(at)
-    machines = dict(rows)
-    for host, places in found.items():
-        if len({machines[at].boot or at for at in places}) > 1:
+            found.setdefault(host.lower(), {})[at] = row.boot or at
+    for host, machines in found.items():
+        if len(set(machines.values())) > 1:
             text = "the others look for the segments of all of them on one machine"
             need = "a name or address of its own for each node"
-            yield FleetFinding("fleet.advertised", "fail", "launch", host, need, text), places
+            finding = FleetFinding("fleet.advertised", "fail", "launch", host, need, text)
+            yield finding, list(machines)
 
 
 def _versions(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[int]]], names: Names
 ) -> Iterator[Blamed]:
     """Clients of other releases than the master's; more than one release on a node is another."""
-    stores = {
-        at: row.launch for at, row in rows if row.launch is not None and row.launch.known_masters
-    }
+    machines = dict(rows)
+    masters = {at: row.launch.known_masters for at, row in rows if row.launch is not None}
     groups: dict[str, list[int]] = {}
     for wheels, places in facts.get("wheel.mooncake", {}).items():
         versions = sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})
-        groups.setdefault(", ".join(versions), []).extend(at for at in places if at in stores)
-    groups = {version: places for version, places in groups.items() if places}
+        stores = [at for at in places if masters.get(at)]
+        if stores:
+            groups.setdefault(", ".join(versions), []).extend(stores)
     if len(groups) < 2:
         return
     version_of = {at: version for version, places in groups.items() for at in places}
-    hosts = {
-        names.place(master).node for launch in stores.values() for master in launch.known_masters
-    }
+    hosts = {names.place(master).node for each in masters.values() for master in each}
     of_master = {version_of[at] for at in hosts if at is not None and at in version_of}
-    machines = dict(rows)
+    majority, _ = _majority(list(groups.values()))
+    right, who = "", ""
     if len(of_master) == 1:
-        (right,) = of_master
-        who = "the node of the master"
-    else:
-        majority, _ = _majority(list(groups.values()))
-        right = version_of[majority[0]] if majority else ""
-        who = _nodes(machines, majority) if majority else ""
+        (right,), who = of_master, "the node of the master"
+    elif majority:
+        right, who = version_of[majority[0]], _nodes(machines, majority)
     for version, places in groups.items():
         if version == right:
             continue
@@ -239,9 +205,9 @@ def _protocols(rows: Rows) -> Iterator[Blamed]:
     for at, row in rows:
         if row.launch is not None and isinstance(row.launch.protocol, str) and row.launch.protocol:
             groups.setdefault(row.launch.protocol, []).append(at)
-    right, others = _majority(list(groups.values())) if groups else (None, [])
     if len(groups) < 2:
         return
+    right, others = _majority(list(groups.values()))
     protocol_of = {at: protocol for protocol, places in groups.items() for at in places}
     need = f"{protocol_of[right[0]]}, as {_nodes(dict(rows), right)}" if right else "one protocol"
     for places in others:
@@ -252,21 +218,16 @@ def _protocols(rows: Rows) -> Iterator[Blamed]:
 
 def _master_ports(rows: Rows, names: Names) -> Iterator[Blamed]:
     """The node on which others look for the master, and whose launch needs the port itself."""
-    machines = dict(rows)
-    seen: set[tuple[int, str]] = set()
-    for _, row in rows:
-        for master in () if row.launch is None else row.launch.known_masters:
-            place = names.place(master)
-            if place.node is None or (place.node, place.port) in seen:
-                continue
-            seen.add((place.node, place.port))
-            launch = machines[place.node].launch
-            for what, port in () if launch is None else launch.ports:
-                if str(port) == place.port and what != MASTER_PORT_NAME:
-                    text = "nodes look for the master there, and only one of them can have the port"
-                    need = f"port {port} left to the master"
-                    found = FleetFinding("fleet.port", "fail", what, f"port {port}", need, text)
-                    yield found, [place.node]
+    launches = {at: row.launch for at, row in rows if row.launch is not None}
+    masters = [names.place(one) for launch in launches.values() for one in launch.known_masters]
+    for node, master in dict.fromkeys((one.node, one.port) for one in masters):
+        if node is None or node not in launches:
+            continue
+        for what, port in launches[node].ports:
+            if isinstance(port, int) and str(port) == master and what != MASTER_PORT_NAME:
+                text = "nodes look for the master there, and only one of them can have the port"
+                need = f"port {port} left to the master"
+                yield FleetFinding("fleet.port", "fail", what, f"port {port}", need, text), [node]
 
 
 def _same_machine(rows: Rows) -> Iterator[Blamed]:
@@ -282,18 +243,15 @@ def _same_machine(rows: Rows) -> Iterator[Blamed]:
 
 
 def _ages(rows: Rows) -> Iterator[Blamed]:
-    newest = max((row.made_unix_seconds for _, row in rows), default=0)
-    old = [
-        (newest - row.made_unix_seconds, at)
-        for at, row in rows
-        if 0 < row.made_unix_seconds < newest - MOST_AGE_SECONDS
-    ]
+    made = {at: row.made_unix_seconds for at, row in rows if row.made_unix_seconds > 0}
+    newest = max(made.values(), default=0)
+    old = [at for at, seconds in made.items() if seconds < newest - MOST_AGE_SECONDS]
     if old:
-        days = max(old)[0] / MOST_AGE_SECONDS
+        days = (newest - min(made.values())) / MOST_AGE_SECONDS
         have = f"made up to {days:.1f} days before the newest"
         text = "what they tell may be over, or their clocks are wrong"
         found = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
-        yield found, sorted(at for _, at in old)
+        yield found, sorted(old)
 
 
 def _nodes(rows: Mapping[int, NodeRow], places: Sequence[int]) -> str:

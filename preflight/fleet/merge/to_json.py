@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from preflight.base.program_version import program_version
 
 if TYPE_CHECKING:
-    from preflight.fleet.merge.records import Drift, Fleet, Pool, Said, Variant
-    from preflight.fleet.reports.records import Unusable
+    from preflight.fleet.merge.records import Fleet, Variant
 
 SCHEMA = "mooncake-preflight/fleet/v1"
 
@@ -18,11 +18,22 @@ Json = dict[str, Any]
 
 def fleet_object(fleet: Fleet) -> Json:
     """The whole fleet; every list of nodes is a node set, folded."""
+    from preflight.fleet.merge.fleet import nodes_text
     from preflight.fleet.merge.records import FAILING, PASSING
     from preflight.fleet.merge.words import verdict_text
     from preflight.fleet.reports.records import STATUSES
 
-    sets = _Sets(fleet)
+    @cache  # most of a fleet's lists are the same few
+    def folded(places: tuple[int, ...]) -> str:
+        return nodes_text(fleet, places)
+
+    def nodes(places: Sequence[int]) -> Json:
+        return {"count": len(places), "set": folded(tuple(places))}
+
+    def variant(one: Variant) -> Json:
+        return {"value": one.value, "nodes": nodes(one.nodes)}
+
+    pool = fleet.pool
     return {
         "schema": SCHEMA,
         "version": program_version(),
@@ -36,81 +47,55 @@ def fleet_object(fleet: Fleet) -> Json:
             "not_usable": sum(one.times for one in fleet.unusable),
             "repeated": sum(fleet.repeats.values()),
         },
-        "by_status": {status: sets.of(fleet.of(status)) for status in STATUSES},
-        "passing": sets.of(fleet.of(*PASSING)),
-        "failing": sets.of(fleet.of(*FAILING)),
-        "without_facts": sets.of(fleet.without_facts),
-        "findings": [_said(one, sets) for one in (*fleet.said, *fleet.waived, *fleet.passed)],
-        "drift": [_drift(one, sets) for one in fleet.drift],
-        "devices": [_variant(one, sets) for one in fleet.devices],
-        "masters": [_variant(one, sets) for one in fleet.masters],
-        "pool": None if fleet.pool is None else _pool(fleet.pool, sets),
-        "unusable": [_unusable(one) for one in fleet.unusable],
+        "by_status": {status: nodes(fleet.of(status)) for status in STATUSES},
+        "passing": nodes(fleet.of(*PASSING)),
+        "failing": nodes(fleet.of(*FAILING)),
+        "without_facts": nodes(fleet.without_facts),
+        "findings": [
+            {
+                "id": one.finding.check,
+                "status": one.finding.status,
+                "ignored": one.finding.ignored,
+                "of_fleet": one.of_fleet,
+                "nodes": nodes(one.nodes),
+                "subject": one.finding.subject,
+                "have": one.finding.have,
+                "need": one.finding.need,
+                "text": one.finding.text,
+            }
+            for one in (*fleet.said, *fleet.waived, *fleet.passed)
+        ],
+        "drift": [
+            {
+                "fact": one.fact,
+                "facts": list(one.facts),
+                "most": None if one.most is None else variant(one.most),
+                "others": [variant(other) for other in one.others],
+                "unread": nodes(one.unread),
+            }
+            for one in fleet.drift
+        ],
+        "devices": [variant(one) for one in fleet.devices],
+        "masters": [variant(one) for one in fleet.masters],
+        "pool": None
+        if pool is None
+        else {
+            "total_bytes": pool.total_bytes,
+            "stores": pool.stores,
+            "skew": pool.skew,
+            "shares": [{"bytes": size, "nodes": nodes(places)} for size, places in pool.shares],
+            "unread": nodes(pool.unread),
+        },
+        "unusable": [
+            {
+                "source": one.source,
+                "line": one.line,
+                "trouble": one.trouble.value,
+                "reason": one.reason,
+                "node": one.node,
+                "count": one.times,
+            }
+            for one in fleet.unusable
+        ],
         "repeats": dict(fleet.repeats),
-    }
-
-
-class _Sets:
-    """Places as node sets; most of a fleet's lists are the same few."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._folded: dict[tuple[int, ...], str] = {}
-
-    def of(self, places: Sequence[int]) -> Json:
-        from preflight.fleet.merge.fleet import nodes_text
-
-        key = tuple(places)
-        if key not in self._folded:
-            self._folded[key] = nodes_text(self._fleet, key)
-        return {"count": len(key), "set": self._folded[key]}
-
-
-def _said(one: Said, sets: _Sets) -> Json:
-    finding = one.finding
-    return {
-        "id": finding.check,
-        "status": finding.status,
-        "ignored": finding.ignored,
-        "of_fleet": one.of_fleet,
-        "nodes": sets.of(one.nodes),
-        "subject": finding.subject,
-        "have": finding.have,
-        "need": finding.need,
-        "text": finding.text,
-    }
-
-
-def _drift(one: Drift, sets: _Sets) -> Json:
-    return {
-        "fact": one.fact,
-        "facts": list(one.facts),
-        "most": None if one.most is None else _variant(one.most, sets),
-        "others": [_variant(other, sets) for other in one.others],
-        "unread": sets.of(one.unread),
-    }
-
-
-def _variant(one: Variant, sets: _Sets) -> Json:
-    return {"value": one.value, "nodes": sets.of(one.nodes)}
-
-
-def _pool(pool: Pool, sets: _Sets) -> Json:
-    return {
-        "total_bytes": pool.total_bytes,
-        "stores": pool.stores,
-        "skew": pool.skew,
-        "shares": [{"bytes": size, "nodes": sets.of(places)} for size, places in pool.shares],
-        "unread": sets.of(pool.unread),
-    }
-
-
-def _unusable(one: Unusable) -> Json:
-    return {
-        "source": one.source,
-        "line": one.line,
-        "trouble": one.trouble.value,
-        "reason": one.reason,
-        "node": one.node,
-        "count": one.times,
     }
