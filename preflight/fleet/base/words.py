@@ -35,3 +35,9 @@ def cut(text: str, most: int = LONGEST_VALUE) -> str:
     """On one line, not too long, with nothing that moves the cursor."""
     text = clean(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
+    """``have 8 MiB, need 1 GiB``, without what is empty."""
+    pairs = (("have", have), ("need", need))
+    return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)

@@ -25,8 +25,11 @@ Blamed = tuple[FleetFinding, Sequence[int]]
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """The fleet. expected: names of its nodes; None where only the reports say which there are."""
     settled = settled_rows(reports.rows)
-    named = {one.node for one in reports.unusable if one.node}
-    names = in_order([*settled.rows, *(expected or ()), *_lost(named, settled.rows, expected)])
+    # Nodes of which there are only reports that cannot be used: a file's name is taken for one
+    # where another node's is like it; with an expected set, what is not in it is no node.
+    patterns = {_pattern(name) for name in settled.rows} if expected is None else set()
+    lost = [one.node for one in reports.unusable if one.node and _pattern(one.node) in patterns]
+    names = in_order([*settled.rows, *(expected or ()), *lost])
     place_of = {name: at for at, name in enumerate(names)}
     rows = [(at, settled.rows[name]) for name, at in place_of.items() if name in settled.rows]
     whole = [(at, row) for at, row in rows if row.whole]
@@ -38,8 +41,9 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     ]
     pool = _pool(whole)
     blamed += _of_pool(pool, len(whole))
-    drifts = drift(
-        {name: values for name, values in facts.items() if name not in _judged(blamed)},
+    versions = any(finding.check == "fleet.mooncake-version" for finding, _ in blamed)
+    drifts = drift(  # but of what a finding is about already
+        {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions},
         *_unknown(reports.tables, whole, facts),
     )
     said, waived, passed = _said(reports.tables, rows, blamed, len(names))
@@ -61,20 +65,6 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     )
 
 
-def _lost(
-    named: set[str], rows: Mapping[str, NodeRow], expected: Sequence[str] | None
-) -> list[str]:
-    """Nodes of which there are only reports that cannot be used.
-
-    With an expected set, a file's name that is not in it is no node; without one, it is taken for
-    one where another node's name is like it.
-    """
-    if expected is not None:
-        return []
-    patterns = {_pattern(name) for name in rows}
-    return [name for name in named if name not in rows and _pattern(name) in patterns]
-
-
 def _pattern(name: str) -> str:
     return "".join("0" if sign.isdecimal() else sign for sign in name)
 
@@ -91,7 +81,10 @@ def _absences(
     for at, name in enumerate(names):
         if name not in settled.rows:
             why = broken.get(name)
-            said = "no report" if why is None else f"no report but one that is {_adjective(why)}"
+            said = "no report"
+            if why is not None:
+                unread = why.trouble is Trouble.UNREADABLE
+                said += f" but one that is {'unreadable' if unread else why.trouble.value}"
             reasons.setdefault(said, []).append(at)
     for reason, places in reasons.items():
         text = "nothing is known of it, so it is not one to start on"
@@ -121,10 +114,6 @@ def _absences(
     return found
 
 
-def _adjective(one: Unusable) -> str:
-    return "unreadable" if one.trouble is Trouble.UNREADABLE else one.trouble.value
-
-
 def _said(
     tables: Tables, rows: Sequence[tuple[int, NodeRow]], blamed: Iterable[Blamed], nodes: int
 ) -> tuple[list[Said], list[Said], list[Said]]:
@@ -136,32 +125,20 @@ def _said(
     for numbers, places in alike.values():
         for number in numbers:
             holders.setdefault(number, array("I")).extend(places)
-    said: list[Said] = []
-    waived: list[Said] = []
-    passed: list[Said] = []
+    kinds: tuple[list[Said], list[Said], list[Said]] = ([], [], [])
     for number, held in holders.items():
         finding = tables.findings[number]
-        one = Said(finding, array("I", sorted(held)))
-        if finding.ignored is not None:
-            waived.append(one)
-        elif finding.status == "pass":
-            passed.append(one)
-        else:
-            said.append(one)
-    said += [Said(finding, array("I", places)) for finding, places in blamed]
+        kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
+        kinds[kind].append(Said(finding, array("I", sorted(held))))
+    kinds[0].extend(Said(finding, array("I", places)) for finding, places in blamed)
 
     def place(one: Said) -> tuple[object, ...]:
-        common = 2 * len(one.nodes) > nodes
-        finding = one.finding
-        return (
-            common,
-            STATUSES.index(finding.status),
-            len(one.nodes),
-            finding.check,
-            *(str(part) for part in finding),
-        )
+        finding, count = one.finding, len(one.nodes)
+        rank = STATUSES.index(finding.status)
+        return 2 * count > nodes, rank, count, finding.check, *map(str, finding)
 
-    return sorted(said, key=place), sorted(waived, key=place), sorted(passed, key=place)
+    said, waived, passed = (sorted(kind, key=place) for kind in kinds)
+    return said, waived, passed
 
 
 def _nodes(
@@ -188,11 +165,6 @@ def _verdict(rows: Sequence[tuple[int, NodeRow]], said: Iterable[Said], drifts: 
     if drifts:
         told.add("warn")
     return next(status for status in STATUSES if status in told)
-
-
-def _judged(blamed: Iterable[Blamed]) -> set[str]:
-    """Facts that a finding is about already."""
-    return {"wheel.mooncake" for finding, _ in blamed if finding.check == "fleet.mooncake-version"}
 
 
 def _unknown(

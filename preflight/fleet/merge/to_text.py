@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from preflight.check.verdict import clean
-from preflight.fleet.base.words import COLOURS, cut, plural, shortened_names
+from preflight.fleet.base.words import COLOURS, Paint, cut, have_and_need, plural, shortened_names
 from preflight.fleet.merge.records import Fleet, Said, Variant
 from preflight.fleet.merge.words import (
     drift_cells,
@@ -18,8 +18,6 @@ from preflight.fleet.merge.words import (
 )
 from preflight.fleet.node.reply import FOLDER, PYTHON, REPORT, SSH, TIMEOUT, TOOL
 from preflight.fleet.reports.records import STATUSES
-
-Paint = Callable[[str, str], str]
 
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
@@ -39,7 +37,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
             _statuses(fleet, paint),
             _findings(fleet, few_head, few, paint, width),
             _findings(fleet, "What most nodes say", many, paint, width),
-            _waived(fleet, width),
+            "\n".join(_waived(fleet, width)),
             _drift(fleet, width),
             _alike(fleet, width),
             _unusable(fleet, width),
@@ -55,15 +53,11 @@ def verdict_line(fleet: Fleet, paint: Paint, width: int) -> str:
 
 def _statuses(fleet: Fleet, paint: Paint) -> str:
     """Which nodes have which status: the lists that a scheduler is given, in short."""
-    lines = []
-    for status in STATUSES:
-        places = fleet.of(status)
-        if places:
-            lines.append(
-                f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}"
-                f"{shortened(fleet, places)}"
-            )
-    return "\n".join(lines)
+    return "\n".join(
+        f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{shortened(fleet, places)}"
+        for status in STATUSES
+        if (places := fleet.of(status))
+    )
 
 
 def _common(fleet: Fleet, one: Said) -> bool:
@@ -96,30 +90,19 @@ def _finding(fleet: Fleet, one: Said, paint: Paint, width: int) -> str:
     """``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
     finding = one.finding
     where = f" on {shortened(fleet, one.nodes)}" if one.nodes else ""
-    about = (
-        "" if finding.subject in ("node", "reports", "report") else f": {clean(finding.subject)}"
-    )
+    about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
     head = _fill(f"{finding.status}: {clean(finding.check)}{where}{about}", width, "  ")
     lines = [_first_word(head, paint, finding.status)]
-    seen = ", ".join(
-        f"{word} {cut(text)}"
-        for word, text in (("have", finding.have), ("need", finding.need))
-        if text
-    )
-    lines += [_fill(text, width, "      ") for text in (seen, cut(finding.text, 300)) if text]
+    for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
+        if text:
+            lines.append(_fill(text, width, "      "))
     return "\n".join(lines)
 
 
-def _waived(fleet: Fleet, width: int) -> str:
-    lines = [
-        _fill(
-            f"ignored: {clean(one.finding.check)} on {shortened(fleet, one.nodes)}: "
-            f"{cut(one.finding.ignored or '')}",
-            width,
-        )
-        for one in fleet.waived[:MOST_ROWS]
-    ]
-    return "\n".join(lines)
+def _waived(fleet: Fleet, width: int) -> Iterator[str]:
+    for one in fleet.waived[:MOST_ROWS]:
+        where = f"{clean(one.finding.check)} on {shortened(fleet, one.nodes)}"
+        yield _fill(f"ignored: {where}: {cut(one.finding.ignored or '')}", width)
 
 
 def _drift(fleet: Fleet, width: int) -> str:

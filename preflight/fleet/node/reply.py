@@ -114,11 +114,6 @@ def report_of(reply: NodeReply, timeout_seconds: float) -> Json:
     return _not_run(reply, end)
 
 
-def is_interrupted(report: Json) -> bool:
-    """Whether a report stands for a node that was not waited for."""
-    return any(finding["check"] == INTERRUPTED for finding in report["findings"])
-
-
 def _not_reached(reply: NodeReply) -> Json:
     if reply.code == GATEWAY_FAILED and not reply.lines:
         text = f"the gateway of ClusterShell's tree that leads to it gave up{reply.last_error}"

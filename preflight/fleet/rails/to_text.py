@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from preflight.check.report import fold as fold_words
 from preflight.check.verdict import clean
-from preflight.fleet.base.words import COLOURS, cut, shortened_names
+from preflight.fleet.base.words import COLOURS, Paint, cut, have_and_need, shortened_names
 from preflight.fleet.rails.answer import RailAnswer
 from preflight.fleet.rails.rails import Lane, Meeting, Reach
-from preflight.fleet.reports.records import FleetFinding
-
-Paint = Callable[[str, str], str]
 
 SIGNS = {
     Reach.DIRECT: "=",
@@ -44,14 +41,9 @@ def _findings(answer: RailAnswer, paint: Paint, width: int) -> Iterator[str]:
         where = shortened_names([answer.names[at] for at in places])
         head = f"{finding.check} on {where}: {clean(finding.subject)}"
         yield f"{paint(finding.status, COLOURS[finding.status])}: {head}"
-        for text in (_seen(finding), cut(finding.text, 300)):
+        for text in (have_and_need(finding.have, finding.need, 200), cut(finding.text, 300)):
             if text:
                 yield textwrap.fill(text, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _seen(finding: FleetFinding) -> str:
-    pairs = (("have", finding.have), ("need", finding.need))
-    return ", ".join(f"{word} {cut(text, 200)}" for word, text in pairs if text)
 
 
 def _kinds(answer: RailAnswer, width: int) -> Iterator[str]:

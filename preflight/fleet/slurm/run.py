@@ -91,7 +91,10 @@ def gather(request: SlurmRequest) -> Gathered:
     """Ask every node. Raises UsageError where Slurm refuses the question itself."""
     nodes = request.asked.nodes
     away = unreachable(nodes, request.asked.in_allocation, request.read_states())
-    answers = _Answers({}, {node: _away(node, state) for node, state in away.items()})
+    answers = _Answers({}, {})
+    for node, state in away.items():
+        text = f"Slurm gives it no job: {state.text}"
+        answers.stands[node] = absent(node, SLURM, text, state.text, "a node in service")
     stopped = 0
     try:
         _ask(request, [node for node in nodes if node not in away], answers)
@@ -100,7 +103,11 @@ def gather(request: SlurmRequest) -> Gathered:
             _ask(request, lacking, answers, carried=True)
     except StepInterruptedError as interrupted:
         stopped = interrupted.signal
-    return Gathered([_report(answers, node, request.node_seconds) for node in nodes], stopped)
+    for node, reply in answers.came.items():
+        answers.stands[node] = report_of(reply, request.node_seconds)
+    asked = "interrupted before it was asked"
+    reports = [answers.stands.get(node) or absent(node, INTERRUPTED, asked) for node in nodes]
+    return Gathered(reports, stopped)
 
 
 def _ask(
@@ -151,8 +158,9 @@ def _sort_out(
             answers.came[node] = NodeReply(node, own.lines, own.error, 0)
         elif node in words.not_launched:
             text = f"Slurm starts nothing there: {words.not_launched[node]}"
-            state = _trouble(now.get(node, _NO_STATE))
-            answers.stands[node] = absent(node, SLURM, text, state, "a task that starts")
+            state = now.get(node, _NO_STATE)  # one that does not say why is no news
+            why = state.text if state.out_of_service else ""
+            answers.stands[node] = absent(node, SLURM, text, why, "a task that starts")
         elif ended_by_us == INTERRUPTED:
             answers.stands[node] = absent(node, INTERRUPTED, "interrupted before it answered")
         elif ended_by_us:
@@ -201,19 +209,3 @@ def _refused(
         state = states.get(node, _NO_STATE).text
         answers.stands[node] = absent(node, SLURM, text, state, "a node with room for a job")
     return [node for node in nodes if node not in busy] if busy else []
-
-
-def _trouble(state: NodeState) -> str:
-    """A state that says why nothing starts there; another is no news."""
-    return state.text if state.out_of_service else ""
-
-
-def _away(node: str, state: NodeState) -> Json:
-    text = f"Slurm gives it no job: {state.text}"
-    return absent(node, SLURM, text, state.text, "a node in service")
-
-
-def _report(answers: _Answers, node: str, node_seconds: float) -> Json:
-    if node in answers.came:
-        return report_of(answers.came[node], node_seconds)
-    return answers.stands.get(node) or absent(node, INTERRUPTED, "interrupted before it was asked")

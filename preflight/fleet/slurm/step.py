@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from preflight.base.usage_error import UsageError
+from preflight.fleet.base.signals import caught_signals
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -22,7 +20,6 @@ _CLOSING_SECONDS = 4.0
 _ENDING_SECONDS = 40.0
 # How often it is looked whether time is up.
 _TICK_SECONDS = 0.1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Limits(NamedTuple):
@@ -87,7 +84,7 @@ def run_step(words: Sequence[str], content: bytes, begun: bytes, limits: Limits)
     """
     import subprocess
 
-    with _caught() as caught, _Input(content) as standard_input:
+    with caught_signals() as caught, _Input(content) as standard_input:
         try:
             # A session of its own: Ctrl-C is to reach this program alone, which ends srun.
             process = subprocess.Popen(
@@ -124,7 +121,7 @@ def _end(process: Popen[bytes], standard_input: _Input, caught: list[int]) -> No
 
     Slurm ends tasks by SIGKILL, which leaves what they made. A second signal hurries this up.
     """
-    standard_input.close()
+    standard_input.closing.set()
     signals = len(caught)
     for seconds, go_on in ((_CLOSING_SECONDS, process.terminate), (_ENDING_SECONDS, process.kill)):
         until = time.monotonic() + seconds
@@ -166,7 +163,7 @@ class _Input:
     def __init__(self, content: bytes) -> None:
         self.reading, self._writing = os.pipe()
         self._content = content
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._thread = threading.Thread(target=self._feed, daemon=True)
 
     def __enter__(self) -> _Input:
@@ -176,11 +173,8 @@ class _Input:
     def __exit__(self, *error: object) -> None:
         # Of the last reader: a write that waits ends with it.
         os.close(self.reading)
-        self.close()
+        self.closing.set()
         self._thread.join()
-
-    def close(self) -> None:
-        self._closing.set()
 
     def _feed(self) -> None:
         left = memoryview(self._content)
@@ -189,21 +183,5 @@ class _Input:
                 left = left[os.write(self._writing, left) :]
         except OSError:  # srun is gone, and its exit says why
             pass
-        self._closing.wait()
+        self.closing.wait()
         os.close(self._writing)
-
-
-@contextmanager
-def _caught() -> Iterator[list[int]]:
-    """The signals that came: a step would outlive this program."""
-    caught: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    before = {number: signal.signal(number, note) for number in _SIGNALS}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

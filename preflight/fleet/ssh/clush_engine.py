@@ -12,10 +12,7 @@ import re
 import resource
 import shlex
 import shutil
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ClusterShell.Event import EventHandler  # type: ignore[import-untyped]
@@ -29,6 +26,7 @@ from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untype
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import MOST_NODES, is_name
+from preflight.fleet.base.signals import caught_signals
 from preflight.fleet.node.reply import NodeReply
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
@@ -42,7 +40,6 @@ _OPTIONS = "-oControlMaster=no"
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 # Of each ssh: its three standard streams, and one more while it is started. Of everything else.
 _FILES_EACH, _FILES_BESIDE = 4, 40
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ssh(NamedTuple):
@@ -142,7 +139,7 @@ def _run(
     **tree: bool,
 ) -> list[int]:
     """Ask the collector's nodes; the signals that came meanwhile, of which the first ended it."""
-    with _caught() as caught:
+    with caught_signals() as caught:
         ticker.caught = caught
         try:
             worker = task.shell(
@@ -270,23 +267,3 @@ class _Ticker(EventHandler):  # type: ignore[misc]
         if self.caught or self._enough():
             task_self().abort()
         self._tick()
-
-
-@contextmanager
-def _caught() -> Iterator[list[int]]:
-    """The signals that came meanwhile; what they did before is put back."""
-    caught: list[int] = []
-
-    def catch(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in _SIGNALS:
-        # nohup's own wish.
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
