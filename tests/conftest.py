@@ -1,6 +1,6 @@
 """Settings for all tests: none depends on a time, and under CI the same inputs are drawn anew.
 
-``--hypothesis-profile=thorough`` draws forty times as many examples, and other ones each time.
+``--hypothesis-profile=thorough`` draws a thousand examples, not ten (CI: 25).
 
 Side by side (``pytest -n 3``) each test goes to whichever process is free; but those of one group
 share what this machine has once (its huge pages, its cgroups, its ports, a browser, the guests),
@@ -10,6 +10,8 @@ and go to one process.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,7 +19,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "project",
     deadline=None,
-    max_examples=25,
+    max_examples=25 if os.environ.get("CI") else 10,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=bool(os.environ.get("CI")),
 )
@@ -41,8 +43,32 @@ GROUPS = {
 }
 
 
+# What a process of Python says before it makes another one, or becomes one.
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"}
+_started: list[str] = []
+
+
+def _look(event: str, arguments: tuple[object, ...]) -> None:
+    if event in STARTS:
+        _started.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(_look)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares something of the machine is one group, and slow."""
     for item in items:
         groups = [group for name, group in GROUPS.items() if item.get_closest_marker(name)]
         if groups:
             item.add_marker(pytest.mark.xdist_group(groups[0]))
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def only_slow_tests_start_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """``-m "not slow"`` is for while one writes: it leaves out all that starts a process."""
+    _started.clear()
+    yield
+    if "not slow" in request.config.getoption("markexpr"):
+        assert not _started, f"to be marked slow, since it starts a process: {_started[:3]}"

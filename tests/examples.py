@@ -13,4 +13,6 @@ from hypothesis import settings
 
 def fewer(divisor: int, **more: Any) -> settings:
     """Draw one in ``divisor`` of the examples that the profile has; at least two."""
-    return settings(max_examples=max(2, settings.default.max_examples // divisor), **more)
+    profile = settings.default
+    assert profile is not None
+    return settings(max_examples=max(2, profile.max_examples // divisor), **more)

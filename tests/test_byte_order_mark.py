@@ -24,6 +24,7 @@ def notes(path: Path, text: str) -> dict[str, str]:
     return {note.id: note.text for note in read_source(str(path), {}).notes}
 
 
+@pytest.mark.slow
 @needs_bash
 @pytest.mark.parametrize(
     ("line", "id_"),
@@ -47,6 +48,7 @@ def test_the_notice_says_what_bash_says_of_a_lost_line(tmp_path: Path, line: str
     assert said in found[id_]
 
 
+@pytest.mark.slow
 @needs_bash
 def test_a_program_on_the_first_line_is_not_started(tmp_path: Path) -> None:
     found = notes(tmp_path / "run.sh", f"{MARK}{SERVER} \\\n  --port 1\n")

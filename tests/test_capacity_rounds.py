@@ -186,6 +186,7 @@ def test_the_same_order_and_its_reverse_reach_the_bounds() -> None:
         assert 0 <= most * each.reusable_tokens - high <= 20 * step
 
 
+@pytest.mark.slow
 def test_the_likely_part_is_the_mean_of_random_orders() -> None:
     """Two hundred plays of a workload that overflows; the drawn orders are always the same."""
     work = workload(12, 6, 64)

@@ -85,6 +85,7 @@ def saved(path: Path, answers: Answers, extras: Mapping[str, Any]) -> Path:
 # The same answers ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["this machine", *HOSTS])
 def test_a_capture_gives_the_same_findings_as_the_host(
     kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -136,6 +137,7 @@ def _install(folder: Path, *distributions: str) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("there", "status"),
     [
@@ -216,6 +218,7 @@ def test_a_record_of_what_is_installed_that_is_none_is_no_traceback(
     assert findings(open_host(str(path)), LaunchWords(), monkeypatch)["findings"]
 
 
+@pytest.mark.slow
 def test_a_capture_of_a_capture_is_the_same_capture(script: LaunchWords, tmp_path: Path) -> None:
     answers, extras, _ = record(script, open_host("/"), 10.0)
     first = saved(tmp_path / "a.tar.gz", answers, extras)
@@ -226,6 +229,7 @@ def test_a_capture_of_a_capture_is_the_same_capture(script: LaunchWords, tmp_pat
     assert more["launch"]["reading"] == extras["launch"]["reading"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_small_private_file_without_secrets(
     script: LaunchWords, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,6 +268,7 @@ def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
     assert is_secret(name) is secret
 
 
+@pytest.mark.slow
 def test_a_capture_that_cannot_be_written_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

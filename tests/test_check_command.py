@@ -298,6 +298,7 @@ def test_a_usage_error_under_each_protocol(
     assert parsed["exit_protocol"] == protocol
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     Host().write(tmp_path)
     whole = process(["check", "--root", str(tmp_path)])
@@ -316,6 +317,7 @@ def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
     assert whole.returncode in (1, 2, 3)
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "preflight.cli.main", "check", b"\xff\xfe", "--json"],
@@ -407,6 +409,7 @@ def test_protocols_that_read_one_line_get_one(
 # On this machine -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_this_machine_is_checked_without_and_with_a_launch() -> None:
     """Whatever it is: the answer is valid, and says more with a launch than without."""
     sizes = []
@@ -420,6 +423,7 @@ def test_this_machine_is_checked_without_and_with_a_launch() -> None:
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.slow
 def test_facts_of_this_machine_are_valid_by_their_schema() -> None:
     done = process(["facts", "--json"])
     jsonschema.validate(json.loads(done.stdout), FACTS_SCHEMA)
@@ -458,6 +462,7 @@ print(seen, file=sys.stderr)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "allowed"), [([], set()), (["--", *LAUNCH], {"connect 127.0.0.1"})]
 )
@@ -478,6 +483,7 @@ def test_nothing_is_written_started_or_contacted_but_what_the_launch_names(
 HEAVY = "tabulate psutil pynvml importlib.metadata dataclasses subprocess tarfile yaml".split()
 
 
+@pytest.mark.slow
 def test_a_check_without_a_launch_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     Host().write(tmp_path)
     program = (
@@ -508,6 +514,7 @@ def test_explaining_what_there_is_not_names_the_nearest(capsys: pytest.CaptureFi
     assert "did you mean memlock.limit?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion(shell: str) -> None:
     done = process([], env={**os.environ, "_MOONCAKE_PREFLIGHT_COMPLETE": f"{shell}_source"})
@@ -522,6 +529,7 @@ def test_no_subcommand_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixt
     assert printed.err.startswith("Usage: mooncake-preflight")
 
 
+@pytest.mark.slow
 def test_help_names_every_exit_code() -> None:
     said = " ".join(process(["check", "--help"]).stdout.split())
     for phrase in ("0 pass", "1 warn", "2 fail", "3 unknown", "64 usage", "70 a defect"):

@@ -74,6 +74,7 @@ def host(
     return read_facts(opened.root, sized.needs), sized.needs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("check", "judge_one"), CHECKS, ids=lambda value: getattr(value, "id", ""))
 @pytest.mark.parametrize("launch", [True, False])
 def test_what_a_check_finds_is_what_it_declares(

@@ -237,6 +237,7 @@ def test_env_files_that_compose_refuses(line: str) -> None:
     assert note.origin == Origin("e", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(COMPOSE_V1).is_dir(), reason="no docker-compose to compare with")
 def test_env_files_as_docker_compose_reads_them(tmp_path: Path) -> None:
     """Version 1, which fills in no variables there."""

@@ -113,6 +113,7 @@ def theirs(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -167,6 +168,7 @@ def test_what_docker_takes(words: str, created: Created) -> None:
     assert notes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

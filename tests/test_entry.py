@@ -13,6 +13,8 @@ import pytest
 
 from preflight.cli.main import NAME
 
+pytestmark = pytest.mark.slow
+
 if sys.version_info >= (3, 11):
     import tomllib
 

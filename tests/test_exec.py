@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ENTRY = [sys.executable, "-m", "preflight.cli.main", "exec"]
 ROOT = Path(__file__).parents[1]
 # A master alone is a launch that no host refuses for want of memory.

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from preflight.logs.explain import LogReading, explanations_object, explanations_text
 from preflight.logs.text import Bounded, read_blocks
 
+pytestmark = pytest.mark.slow
+
 LOGS = Path(__file__).with_name("logs")
 COMMAND = [sys.executable, "-m", "preflight.cli.main", "explain"]
 

@@ -57,6 +57,7 @@ def checking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checking:
     return Checking(tmp_path, capsys)
 
 
+@pytest.mark.slow
 def test_a_bare_number_of_gigabytes_is_not_bytes(tmp_path: Path) -> None:
     """The documented helper: --hicache-size 64 is 64 bytes, and every pool suffices."""
     done = run_sizing(["--tp-size", "8", "--hicache-size", "64"], root=tmp_path)
@@ -146,6 +147,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
     assert any("not-loaded" in name for name in found.statuses)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -195,6 +197,7 @@ def test_a_script_that_writes_the_pool_last_is_no_promise(checking: Checking) ->
     assert found.statuses["hugetlb.after-reboot"] == {"pass"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "said"),
     [

@@ -620,6 +620,7 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
     assert path.read_text() == "# somebody else's\n"
 
 
+@pytest.mark.slow
 def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     """``--help`` of any command imports what declares fit, and nothing that solves."""
     code = (

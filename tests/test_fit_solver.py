@@ -83,6 +83,7 @@ class Judge:
         return written(self._folder, self._case, text)
 
 
+@pytest.mark.slow
 @given(cases())
 @fewer(2, phases=[Phase.explicit, Phase.generate])
 def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
@@ -102,6 +103,7 @@ def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
                 assert judge.problems(one_more(answer.values, bound)) - unavoidable
 
 
+@pytest.mark.slow
 @given(cases())
 @fewer(5, phases=[Phase.explicit, Phase.generate])
 def test_the_pool_that_fit_says_is_needed_to_the_page(case: Case) -> None:
@@ -376,6 +378,7 @@ def test_a_size_that_nothing_judges_is_no_answer(tmp_path: Path) -> None:
     assert "launch.sizes" in {finding.check for finding in found.answer.unknown}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goal", ["l2", "pool", "balanced"])
 def test_a_host_whose_memory_is_not_known_takes_no_size(goal: str, tmp_path: Path) -> None:
     """The gates that are left could allow petabytes: no size is given."""

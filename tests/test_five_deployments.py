@@ -205,6 +205,7 @@ def test_a_patch_of_a_deployment_stands_where_its_pod_does_and_lowers_nothing(as
     assert "volumes" not in pod, "its own /dev/shm has 64 GiB"
 
 
+@pytest.mark.slow
 @needs_tool("kubectl")
 def test_kubectl_makes_of_the_patch_what_the_check_then_accepts(ask: Ask, tmp_path: Path) -> None:
     text = ask(gpu_host(), "plan --format k8s", json.dumps(DEPLOYMENT), "pod.yaml")
@@ -276,6 +277,7 @@ def test_a_sizing_fits_a_terminal_of_80_columns_and_breaks_no_name(
     assert "Qwen/Qwen3-235B-A22B-Instruct-2507" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "at_boot", "status", "said"),
     [

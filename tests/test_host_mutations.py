@@ -20,6 +20,8 @@ from tests.mutated_hosts import CHECKS, GOOD, LAUNCH, NICS, REGULAR, Bench, Key,
 from tests.synthetic import GIB, MIB, SyntheticHost, limited_container, plain_host
 from tests.test_synthetic import MASTER, fitted
 
+pytestmark = pytest.mark.slow
+
 PREFILL = f"{LAUNCH} --disaggregation-mode prefill --disaggregation-ib-device {NICS}"
 TOPICS_OF = {check.id: check.topics for check, _ in CHECKS}
 GARBAGE = "not what stands here\n"

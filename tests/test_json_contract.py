@@ -295,6 +295,7 @@ def test_a_fleet_is_as_its_schemas_say(
     assert found["exit_code"] == codes[name == "rails"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "words"),
     [

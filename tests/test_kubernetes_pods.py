@@ -179,6 +179,7 @@ def test_references_that_stay_as_they_are_written(env: str, notes: list[str]) ->
 VALUES = ["1", "true", "yes", "on", "n", "0x1", "1e3", ".5", "+1", "'1'", "4gb", "2026-01-01"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES)
 def test_a_value_that_is_no_text_is_refused(value: str, tmp_path: Path) -> None:
     """As kubectl refuses it, where there is one to ask."""
@@ -233,6 +234,7 @@ BASE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl to compare with")
 @pytest.mark.parametrize(
     "patch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted([*ROOT.glob("checks/**/*.py"), *ROOT.glob("preflight/**/*.py")])
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Modules of this project that a file imports, wherever it does so."""
     found: set[str] = set()

@@ -52,6 +52,7 @@ def of_file(name: str) -> list[Explanation]:
         return explain_log(read_blocks(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "expected"), LINES)
 def test_a_known_line_is_explained_by_its_pattern_alone(line: str, expected: str) -> None:
     """And its sentences have no hole where a value of the line belongs."""

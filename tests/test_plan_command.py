@@ -130,6 +130,7 @@ def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
         assert (out, "NOBODY is not set" in err) == ("", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -157,6 +158,7 @@ def test_without_a_launch_the_host_alone_is_planned_for(
     assert "vm.max_map_count = 262144" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_apply_shows_what_it_would_do_here_and_does_nothing(
     run: Run, launch: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_kernel_that_does_not_read_nodes_at_boot_is_said(
     assert ("before 5.16" in notes(found, "cmdline")) is warned
 
 
+@pytest.mark.slow
 @needs_tool("sysctl")
 def test_sysctl_itself_reads_the_drop_in(tmp_path: Path) -> None:
     if "--dry-run" not in run(["sysctl", "--help"]).stdout:
@@ -258,6 +259,7 @@ def test_sysctl_itself_reads_the_drop_in(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @needs_tool("systemd-analyze")
 def test_systemd_itself_accepts_the_units(rdma_plan: Plan, tmp_path: Path) -> None:
     unit = tmp_path / "mooncake-hugepages.service"
@@ -275,6 +277,7 @@ def test_systemd_itself_accepts_the_units(rdma_plan: Plan, tmp_path: Path) -> No
         assert (done.returncode, ours) == (0, [])
 
 
+@pytest.mark.slow
 def test_systemd_would_have_refused_a_unit_that_is_not_one(tmp_path: Path) -> None:
     """That the test above can fail."""
     if shutil.which("systemd-analyze") is None:
@@ -285,6 +288,7 @@ def test_systemd_would_have_refused_a_unit_that_is_not_one(tmp_path: Path) -> No
     assert str(tmp_path) in done.stderr
 
 
+@pytest.mark.slow
 def test_what_the_unit_runs_raises_a_pool_and_never_lowers_one(
     rdma_plan: Plan, tmp_path: Path
 ) -> None:
@@ -463,6 +467,7 @@ class Daemon(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 @needs_tool("docker")
 def test_docker_itself_asks_its_daemon_for_what_the_plan_says(rdma_plan: Plan) -> None:
     options = shlex.split(text(rdma_plan, "docker").replace("\\\n", ""))
@@ -501,6 +506,7 @@ def compose_command() -> list[str] | None:
     return ["docker-compose"] if shutil.which("docker-compose") else None
 
 
+@pytest.mark.slow
 def test_compose_itself_takes_the_file_and_its_values(tmp_path: Path) -> None:
     tool = compose_command()
     if tool is None:
@@ -542,6 +548,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]
     return found
 
 
+@pytest.mark.slow
 @needs_tool("kubectl")
 def test_kubernetes_own_types_take_every_field_of_the_patch(
     rdma_plan: Plan, tmp_path: Path
@@ -607,6 +614,7 @@ def test_the_env_file_reads_back_as_docker_reads_it(
         assert f"{name} is left out" in notes(found, "env")
 
 
+@pytest.mark.slow
 @fewer(2)  # each starts two shells
 @given(variables=VARIABLES)
 def test_a_shell_that_reads_the_exports_has_the_variables(

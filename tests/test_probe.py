@@ -448,6 +448,7 @@ def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
     os.close(writing)
 
 
+@pytest.mark.slow
 def test_without_the_device_the_child_says_why() -> None:
     """The real library on this machine, in the real child process."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
@@ -463,6 +464,7 @@ def run_probe(*words: str) -> int:
     return run_command(probe, "probe", ["registration", *words], lambda code, _: code)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -482,6 +484,7 @@ def test_usage_errors(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
 def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_probe("--json") == 3

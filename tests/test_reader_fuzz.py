@@ -287,6 +287,7 @@ def shaped(piece: str, length: int) -> str:
     return "".join(some)[:length]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", NASTY.values(), ids=NASTY)
 def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the text takes about twice the steps; a reading that is quadratic takes four times."""
@@ -296,6 +297,7 @@ def test_work_grows_with_the_text(piece: str, monkeypatch: pytest.MonkeyPatch) -
     assert large <= 2.4 * small + 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", NASTY.values(), ids=NASTY)
 def test_no_text_drives_the_readers_deep(piece: str) -> None:
     """How deep calls nest is bounded by the readers' own limits, not by the text."""

@@ -17,6 +17,7 @@ from tests.test_synthetic import FITTED, LAUNCH
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_every_line_of_the_example_is_printed(tmp_path: Path) -> None:
     blocks = [block.strip("\n") for block in README.split("```")[1::2]]
     example = next(block for block in blocks if block.startswith("$ mooncake-hicache-sizing"))

@@ -366,6 +366,7 @@ def player(folder: Path) -> Running:
     return Running(sys.executable, {}, folder / "log")
 
 
+@pytest.mark.slow
 def test_a_step_is_broken_off_when_memory_runs_out(tmp_path: Path) -> None:
     """The look during a step ends it; the process is gone at once, its memory with it."""
     running = player(tmp_path)
@@ -380,6 +381,7 @@ def test_a_step_is_broken_off_when_memory_runs_out(tmp_path: Path) -> None:
     assert not Path(f"/proc/{running.pid}").exists()
 
 
+@pytest.mark.slow
 def test_a_step_has_a_limit_of_time(tmp_path: Path) -> None:
     """What hangs is not waited for for ever."""
     running = player(tmp_path)
@@ -390,6 +392,7 @@ def test_a_step_has_a_limit_of_time(tmp_path: Path) -> None:
         running.end()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
     """Its signal, and not a failure of the command."""
     running = player(tmp_path)
@@ -400,6 +403,7 @@ def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
     running.end()
 
 
+@pytest.mark.slow
 def test_memory_of_sglangs_own_is_there_at_once(tmp_path: Path) -> None:
     """Every page is touched, as SGLang does before it pins them."""
     running = player(tmp_path)
@@ -483,6 +487,7 @@ def _without_mooncake() -> list[str]:
     return [one for one in sys.path if not (Path(one or ".") / "mooncake/__init__.py").exists()]
 
 
+@pytest.mark.slow
 def test_a_python_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """With its path and what went wrong."""
     code, answer = said(["--python", "/no/such/python", *LAUNCH], capsys)

@@ -133,6 +133,7 @@ def test_every_kind_has_a_line_everywhere(kind: Kind, container: str) -> None:
     assert lines(kind, "name", "1", Context(container))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_line_is_shell(kind: Kind) -> None:
     """Comments included: what is printed can be pasted as a whole."""
@@ -141,11 +142,13 @@ def test_every_line_is_shell(kind: Kind) -> None:
         subprocess.run(["bash", "-n", "-c", script], check=True)
 
 
+@pytest.mark.slow
 def test_a_limit_is_set_in_the_shell_that_runs_the_line() -> None:
     done = lines(Kind.ULIMIT, "nofile", "321", BARE)
     assert bash(done, "ulimit -Sn; ulimit -Hn; sh -c 'ulimit -n'") == "321\n321\n321"
 
 
+@pytest.mark.slow
 def test_a_file_is_written(tmp_path: Path) -> None:
     path = tmp_path / "nr hugepages"
     assert bash(lines(Kind.SYSFS, str(path), "12", BARE), f"cat '{path}'") == "12"
@@ -156,6 +159,7 @@ SHELL_TEXT = st.text(
 )
 
 
+@pytest.mark.slow
 @given(SHELL_TEXT)
 def test_an_exported_value_is_read_back_to_the_byte(value: str) -> None:
     done = lines(Kind.ENVIRONMENT, "MC_X", value, BARE)
@@ -163,12 +167,14 @@ def test_an_exported_value_is_read_back_to_the_byte(value: str) -> None:
     assert bash(done, "printf '%s.' \"$MC_X\"") == f"{value}."
 
 
+@pytest.mark.slow
 def test_an_empty_value_removes_the_variable() -> None:
     """MC_STORE_USE_HUGEPAGE counts by its presence: an empty one would still be on."""
     done = lines(Kind.ENVIRONMENT, "MC_X", "", BARE)
     assert bash(("export MC_X=1", *done), 'echo "${MC_X-gone}"') == "gone"
 
 
+@pytest.mark.slow
 def test_a_search_path_keeps_what_it_had() -> None:
     done = lines(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", "/new dir", BARE)
     shown = 'printf %s "$LD_LIBRARY_PATH"'

@@ -42,6 +42,7 @@ def _recorded() -> list[tuple[list[str], str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "versions", "result"),
     _recorded(),

@@ -45,6 +45,7 @@ def _script(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [
@@ -65,6 +66,7 @@ _VALUES = st.sampled_from(["x", "", "$A", "$B", "${C}", '"$A-$B"', "${A:-d}", "'
 _PAIRS = st.lists(st.tuples(st.sampled_from(NAMES), _VALUES), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["", "export ", "prefix"]), _PAIRS), max_size=5))
 def test_any_assignments(steps: list[tuple[str, list[tuple[str, str]]]]) -> None:
     lines = [f"{name}=0" for name in NAMES]  # all are set: what is not is another matter

@@ -83,6 +83,7 @@ AS_BASH_WITH_VARIABLES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
 @pytest.mark.parametrize(
     ("settings", "text"), [*(("", text) for text in AS_BASH), *AS_BASH_WITH_VARIABLES]
@@ -359,6 +360,7 @@ def test_a_line_that_comes_again_is_read_in_its_place() -> None:
     assert [note.origin.line for note in reading.notes] == [5, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash to compare with")
 @pytest.mark.parametrize(
     ("opens", "closes"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -9,10 +11,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jsonschema
 import pytest
 
+from preflight.cli.sizing import run as run_sizing
 from tests.hosts import GIB, MIB, Host, HostPool
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +42,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     root: Path | None = None,
 ) -> Ran:
-    """The command in a process of its own, with no Mooncake or SGLang setting but those given."""
+    """The command, with no Mooncake or SGLang setting but those given."""
     words = arguments.split() if isinstance(arguments, str) else arguments
     if root is not None:
         words = [*words, "--root", str(root)]
@@ -47,16 +51,18 @@ def run(
         for name, value in os.environ.items()
         if not name.startswith(("MC_", "MOONCAKE_", "SGLANG_", "NO_COLOR", "CLICOLOR", "_MOON"))
     }
-    done = subprocess.run(
-        [*COMMAND, *words],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**clean, **(environment or {})},
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
-    return Ran(done.returncode, done.stdout, done.stderr)
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    with (
+        mock.patch.dict(os.environ, {**clean, **(environment or {})}, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = run_sizing(words)
+        except SystemExit as end:  # as shell completion ends
+            code = int(end.code or 0)
+    said = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return Ran(code, *said)
 
 
 def answer(
@@ -402,6 +408,7 @@ def test_missing_flags_are_a_usage_error() -> None:
     assert "--hicache-size" in ran.err
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
     done = subprocess.run(
         [*COMMAND, "--tp-size", b"\xff\xfe", "--json"],
@@ -432,6 +439,7 @@ def test_a_defect_exits_70_with_an_object(
     assert "please report it" in printed.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_changes_no_verdict(host: Path) -> None:
     """Under pipefail the exit code is still the verdict's: no pass because nobody read it."""
     reader, writer = os.pipe()
@@ -495,6 +503,7 @@ def test_memory_that_cannot_give_the_pages_is_said(tmp_path: Path) -> None:
     assert "sglang-admission" in got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
@@ -569,6 +578,7 @@ def test_help_names_every_exit_code() -> None:
 HEAVY = ("tabulate", "psutil", "pynvml", "mooncake", "importlib.metadata", "dataclasses")
 
 
+@pytest.mark.slow
 def test_json_loads_nothing_that_it_does_not_need(host: Path) -> None:
     program = (
         "import sys; from preflight.cli.sizing import run; "

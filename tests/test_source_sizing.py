@@ -231,6 +231,7 @@ VARIABLES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS | st.text(max_size=8), max_size=14), VARIABLES, st.text(max_size=60))
 def test_no_launch_makes_the_sizing_raise(
     words: list[str], environment: dict[str, str], config: str

@@ -18,6 +18,8 @@ from checks.base.root import Root
 from checks.run.reading import read_facts
 from tests.synthetic import build_host, plain_host
 
+pytestmark = pytest.mark.slow
+
 PREFLIGHT = (sys.executable, "-m", "preflight.cli.main")
 SIZING = (sys.executable, "-m", "preflight.cli.sizing")
 EXAMPLE = ("--tp-size", "1", "--hicache-size", "1gb", "--global-segment-size", "1gb")

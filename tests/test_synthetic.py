@@ -109,6 +109,7 @@ def test_a_fitting_launch_passes(
     assert "pass" in statuses["hugetlb.shortage"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "name", "statuses"),
     [
@@ -171,6 +172,7 @@ def missing(facts: Facts) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "needs"),
     [

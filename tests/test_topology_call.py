@@ -11,6 +11,8 @@ import checks.placement.mooncake_calls as calls
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

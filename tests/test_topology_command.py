@@ -180,6 +180,7 @@ def _files(host: SyntheticHost) -> list[str]:
     return list(tree_of(host).files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [gpu_host, erdma_host, plain_host, limited_container])
 def test_the_object_is_as_its_schema_says(
     make: Callable[[], SyntheticHost], on: Any, tmp_path: Path
@@ -259,6 +260,7 @@ def test_a_recorded_machine_is_drawn(name: str, said: str, ask: Any, tmp_path: P
     assert said in text
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from(["numa_node", "class", "state", "rate"]), st.text(max_size=9))
 )

@@ -26,6 +26,8 @@ from preflight.inputs.two_bounds import between
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_synthetic import FLAGS, NICS, fitted, script
 
+pytestmark = pytest.mark.slow
+
 SIZE = next(words for words in FLAGS.split(" --") if words.startswith("hicache-size"))
 HUGE = script("Qwen/Qwen3-8B", 8, NICS, "16gb").replace(SIZE, "hicache-ratio 2")
 REGULAR = HUGE.replace("export MC_STORE_USE_HUGEPAGE=1\n", "")

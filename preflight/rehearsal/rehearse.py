@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -19,7 +20,7 @@ from preflight.rehearsal.library import Library, find_library
 from preflight.rehearsal.memory import others
 from preflight.rehearsal.plan import make_plan
 from preflight.rehearsal.programs import RehearsalError
-from preflight.rehearsal.records import Plan
+from preflight.rehearsal.records import Plan, Run
 from preflight.rehearsal.run import run
 from preflight.rehearsal.scaled_launch import scaled_launch
 from preflight.sizing.launch_needs import launch_needs
@@ -108,8 +109,13 @@ def perform(prepared: Prepared, timeout_seconds: float) -> Answer:
         return Answer("unknown", str(error), plan=plan)
     finally:
         progress.clear()
+    return answer_of(prepared, done, warnings)
+
+
+def answer_of(prepared: Prepared, done: Run, warnings: Iterable[str] = ()) -> Answer:
+    """Return what a rehearsal that has run comes to, with what checks find where it failed."""
     checked = _checked(prepared) if failed_step(done) else ()
-    return judge(plan, done, warnings, checked)
+    return judge(prepared.plan, done, warnings, checked)
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:

@@ -313,6 +313,7 @@ def seen(*before: str, **environment: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_this_process_is_seen_as_getrlimit_tells(tmp_path: Path) -> None:
     """/proc/self/limits and getrlimit(2) agree, whatever this shell has."""
     answer = seen()
@@ -320,6 +321,7 @@ def test_this_process_is_seen_as_getrlimit_tells(tmp_path: Path) -> None:
     assert (answer["nofile"], answer["euid"], answer["unknown"]) == (True, True, [])
 
 
+@pytest.mark.slow
 def test_a_lowered_limit_is_seen() -> None:
     """prlimit sets what the reader then reads."""
     if shutil.which("prlimit") is None:
@@ -327,6 +329,7 @@ def test_a_lowered_limit_is_seen() -> None:
     assert seen("prlimit", "--memlock=65536:131072")["memlock"] == [65536, 131072]
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_has_no_capability_in_effect() -> None:
     """uid 1000 without any group: CapEff is empty though CapBnd is full."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
@@ -336,6 +339,7 @@ def test_an_ordinary_user_has_no_capability_in_effect() -> None:
     assert (answer["effective"], answer["bit"], answer["euid"]) == (False, 0, True)
 
 
+@pytest.mark.slow
 def test_root_of_a_user_namespace_has_none_either() -> None:
     """unshare -Ur: CapEff shows the bit, and the kernel's capable() does not honour it."""
     if shutil.which("unshare") is None:
@@ -344,12 +348,14 @@ def test_root_of_a_user_namespace_has_none_either() -> None:
     assert (answer["bit"], answer["initial"], answer["effective"]) == (1, False, False)
 
 
+@pytest.mark.slow
 def test_the_caller_of_sudo_is_seen() -> None:
     """SUDO_UID, and nothing else of that environment."""
     assert seen(SUDO_UID="1000")["sudo"] == 1000
     assert seen(SUDO_UID="nobody")["sudo"] is None
 
 
+@pytest.mark.slow
 def test_pinned_memory_of_a_live_process_is_found() -> None:
     """A ring with a registered buffer pins memory as RDMA does: VmPin shows it, and so do we."""
     code = (

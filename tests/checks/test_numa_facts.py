@@ -187,6 +187,7 @@ def test_recorded_machines(tmp_path: Path, name: str, nodes: tuple[int, ...], cp
         assert 0 < node.available_bytes <= node.total_bytes
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     """Live: this process's own allowance agrees with what the kernel hands out through Python."""
     facts = read_numa(Root(), None)
@@ -242,6 +243,7 @@ class TestRealSeccompFilter:
         assert "SIGSYS" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_policy_of_this_process_stays_as_it_was() -> None:
     """What the child sets ends with it."""
 
@@ -255,6 +257,7 @@ def test_the_policy_of_this_process_stays_as_it_was() -> None:
     assert policy_line() == before
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_killed() -> None:
     import signal
 
@@ -265,6 +268,7 @@ def test_a_child_that_hangs_is_killed() -> None:
         in_child(hang, 0.05)
 
 
+@pytest.mark.slow
 def test_a_child_that_fails_tells_why() -> None:
     def fail() -> None:
         raise ValueError("no such thing")
@@ -273,6 +277,7 @@ def test_a_child_that_fails_tells_why() -> None:
         in_child(fail, 5)
 
 
+@pytest.mark.slow
 def test_a_child_leaves_no_zombie_and_no_descriptor() -> None:
     def seen() -> tuple[int, str]:
         children = Path(f"/proc/self/task/{threading.get_native_id()}/children")

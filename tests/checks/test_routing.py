@@ -185,6 +185,7 @@ def can_make_namespaces() -> bool:
     return programs and subprocess.run(tried, capture_output=True).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(socket, "AF_NETLINK") or not can_make_namespaces(),
     reason="needs iproute2, and a user who may make a network namespace with a veth pair",

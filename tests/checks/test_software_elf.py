@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from checks.software.calls import CACHE, Loader, libraries, read_cache, read_elf
 
+pytestmark = pytest.mark.slow
+
 LDD, GCC = shutil.which("ldd"), shutil.which("gcc")
 needs_ldd = pytest.mark.skipif(LDD is None, reason="no ldd here")
 needs_gcc = pytest.mark.skipif(LDD is None or GCC is None, reason="no gcc and ldd here")

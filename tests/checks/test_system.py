@@ -136,6 +136,7 @@ def test_io_uring_is_tried_only_for_who_wants_it(tmp_path: Path) -> None:
     assert read(host).uring_disabled is None
 
 
+@pytest.mark.slow
 def test_this_machine() -> None:
     """What Python's own functions say of it."""
     seen = read_system(Root(), None)
@@ -163,6 +164,7 @@ print(facts.seccomp, facts.uring_errno)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "answer"),
     [

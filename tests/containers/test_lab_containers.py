@@ -28,7 +28,7 @@ from tests.lab.guest import why_not as why_no_guest
 
 pytestmark = [pytest.mark.containers, pytest.mark.lab]
 
-LIMIT_SECONDS = 500
+LIMIT_SECONDS = 900
 ENOMEM, BUS_ERROR, KILLED = 12, 135, 137
 HUGE_PAGE = 2 * MIB
 WITH_LOCK = (*DOCKER_CAPABILITIES, "IPC_LOCK")

@@ -21,6 +21,8 @@ from preflight.fleet.kubernetes.pods import pods_of
 from preflight.fleet.node.reply import report_in
 from preflight.fleet.node.report import absent, one_line
 
+pytestmark = pytest.mark.slow
+
 Json = dict[str, Any]
 
 # As kubectl 1.32: what it prints, on which stream, and how it ends.

@@ -216,6 +216,7 @@ def test_no_finding_of_a_fleet_is_a_pass() -> None:
     assert told == {Status.FAIL, Status.UNKNOWN, Status.WARN}
 
 
+@pytest.mark.slow
 def test_the_declarations_load_nothing_else() -> None:
     """``list`` and ``explain`` need neither ClusterShell nor the code of the fleet."""
     code = (

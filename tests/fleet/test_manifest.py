@@ -159,6 +159,7 @@ def test_folders_of_the_node_are_read_only_and_never_made(
     assert "/etc/zone.conf is not mounted at /mnt/zone" in notes
 
 
+@pytest.mark.slow
 def test_what_a_pod_prints_is_what_collect_reads(
     launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_misspelt_field_is_a_problem() -> None:
     assert len(problems(pod, "1.25")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl (kubernetes-client)")
 @pytest.mark.parametrize("words", WAYS[:4], ids=range(4))
 def test_kubectl_reads_it_as_it_was_meant(

@@ -312,6 +312,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(written[: draw(st.integers(0, len(written)) | st.just(len(written)))])
 
 
+@pytest.mark.slow
 @given(st.lists(mutated(), min_size=1, max_size=3))
 @example([b"\0", b"{}", b""])
 def test_no_bytes_are_fatal_and_the_good_report_beside_them_is_read(texts: list[bytes]) -> None:

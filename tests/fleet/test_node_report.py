@@ -245,6 +245,7 @@ def test_a_program_that_is_too_old_is_one_that_is_missing() -> None:
 SHELLS = ("sh", "bash", "zsh", "ksh", "tcsh", "fish", "busybox")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_login_shell_runs_what_is_sent(tmp_path: Path, shell: str) -> None:
     """Whichever is here; standard input stays open meanwhile, and nothing is left behind.
@@ -318,6 +319,7 @@ def test_a_mistake_is_told_before_a_node_is_asked(
         sent_launch(launch, 10, ignored)
 
 
+@pytest.mark.slow
 def test_the_carried_program_needs_python_alone(tmp_path: Path) -> None:
     """-I -S: no package of this machine is seen; it says what the installed one says."""
     archive = tmp_path / "tool.pyz"

@@ -283,6 +283,7 @@ def connect(port: int, token: str, *words: str) -> tuple[int, Any]:
     return done.return_value, answer
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(has_rdma(), reason="this machine has an RDMA device: pairs are tried")
 def test_two_ends_without_rdma(listener: tuple[subprocess.Popen[str], int]) -> None:
     """Strangers are turned away and change nothing; a real other side learns what is missing."""
@@ -314,6 +315,7 @@ def test_nobody_listens() -> None:
     assert f"127.0.0.1:{port}" in answer["error"]
 
 
+@pytest.mark.slow
 def test_a_listener_ends_by_itself() -> None:
     """Nobody ever connects: after its seconds it is gone, with nothing wrong."""
     command = [sys.executable, "-m", "preflight.cli.main", "fleet", "pair-listen"]
@@ -322,6 +324,7 @@ def test_a_listener_ends_by_itself() -> None:
     assert len(json.loads(done.stdout)["token"]) == 32
 
 
+@pytest.mark.slow
 def test_an_address_of_somebody_else_is_a_usage_error() -> None:
     command = [sys.executable, "-m", "preflight.cli.main", "fleet", "pair-listen"]
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""The wheels, and the guests: all that the chosen tests ask for, each kind in one boot."""
+"""The wheels; the guests: all that tests ask for live, each kind in one boot; and the records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -14,6 +14,7 @@ from tests.lab.faults import Fault
 from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
+from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
 from tests.lab.rehearsals import Rehearsal
 from tests.lab.rehearse_guest import (
     FIRST_RELEASE,
@@ -23,33 +24,21 @@ from tests.lab.rehearse_guest import (
     rehearsals_script,
     rehearsed_in,
 )
-from tests.real.conftest import Wheel, wheel_0_3_13, wheel_0_3_14, wheel_of
-
-__all__ = ["wheel_0_3_13", "wheel_0_3_14", "wheel_of"]  # fixtures
+from tests.real.conftest import install_release
 
 # Emulated, a fault takes some 10 seconds on a machine that does nothing else.
 FAULT_SECONDS = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Guests are started before all other tests, and what they measured is looked at last."""
     reason = why_not()
     for item in items:
         if item.get_closest_marker("lab") and reason:
             item.add_marker(pytest.mark.skip(reason=reason))
-    items.sort(key=_turn)  # stable: within a turn they keep their order
-
-
-def _turn(item: pytest.Item) -> int:
-    if not item.get_closest_marker("lab"):
-        return 1
-    if "guests" not in getattr(item, "fixturenames", ()):
-        return 2
-    return 0 if item.get_closest_marker("starts_guests") else 3
 
 
 def _wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
-    """The parameters of that name that the tests have which will run, in their order."""
+    """The parameters of that name that the tests have which will run live, in their order."""
     found = []
     for item in request.session.items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
@@ -83,7 +72,6 @@ class Guests:
 def guests(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    wheel_of: Callable[[str], Wheel],
 ) -> Iterator[Guests]:
     experiments: list[Experiment] = _wanted(request, "experiment")
     faults: list[Fault] = _wanted(request, "fault")
@@ -93,8 +81,8 @@ def guests(
     in_order = dict.fromkeys((*healthy, *faults))
     releases = {one.release for one in experiments} | {one.release for one in rehearsals}
     releases |= {FIRST_RELEASE} if rehearsals or fittings else set()
-    wheels = {release: _wheel(request, wheel_of, release) for release in releases}
-    newest = request.getfixturevalue("wheel_0_3_13") if faults else None
+    wheels = {release: install_release(release) for release in releases}
+    newest = install_release(FIRST_RELEASE) if faults else None
     # Made here: two threads that make the first of a session are in each other's way.
     pages_folder, faults_folder = (tmp_path_factory.mktemp(name) for name in ("guest", "faults"))
 
@@ -109,33 +97,47 @@ def guests(
     def broken() -> dict[str, Seen]:
         if newest is None or not faults:
             return {}
-        return run_faults(in_order, newest, faults_folder, 120 + FAULT_SECONDS * len(in_order))
+        return run_faults(in_order, newest, faults_folder, 600 + FAULT_SECONDS * len(in_order))
 
     running = Guests(pages, broken)
     yield running
     running.end()
 
 
-def _wheel(request: pytest.FixtureRequest, wheel_of: Callable[[str], Wheel], release: str) -> Wheel:
-    if release != "0.3.14":
-        return wheel_of(release)
-    wheel: Wheel = request.getfixturevalue("wheel_0_3_14")
-    return wheel
+@pytest.fixture(scope="session")
+def recorded_faults(tmp_path_factory: pytest.TempPathFactory) -> RecordedFaults:
+    return RecordedFaults(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")
-def measured(guests: Guests) -> dict[str, Measured]:
-    """What each experiment of the tests that will run came to, by its id."""
+def recorded_rehearsals(tmp_path_factory: pytest.TempPathFactory) -> RecordedRehearsals:
+    return RecordedRehearsals(tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest, live: bool) -> Mapping[str, Measured]:
+    """What each experiment came to, by its id: recorded, or in the guest of this session."""
+    if not live:
+        return recorded_experiments()
+    guests: Guests = request.getfixturevalue("guests")
     return guests.pages.result()[0]
 
 
-@pytest.fixture(scope="session")
-def rehearsed(guests: Guests) -> Rehearsed:
-    """What each rehearsal and fitting of the tests that will run came to, by its id."""
+@pytest.fixture
+def rehearsed(request: pytest.FixtureRequest, live: bool) -> Rehearsed:
+    """What each rehearsal and fitting came to, by its id."""
+    if not live:
+        recorded: RecordedRehearsals = request.getfixturevalue("recorded_rehearsals")
+        return recorded
+    guests: Guests = request.getfixturevalue("guests")
     return guests.pages.result()[1]
 
 
-@pytest.fixture(scope="session")
-def seen(guests: Guests) -> dict[str, Seen]:
-    """What happened with each fault of the tests that will run, by its id."""
+@pytest.fixture
+def seen(request: pytest.FixtureRequest, live: bool) -> Mapping[str, Seen]:
+    """What happened with each fault, by its id."""
+    if not live:
+        recorded: RecordedFaults = request.getfixturevalue("recorded_faults")
+        return recorded
+    guests: Guests = request.getfixturevalue("guests")
     return guests.faults.result()

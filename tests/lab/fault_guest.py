@@ -53,10 +53,12 @@ class Seen:
 
     done: the lines of the remedy that were run, with exit status and output. impossible: what the
     guest lacks, so that nothing was broken. defect: what went wrong with the experiment itself.
+    then: what was said of it broken when it was mended; None where that is ``broken`` itself.
     """
 
     broken: Answer
     mended: Answer | None = None
+    then: Answer | None = None
     done: tuple[Row, ...] = ()
     broken_start: Row = field(default_factory=dict)
     mended_start: Row = field(default_factory=dict)
@@ -98,7 +100,7 @@ def run_faults(
             str(HERE),
             str(wheel.folder),
         ],
-        "faults": [asdict(_with_arguments(fault)) for fault in faults],
+        "faults": [asdict(with_arguments(fault)) for fault in faults],
     }
     file = folder / "orders.json"
     file.write_text(json.dumps(orders))
@@ -110,7 +112,7 @@ def run_faults(
     return {name: _seen(answer) for name, answer in found.items()}
 
 
-def _with_arguments(fault: Fault) -> Fault:
+def with_arguments(fault: Fault) -> Fault:
     more = () if fault.in_full else WITHOUT_SOFTWARE
     return replace(fault, arguments=(*more, *fault.arguments))
 
@@ -162,6 +164,7 @@ def _seen(answer: Mapping[str, Any]) -> Seen:
     return Seen(
         _answer(answer.get("broken", {})),
         None if mended is None else _answer(mended),
+        None,
         tuple(answer.get("done", ())),
         answer.get("broken_start", {}),
         answer.get("mended_start", {}),

@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Container, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -241,22 +242,22 @@ def _of_launch(arguments: list[str]) -> list[str]:
     return [word for pair in pairs for word in pair if pair[0] != "--skip"]
 
 
+def remedy(rows: Iterable[dict[str, Any]], expect: Container[str]) -> list[str]:
+    """Return the commands that are printed for the checks that are expected to fail, each once."""
+    lines = [line for row in rows if row["id"] in expect for line in row.get("commands", ())]
+    return list(dict.fromkeys(line for line in lines if not line.startswith("#")))
+
+
 def mend(shell: Shell, order: dict[str, Any], found: dict[str, Any]) -> list[dict[str, Any]]:
     """Run what the check printed for the findings that are expected, then what is done by hand."""
-    lines = [
-        line
-        for row in found.get("rows", ())
-        if row["id"] in order["expect"]
-        for line in row.get("commands", ())
-        if not line.startswith("#")
-    ]
+    lines = remedy(found.get("rows", ()), order["expect"])
     if order["applied"]:
         words = [sys.executable, "-m", "preflight.cli.main", "apply", "--yes"]
         words += ["--timeout", str(LIMIT_SECONDS), *_of_launch(order["arguments"])]
         line = f"{shlex.join(words)} {LAUNCHES}/{order['launch']}.sh 2>&1"
         lines = [line, f"{line} # again"]
     done = []
-    for line in dict.fromkeys(lines):
+    for line in lines:
         status, said = shell.run(line)
         done.append({"line": line, "status": status, "said": said[-500:]})
     return done

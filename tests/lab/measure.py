@@ -55,7 +55,7 @@ def measure(
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     script = f"export PATH={path} PYTHONDONTWRITEBYTECODE=1 HOME=/root\n"
     script += f"{supervisor} 2>&1 || exit\n{then}"
-    limit_seconds = 60 + 25 * len(wanted) + more_seconds
+    limit_seconds = 600 + 25 * len(wanted) + more_seconds
     lines = run_in_guest(script, folder, limit_seconds, NODE_MIB, NODE_CPUS)
     measured: dict[str, Measured] = {}
     for line in lines:

@@ -1,60 +1,216 @@
-"""Records captures of the guest for ``tests/data/lab``: ``python -m tests.lab.record``, as root.
+"""Runs the experiments of the guests and records them: ``python -m tests.lab.record``, as root.
 
-Paths of the machine that records are replaced by those that a host would have.
+All of them, which takes half an hour on two processors that do nothing else; those of one kind
+(experiments, rehearsals, faults, pairs), with the kind as the first word; or some of them, with
+their ids behind it. Tests hold what the program says against these records: an experiment that is
+declared anew, or a remedy that is printed in other words, is to be recorded anew. Paths of the
+machine that records are replaced by those that a host would have.
 """
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from checks.base.archive import archive_bytes
-from tests.lab.fault_guest import IN_FULL, run_faults
-from tests.lab.faults import FAULTS
-from tests.real.conftest import Wheel, install
+from tests.lab.experiments import ALL as EXPERIMENTS
+from tests.lab.experiments import Experiment
+from tests.lab.fault_guest import (
+    HEALTHY_LAUNCHES,
+    IN_FULL,
+    Answer,
+    Seen,
+    healthy_of,
+    run_faults,
+    with_arguments,
+)
+from tests.lab.faults import FAULTS, Fault
+from tests.lab.fittings import ALL as FITTINGS
+from tests.lab.fittings import Fitting
+from tests.lab.measure import Measured, measure
+from tests.lab.pairs import CASES, run_cases
+from tests.lab.rehearsals import ALL as REHEARSALS
+from tests.lab.rehearsals import Rehearsal
+from tests.lab.rehearse_guest import FIRST_RELEASE, rehearsals_script, rehearsed_in
+from tests.lab.results import DATA, Row, plain, record, record_captures
+from tests.real.conftest import CACHE, install_release
 
-HERE = Path(__file__).parent
-DATA = HERE.parent / "data" / "lab"
-# File -> the fault that it shows.
-RECORDED = {
+# Emulated, and perhaps beside other work: it is not here that an experiment may take too long.
+LIMIT_SECONDS = 4 * 3600
+# File -> the fault that it shows, with all that is installed; as files that ``check --root`` reads.
+SHOWN = {
     "pool-on-the-wrong-node": "pool on the wrong node",
     "memlock-for-one-nic": "memlock that holds for one NIC and not for two",
     "both-ports-down": "both ports down",
     "hugetlb-cgroup-limit": "hugetlb cgroup limit",
 }
-RELEASE = "0.3.13.post1"
+LOG_CHARACTERS = 3000
+EVERY_FAULT = (IN_FULL, *HEALTHY_LAUNCHES, *FAULTS)
+Kind = TypeVar("Kind", Experiment, Rehearsal, Fitting, Fault)
 
 
 def main() -> None:
-    wheel = Wheel(RELEASE, install("mooncake-transfer-engine-non-cuda", RELEASE))
-    by_id = {fault.id: fault for fault in FAULTS}
-    shown = {"healthy": replace(IN_FULL, starts="")}
-    for name, fault in RECORDED.items():
-        shown[name] = replace(
-            by_id[fault], captured=True, in_full=True, starts="", again=False, mends=False
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        seen = run_faults(shown.values(), wheel, Path(folder), 600)
-        places = {
-            str(wheel.folder): "/opt/mooncake",
-            folder: "/run/lab",
-            sys.prefix: "/opt/mooncake-preflight",
-            sys.base_prefix: "/usr/local",
-            str(HERE.parents[1]): "/opt/source",
+    kinds: dict[str, Callable[[Path, Collection[str]], None]] = {
+        "experiments": experiments,
+        "rehearsals": rehearsals,
+        "faults": faults,
+        "pairs": pairs,
+    }
+    kind, *ids = sys.argv[1:] or ("",)
+    for name in [kind] if kind else kinds:
+        with tempfile.TemporaryDirectory() as folder:
+            kinds[name](Path(folder), ids)
+
+
+def _chosen(every: Iterable[Kind], ids: Collection[str]) -> list[Kind]:
+    """Return those of the ids; all where none is given."""
+    return [one for one in every if not ids or one.id in ids]
+
+
+def experiments(folder: Path, ids: Collection[str]) -> None:
+    chosen = _chosen(EXPERIMENTS, ids)
+    wheels = {release: install_release(release) for release in {one.release for one in chosen}}
+    found = measure(chosen, wheels, folder, "", LIMIT_SECONDS)
+    record_experiments(found)
+
+
+def record_experiments(found: Mapping[str, Measured]) -> None:
+    rows = [
+        {
+            "id": one.id,
+            "order": plain(one),
+            "said": found[one.id].said,
+            "pages": found[one.id].pages,
         }
-    DATA.mkdir(parents=True, exist_ok=True)
-    for name, fault_shown in shown.items():
-        found = seen[fault_shown.id]
-        assert found.capture, fault_shown
-        assert not found.defect, found.defect
-        (DATA / f"{name}.tar.gz").write_bytes(moved(found.capture, places))
+        for one in EXPERIMENTS
+        if one.id in found
+    ]
+    record("experiments", rows, [one.id for one in EXPERIMENTS])
 
 
-def moved(capture: bytes, places: dict[str, str]) -> bytes:
+def rehearsals(folder: Path, ids: Collection[str]) -> None:
+    """Rehearsals and fittings, each with a capture of the guest before."""
+    rehearsed, fitted = _chosen(REHEARSALS, ids), _chosen(FITTINGS, ids)
+    releases = {FIRST_RELEASE} | {one.release for one in rehearsed}
+    wheels = {release: install_release(release) for release in releases}
+    then = rehearsals_script(rehearsed, fitted, wheels, folder, captured=True)
+    measure((), wheels, folder, then, LIMIT_SECONDS)
+    record_rehearsals(rehearsed_in(folder), folder)
+
+
+def record_rehearsals(found: Mapping[str, Any], folder: Path) -> None:
+    kinds: dict[str, tuple[Any, ...]] = {"rehearsals": REHEARSALS, "fittings": FITTINGS}
+    for kind, every in kinds.items():
+        rows, captures = [], {}
+        for one in every:
+            if one.id not in found:
+                continue
+            row = dict(found[one.id])
+            captures[f"{kind}/{one.id}"] = _taken(row, folder)
+            for number, more in enumerate(row.get("rehearsed", ())):
+                captures[f"{kind}/{one.id}/{number}"] = _taken(more, folder)
+            rows.append(moved_row({"id": one.id, "order": plain(one), **row}, folder))
+        record(kind, rows, [one.id for one in every])
+        record_captures(captures)
+
+
+def _taken(row: Row, folder: Path) -> bytes:
+    """Take the capture out of the row, and what tells nothing of the experiment."""
+    content = base64.b64decode(row.pop("capture"))
+    assert content, row["capture_said"]
+    for name in ("capture_said", "errors", "said", "seconds", "rehearsal", "fitting"):
+        row.pop(name, None)
+    return moved(content, places(folder))
+
+
+def faults(folder: Path, ids: Collection[str]) -> None:
+    """Faults, and what is healthy, each with a capture of the guest as it is then."""
+    chosen = _chosen(EVERY_FAULT, ids)
+    shown = [
+        replace(one, id=name, in_full=True, starts="", again=False, mends=False)
+        for name, fault in SHOWN.items()
+        for one in chosen
+        if one.id == fault
+    ]
+    healthy = [healthy_of(one) for one in chosen if one.expect]
+    every = dict.fromkeys(replace(one, captured=True) for one in (*healthy, *chosen, *shown))
+    seen = run_faults(every, install_release(FIRST_RELEASE), folder, LIMIT_SECONDS)
+    for name, fault in {"healthy": IN_FULL.id, **dict(zip(SHOWN, SHOWN, strict=True))}.items():
+        if fault in seen:
+            assert not seen[fault].defect, seen[fault].defect
+            content = moved(seen[fault].capture, places(folder))
+            (DATA / f"{name}.tar.gz").write_bytes(content)
+    record_faults(seen, folder)
+
+
+def record_faults(seen: Mapping[str, Seen], folder: Path) -> None:
+    rows, captures = [], {}
+    for one in EVERY_FAULT:
+        if one.id not in seen:
+            continue
+        found = seen[one.id]
+        assert not found.defect, (one.id, found.defect)
+        row = {
+            "id": one.id,
+            "order": plain(one),
+            "arguments": with_arguments(one).arguments,
+            "impossible": found.impossible,
+            "then": _said(found.broken),
+            "mended": None if found.mended is None else _said(found.mended),
+            "done": found.done,
+            "broken_start": _short(found.broken_start),
+            "mended_start": _short(found.mended_start),
+        }
+        rows.append(moved_row(row, folder))
+        if found.capture:
+            captures[f"faults/{one.id}"] = moved(found.capture, places(folder))
+    record("faults", rows, [one.id for one in EVERY_FAULT])
+    record_captures(captures)
+
+
+def pairs(folder: Path, ids: Collection[str]) -> None:
+    chosen = [case for case in CASES if not ids or case.id in ids]
+    rows, _, _ = run_cases(chosen, folder)
+    record("cases", [moved_row(row, folder) for row in rows.values()], [case.id for case in CASES])
+
+
+def _said(answer: Answer) -> list[Row]:
+    kept = ("id", "status", "subject")
+    return [{name: row[name] for name in kept} for row in answer.rows if row["status"] != "pass"]
+
+
+def _short(start: Mapping[str, Any]) -> Row:
+    return {**start, "log": start["log"][-LOG_CHARACTERS:]} if start else {}
+
+
+def places(folder: Path) -> dict[str, str]:
+    """Path of the machine that records -> the one in its place."""
+    return {
+        str(CACHE): "/opt/mooncake",
+        str(folder): "/run/lab",
+        sys.prefix: "/opt/mooncake-preflight",
+        sys.base_prefix: "/usr/local",
+        str(Path(__file__).parents[2]): "/opt/source",
+    }
+
+
+def moved_row(row: Row, folder: Path) -> Row:
+    text = json.dumps(row)
+    for here, there in places(folder).items():
+        text = text.replace(here, there)
+    found: Row = json.loads(text)
+    return found
+
+
+def moved(capture: bytes, places: Mapping[str, str]) -> bytes:
     files: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(capture)) as archive:
         for member in archive:

@@ -32,16 +32,18 @@ def rehearsals_script(
     fittings: Iterable[Fitting],
     wheels: Mapping[str, Wheel],
     folder: Path,
+    captured: bool = False,
 ) -> str:
     """Lines of sh that rehearse them all, or none; the devices are up by then.
 
-    ``wheels``: by release, ``FIRST_RELEASE`` and what the rehearsals name.
+    ``wheels``: by release, ``FIRST_RELEASE`` and what the rehearsals name. captured: with a capture
+    of the guest before each.
     """
     wanted = [
-        {**asdict(one), "library": _library(wheels[one.release])}
+        {**asdict(one), "captured": captured, "library": _library(wheels[one.release])}
         for one in sorted(rehearsals, key=lambda one: one.processors)
     ]
-    sized = [asdict(one) for one in fittings]
+    sized = [{**asdict(one), "captured": captured} for one in fittings]
     if not wanted and not sized:
         return ""
     wheel = wheels[FIRST_RELEASE]

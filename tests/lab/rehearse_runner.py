@@ -6,6 +6,7 @@ that starts takes seconds, so the command is a fork of this process, which has l
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -108,12 +109,14 @@ def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     refused = set_pools(order["pools"], 0)
     set_processors(order.get("processors", 2))
     SCRIPT.write_text(order["script"])
-    began = time.monotonic()
     staged = bool(order.get("processes"))
+    captured = capture(order, () if staged else of_launch(order["words"]))
+    began = time.monotonic()
     words = [] if staged else ["rehearse", "--json", *order["words"], str(SCRIPT)]
     found = command(order, words)
     return {
         "rehearsal": order["id"],
+        **captured,
         **found,
         "said": refused or found["said"],
         "left": used_pages(),
@@ -121,11 +124,29 @@ def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def of_launch(words: list[str]) -> tuple[str, ...]:
+    """The script, after those of ``words`` that say something of the launch."""
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return (*(word for pair in pairs for word in pair if pair[0] != "--scale"), str(SCRIPT))
+
+
+def capture(order: dict[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
+    """A capture of this guest, with the launch of ``words``, in base64: where it is asked for."""
+    if not order.get("captured"):
+        return {}
+    file = PLACE / "capture.tar.gz"
+    file.unlink(missing_ok=True)
+    found = command(order, ["capture", "--timeout", "120", str(file), *words])
+    content = base64.b64encode(file.read_bytes()).decode() if file.exists() else ""
+    return {"capture": content, "capture_said": found["said"] + found["errors"]}
+
+
 def fit(order: dict[str, Any]) -> dict[str, Any]:
     """Sized and written, the pools set as fit says, then rehearsed; and with one step more."""
     refused = set_pools([0, 0], 0)
     SCRIPT.write_text(order["script"])
     os.chown(SCRIPT, UID, UID)
+    captured = capture(order, of_launch(order["words"]))
     began = time.monotonic()
     asked = ["fit", "--json", "--goal", "pool", "--keep", "0", "--write", *order["words"]]
     found = command(order, [*asked, str(SCRIPT)])
@@ -141,6 +162,7 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
             rehearsed.append({"segment": text, **rehearse(again)})
     return {
         "fitting": order["id"],
+        **captured,
         **found,
         "said": refused or found["said"],
         "rehearsed": rehearsed,

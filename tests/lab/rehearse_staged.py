@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from checks.base.root import Root
+    from preflight.rehearsal.library import Library
+    from preflight.rehearsal.records import Plan
 
 MIB = 1 << 20
 # Of one step. A segment of 4 GiB takes some 20 seconds, more where other guests run beside.
@@ -38,40 +43,56 @@ def rehearse_staged(
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
     the library, are what this process finds.
     """
-    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
     from checks.base.root import Root
-    from checks.hugetlb.fit import Spot, Stock
-    from checks.releases.mooncake import mooncake_release
-    from checks.run.reading import read_facts
     from preflight.base.output import say_json
-    from preflight.mooncake.registrations import all_regions_of
-    from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
-    from preflight.programs.store_environment import read_store_settings
     from preflight.rehearsal.answer import judge
     from preflight.rehearsal.library import Library, find_library
-    from preflight.rehearsal.members import member_of
-    from preflight.rehearsal.plan import plan_members
     from preflight.rehearsal.run import run
     from preflight.rehearsal.to_json import answer_object
-    from preflight.sizing.needs import asked_for
 
     library = find_library(None)
     assert isinstance(library, Library), library
+    plan = staged_plan(processes, pools, nic_nodes, library, Root(), os.environ)
+    answer = judge(plan, run(plan, Root(), LIMIT_SECONDS, lambda _: None))
+    say_json(answer_object(answer))
+    return answer.exit_code
+
+
+def staged_plan(
+    processes: Iterable[Mapping[str, Any]],
+    pools: Iterable[int],
+    nic_nodes: Iterable[int],
+    library: Library,
+    root: Root,
+    environment: Mapping[str, str],
+) -> Plan:
+    """Return what is to be done on the host of ``root``, for processes with ``environment``."""
+    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+    from checks.hugetlb.fit import Spot, Stock
+    from checks.releases.mooncake import mooncake_release
+    from checks.run.reading import read_facts
+    from preflight.mooncake.registrations import all_regions_of
+    from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+    from preflight.programs.store_environment import read_store_settings
+    from preflight.rehearsal.members import member_of
+    from preflight.rehearsal.plan import plan_members
+    from preflight.sizing.needs import asked_for
+
     mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]
-    environments = [{**os.environ, **dict(one.environment)} for one in given]
+    environments = [{**environment, **dict(one.environment)} for one in given]
     launch = Launch(
         tuple(
             Process(
                 one.name,
-                read_store_settings(environment, mooncake)[0],
+                read_store_settings(own, mooncake)[0],
                 tuple(one.pools_bytes),
                 tuple(
                     StoreClient(segment, local, Protocol(one.protocol), dummy=one.dummy)
                     for segment, local in one.clients
                 ),
             )
-            for one, environment in zip(given, environments, strict=True)
+            for one, own in zip(given, environments, strict=True)
         ),
         mooncake,
         tuple(sorted(set(nic_nodes))),
@@ -82,16 +103,16 @@ def rehearse_staged(
             ProcessNeeds(
                 one.name,
                 one.program,
-                environment,
+                own,
                 rdma=RdmaUse((), "staged") if one.protocol == "rdma" else None,
                 regions=tuple(all_regions_of(asked.allocations)),
             )
-            for one, environment, asked in zip(given, environments, asked_for(launch), strict=True)
+            for one, own, asked in zip(given, environments, asked_for(launch), strict=True)
         ),
         (),
         mooncake_version=library.version,
     )
-    facts = read_facts(Root(), needs, 30, topics=("system", "limits", "rdma"))
+    facts = read_facts(root, needs, 30, topics=("system", "limits", "rdma"))
     members = [
         member_of(need, process, tuple(one.arguments), facts, needs)
         for one, need, process in zip(given, needs.processes, launch.processes, strict=True)
@@ -99,7 +120,4 @@ def rehearse_staged(
     pages = tuple(pools)
     stock = {Spot(2 * MIB, node): Stock(count, count) for node, count in enumerate(pages)}
     stock[Spot(2 * MIB, None)] = Stock(sum(pages), sum(pages))
-    plan = plan_members(members, launch, stock, library)
-    answer = judge(plan, run(plan, Root(), LIMIT_SECONDS, lambda _: None))
-    say_json(answer_object(answer))
-    return answer.exit_code
+    return plan_members(members, launch, stock, library)

@@ -1,21 +1,22 @@
-"""Checks of a capture, on this machine, with the program as it is installed."""
+"""Checks of a capture, by the program as it is here."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from preflight.check.report import EXIT_CODES
+from preflight.cli.main import run
 
 
 def replayed(capture: Path, *words: str) -> tuple[dict[str, Any], ...]:
     """The rows that are no skips, for the capture's own launch or the one in ``words``."""
-    program = [sys.executable, "-m", "preflight.cli.main", "check", "--json"]
-    done = subprocess.run(
-        [*program, "--root", str(capture), *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode in EXIT_CODES.values(), done.stdout + done.stderr
-    return tuple(row for row in json.loads(done.stdout)["findings"] if row["status"] != "skip")
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        code = run(["check", "--json", "--root", str(capture), *words])
+    assert code in EXIT_CODES.values(), output.getvalue()
+    findings = json.loads(output.getvalue())["findings"]
+    return tuple(row for row in findings if row["status"] != "skip")

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.lab.core import recorded_and_live
 from tests.lab.fittings import ALL, Fitting
 from tests.lab.rehearse_guest import Rehearsed
-
-pytestmark = pytest.mark.lab
 
 MIB = 1 << 20
 
@@ -25,7 +22,7 @@ def fitted(fitting: Fitting, rehearsed: Rehearsed) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("fitting", ALL, ids=lambda fitting: fitting.id)
+@recorded_and_live("fitting", ALL)
 def test_the_limit_binds_at_the_segment_that_it_leaves(
     fitting: Fitting, rehearsed: Rehearsed
 ) -> None:
@@ -38,7 +35,7 @@ def test_the_limit_binds_at_the_segment_that_it_leaves(
     assert answer["unknown"] == []
 
 
-@pytest.mark.parametrize("fitting", ALL, ids=lambda fitting: fitting.id)
+@recorded_and_live("fitting", ALL)
 def test_the_answer_starts_and_one_step_more_fails(fitting: Fitting, rehearsed: Rehearsed) -> None:
     """The real library, on the pools that fit says: it starts; 1 MiB more is refused."""
     assert fitted(fitting, rehearsed)["written"], rehearsed[fitting.id]

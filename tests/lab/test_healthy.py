@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import HEALTHY_LAUNCHES, IN_FULL, Answer, Seen
 from tests.lab.faults import Fault
 from tests.lab.replayed import replayed
-
-pytestmark = pytest.mark.lab
 
 NO_GPU = {"gpu.count": "fail"}
 # What is not as it should be in the guest, and why it cannot be otherwise.
@@ -24,17 +24,18 @@ KNOWN: dict[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", [*HEALTHY_LAUNCHES, IN_FULL], ids=lambda fault: fault.id)
-def test_nothing_else_is_wrong_on_a_healthy_host(fault: Fault, seen: dict[str, Seen]) -> None:
+@recorded_and_live("fault", [*HEALTHY_LAUNCHES, IN_FULL])
+def test_nothing_else_is_wrong_on_a_healthy_host(fault: Fault, seen: Mapping[str, Seen]) -> None:
     found = seen[fault.id]
     assert not found.defect
     assert not found.broken.defect
     assert found.broken.statuses == KNOWN.get(fault.launch, ALWAYS), found.broken.rows
 
 
-@pytest.mark.parametrize("fault", [IN_FULL], ids=["in full"])
+@pytest.mark.lab
+@pytest.mark.parametrize(("fault", "live"), [(IN_FULL, True)], ids=["live"])
 def test_a_capture_of_the_guest_says_here_what_was_said_there(
-    fault: Fault, seen: dict[str, Seen], tmp_path: Path
+    fault: Fault, seen: Mapping[str, Seen], tmp_path: Path
 ) -> None:
     """All that was read there is in the file."""
     found = seen[fault.id]

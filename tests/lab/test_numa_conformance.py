@@ -1,36 +1,23 @@
 """The model's NUMA part against the real library, on a machine with two nodes and RDMA devices.
 
-One guest runs every experiment; the tests compare what it measured with what the model says.
+A guest ran every experiment, and runs the core of them: the tests compare what was measured there
+with what the model says.
 """
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
 
 from checks.hugetlb.fit import Fit
+from tests.lab.core import recorded_and_live
 from tests.lab.experiments import ALL, Experiment
 from tests.lab.measure import Measured
 from tests.lab.prediction import judge, predict
 
-pytestmark = pytest.mark.lab
-
-Results = dict[str, Measured]
+Results = Mapping[str, Measured]
 
 
-def cases(experiments: tuple[Experiment, ...]) -> list[object]:
-    return [
-        pytest.param(
-            experiment,
-            id=experiment.id,
-            marks=[pytest.mark.xfail(reason=experiment.disagrees, strict=True)]
-            if experiment.disagrees
-            else [],
-        )
-        for experiment in experiments
-    ]
-
-
-@pytest.mark.parametrize("experiment", cases(tuple(each for each in ALL if not each.at_once)))
+@recorded_and_live("experiment", [each for each in ALL if not each.at_once], xfail="disagrees")
 def test_pages_and_errors_are_those_predicted(experiment: Experiment, measured: Results) -> None:
     found, predicted = measured[experiment.id], predict(experiment)
     assert len(found.said) == len(predicted.said), found
@@ -43,7 +30,7 @@ def test_pages_and_errors_are_those_predicted(experiment: Experiment, measured: 
     assert experiment.recorded in (None, found.pages)
 
 
-@pytest.mark.parametrize("experiment", ALL, ids=lambda experiment: experiment.id)
+@recorded_and_live("experiment", ALL)
 def test_the_verdict_is_a_promise(experiment: Experiment, measured: Results) -> None:
     found, verdict = measured[experiment.id], judge(experiment)
     started = all(said == "ok" for said in found.said)
@@ -62,7 +49,7 @@ def test_the_verdict_is_a_promise(experiment: Experiment, measured: Results) -> 
 
 # One bound process leaves nothing to chance: the verdict is that it starts just where it does. A
 # hot cache is another matter: with 10 free pages it is dropped, with 20 it starves what follows.
-@pytest.mark.parametrize(
+@recorded_and_live(
     "experiment",
     [
         experiment
@@ -72,7 +59,6 @@ def test_the_verdict_is_a_promise(experiment: Experiment, measured: Results) -> 
         and not experiment.overcommit
         and not experiment.hot_cache_bytes
     ],
-    ids=lambda experiment: experiment.id,
 )
 def test_the_verdict_on_a_bound_process_is_exact(experiment: Experiment, measured: Results) -> None:
     started = measured[experiment.id].said == ("ok",)

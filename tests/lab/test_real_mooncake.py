@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-import pytest
-
+from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import IN_FULL, Seen
 from tests.lab.faults import FAULTS, Fault
 
-pytestmark = pytest.mark.lab
-
 # What is short here only makes Mooncake leave devices out; elsewhere it ends the start.
 SEVERAL = {"rdma.cgroup-limit"}
-Results = dict[str, Seen]
+Results = Mapping[str, Seen]
 TRIED = (IN_FULL, *(fault for fault in FAULTS if fault.starts))
 FAILING = [fault for fault in TRIED if fault.starts == "fails"]
 STARTING = [fault for fault in TRIED if fault.starts == "ok"]
 
 
-@pytest.mark.parametrize("fault", FAILING, ids=lambda fault: fault.id)
+@recorded_and_live("fault", FAILING)
 def test_what_the_check_fails_does_not_start(fault: Fault, seen: Results) -> None:
     """It ends with the error that the check's own text foretells."""
     found = seen[fault.id]
@@ -28,7 +26,7 @@ def test_what_the_check_fails_does_not_start(fault: Fault, seen: Results) -> Non
     assert re.search(fault.says, found.broken_start["log"]), found.broken_start["log"][-3000:]
 
 
-@pytest.mark.parametrize("fault", STARTING, ids=lambda fault: fault.id)
+@recorded_and_live("fault", STARTING)
 def test_what_is_healthy_or_only_degraded_starts(fault: Fault, seen: Results) -> None:
     """A check that fails a launch which starts does so because it starts without RDMA."""
     found = seen[fault.id]
@@ -40,9 +38,7 @@ def test_what_is_healthy_or_only_degraded_starts(fault: Fault, seen: Results) ->
     assert all(harmless) or set(fault.expect) <= SEVERAL, failed
 
 
-@pytest.mark.parametrize(
-    "fault", [fault for fault in TRIED if fault.again], ids=lambda fault: fault.id
-)
+@recorded_and_live("fault", [fault for fault in TRIED if fault.again])
 def test_what_is_mended_starts(fault: Fault, seen: Results) -> None:
     """The same launch, once the printed remedy was carried out."""
     assert seen[fault.id].mended_start["said"] == "ok", seen[fault.id].mended_start["log"][-3000:]

@@ -10,9 +10,12 @@ import pytest
 
 from tests.lab.fault_guest import Answer
 from tests.lab.faults import FAULTS
-from tests.lab.record import DATA, RECORDED
+from tests.lab.record import SHOWN
 from tests.lab.replayed import replayed
+from tests.lab.results import DATA
 from tests.lab.test_healthy import ALWAYS
+
+pytestmark = pytest.mark.slow
 
 FAULT = {fault.id: fault for fault in FAULTS}
 
@@ -21,10 +24,10 @@ def test_a_healthy_guest_passes_anywhere() -> None:
     assert Answer(replayed(DATA / "healthy.tar.gz")).statuses == ALWAYS
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_fault_is_seen_in_its_capture(name: str) -> None:
     """The findings of the fault's table, and the remedy for the host where it was taken."""
-    fault = FAULT[RECORDED[name]]
+    fault = FAULT[SHOWN[name]]
     answer = Answer(replayed(DATA / f"{name}.tar.gz", *fault.arguments))
     found = {check: status for check, status in answer.statuses.items() if check not in ALWAYS}
     assert found == fault.expect
@@ -42,7 +45,7 @@ def test_another_launch_is_held_against_the_same_guest(tmp_path: Path) -> None:
     assert "rdma.no-device" not in statuses
 
 
-@pytest.mark.parametrize("name", ["healthy", *RECORDED])
+@pytest.mark.parametrize("name", ["healthy", *SHOWN])
 def test_a_capture_is_small_and_names_nobody(name: str) -> None:
     file = DATA / f"{name}.tar.gz"
     assert file.stat().st_size < 40_000

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from tests.lab.core import recorded_and_live
 from tests.lab.rehearsals import ALL, Rehearsal
 from tests.lab.rehearse_guest import Rehearsed
 from tests.real.rehearse_answers import measured_pages, predicted_pages
-
-pytestmark = pytest.mark.lab
 
 MIB = 1 << 20
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2}
@@ -31,7 +28,7 @@ def answer_of(rehearsal: Rehearsal, rehearsed: Rehearsed) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize("rehearsal", ALL, ids=lambda rehearsal: rehearsal.id)
+@recorded_and_live("rehearsal", ALL)
 def test_it_goes_as_predicted(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     """The same pages at each step, on the node where they are bound; the same error at the end."""
     answer = answer_of(rehearsal, rehearsed)
@@ -49,17 +46,16 @@ def test_it_goes_as_predicted(rehearsal: Rehearsal, rehearsed: Rehearsed) -> Non
     assert rehearsal.why in answer["reason"]
 
 
-@pytest.mark.parametrize("rehearsal", ALL, ids=lambda rehearsal: rehearsal.id)
+@recorded_and_live("rehearsal", ALL)
 def test_nothing_is_left(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     """No page is in use once the command has ended, whatever it came to."""
     assert rehearsed[rehearsal.id]["left"] == [0, 0]
     assert rehearsed[rehearsal.id]["answer"]["left_pages"] == []
 
 
-@pytest.mark.parametrize(
+@recorded_and_live(
     "rehearsal",
     [one for one in ALL if one.recorded or one.pages is not None or one.pinned_mib is not None],
-    ids=lambda rehearsal: rehearsal.id,
 )
 def test_it_is_what_was_recorded(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     """Pages and pinned memory that were measured before this program existed."""
@@ -74,9 +70,7 @@ def test_it_is_what_was_recorded(rehearsal: Rehearsal, rehearsed: Rehearsed) -> 
         assert round(pinned / MIB, 1) == rehearsal.pinned_mib
 
 
-@pytest.mark.parametrize(
-    "rehearsal", [one for one in ALL if one.steps_mib], ids=lambda rehearsal: rehearsal.id
-)
+@recorded_and_live("rehearsal", [one for one in ALL if one.steps_mib])
 def test_what_each_step_pins_is_what_was_recorded(
     rehearsal: Rehearsal, rehearsed: Rehearsed
 ) -> None:
@@ -89,11 +83,7 @@ def test_what_each_step_pins_is_what_was_recorded(
         assert bool(process["pinned_bytes"]) is not staged.dummy
 
 
-@pytest.mark.parametrize(
-    "rehearsal",
-    [one for one in ALL if one.status == "starts"],
-    ids=lambda rehearsal: rehearsal.id,
-)
+@recorded_and_live("rehearsal", [one for one in ALL if one.status == "starts"])
 def test_a_value_comes_back(rehearsal: Rehearsal, rehearsed: Rehearsed) -> None:
     """What one process put is what it got, or why none was tried."""
     answer = answer_of(rehearsal, rehearsed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ ASK = Fault("topology asked for", {}, inject=f"{RUNNER} 2>&1; false", mends=Fals
 
 
 @pytest.fixture
-def answers(fault: Fault, seen: dict[str, Seen]) -> dict[str, Any]:
+def answers(fault: Fault, seen: Mapping[str, Seen]) -> dict[str, Any]:
     said = seen[fault.id].defect
     assert MARK in said, said[-3000:]
     found: dict[str, Any] = json.loads(said.partition(MARK)[2].splitlines()[0])
@@ -39,7 +40,7 @@ def as_sets(rows: Any) -> Any:
     return {name: (set(preferred), set(others)) for name, preferred, others in rows}
 
 
-@pytest.mark.parametrize("fault", [ASK], ids=["guest"])
+@pytest.mark.parametrize(("fault", "live"), [(ASK, True)], ids=["guest"])
 @pytest.mark.parametrize("name", [case[0] for case in CASES])
 def test_the_library_says_what_was_foretold(name: str, answers: dict[str, Any]) -> None:
     answer = answers[name]
@@ -47,7 +48,7 @@ def test_the_library_says_what_was_foretold(name: str, answers: dict[str, Any]) 
     assert set(as_sets(answer["measured"])) == {"cpu:0", "cpu:1"}
 
 
-@pytest.mark.parametrize("fault", [ASK], ids=["guest"])
+@pytest.mark.parametrize(("fault", "live"), [(ASK, True)], ids=["guest"])
 def test_each_node_prefers_its_own_device(answers: dict[str, Any]) -> None:
     """What ``numa_node`` says decides, and without it nothing is preferred."""
     two, none = (as_sets(answers[name]["measured"]) for name in ("two nodes", "no nodes"))

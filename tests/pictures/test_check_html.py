@@ -220,6 +220,7 @@ def test_the_documented_maps_are_printed(
     assert short in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "blocks"), [("utf-8", True), ("ascii", False)])
 def test_blocks_where_the_terminal_has_them(
     fitted: Path, tmp_path: Path, encoding: str, blocks: bool
@@ -239,6 +240,7 @@ def test_blocks_where_the_terminal_has_them(
     assert b"Memory of this host" in done.stdout
 
 
+@pytest.mark.slow
 def test_no_picture_is_loaded_without_being_asked_for(fitted: Path, tmp_path: Path) -> None:
     words = ["check", "--root", str(fitted)]
     code = f"import sys; from preflight.cli.main import run; run({words!r})"

@@ -100,19 +100,12 @@ def install(distribution: str, version: str, *also: str) -> Path:
 
 @pytest.fixture(scope="session")
 def wheel_0_3_13() -> Wheel:
-    folder = install("mooncake-transfer-engine-non-cuda", "0.3.13.post1")
-    return Wheel("0.3.13.post1", folder)
+    return install_release("0.3.13.post1")
 
 
 @pytest.fixture(scope="session")
 def wheel_of() -> Callable[[str], Wheel]:
-    """Any release without CUDA; 0.3.12 and 0.3.13 link the CUDA 12 runtime all the same."""
-
-    def install_release(version: str) -> Wheel:
-        runtime = ["nvidia-cuda-runtime-cu12"] if version in ("0.3.12.post1", "0.3.13") else []
-        folder = install("mooncake-transfer-engine-non-cuda", version, *runtime)
-        return Wheel(version, folder, tuple(p.parent for p in folder.rglob("libcudart.so.12")))
-
+    """Any release."""
     return install_release
 
 
@@ -127,8 +120,24 @@ ModuleGetFunction ModuleLoadDataEx ModuleUnload PointerGetAttribute PointerSetAt
 """.split()
 
 
+def install_release(version: str) -> Wheel:
+    """Return a release without CUDA; the newest has none without, and gets a stand-in for it.
+
+    0.3.12 and 0.3.13 link the CUDA 12 runtime all the same.
+    """
+    if version == "0.3.14":
+        return _install_newest()
+    runtime = ["nvidia-cuda-runtime-cu12"] if version in ("0.3.12.post1", "0.3.13") else []
+    folder = install("mooncake-transfer-engine-non-cuda", version, *runtime)
+    return Wheel(version, folder, tuple(p.parent for p in folder.rglob("libcudart.so.12")))
+
+
 @pytest.fixture(scope="session")
 def wheel_0_3_14() -> Wheel:
+    return install_release("0.3.14")
+
+
+def _install_newest() -> Wheel:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc, to build a stand-in for libcuda.so.1")
     folder = install("mooncake-transfer-engine-cuda13", "0.3.14", "nvidia-cuda-runtime==13.*")

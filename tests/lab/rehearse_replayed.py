@@ -1,0 +1,100 @@
+"""What a rehearsal would say today of what was measured when it was recorded.
+
+The launch is read, sized and planned anew on the recorded capture of the guest; what the real
+library did then is put beside it, step by step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Spot
+from preflight.cli.main import run
+from preflight.inputs.host_source import open_host, size_within
+from preflight.inputs.launch_words import LaunchWords
+from preflight.rehearsal.answer import judge
+from preflight.rehearsal.library import Library
+from preflight.rehearsal.records import Done, Held, Plan, Run, Transfer
+from preflight.rehearsal.rehearse import answer_of, prepare
+from preflight.rehearsal.to_json import answer_object
+from tests.lab.rehearse_staged import staged_plan
+
+LIMIT_SECONDS = 60
+
+
+def answer_again(order: Mapping[str, Any], then: Mapping[str, Any], capture: Path) -> Any:
+    """Return the answer as ``rehearse --json`` prints it. then: the one that was recorded."""
+    host = open_host(str(capture))
+    said = then["library"]
+    library = Library(said["python"], said["folder"], said["distribution"], said["version"])
+    if order["processes"]:
+        wanted = (order["processes"], order["pools"], order["nic_nodes"])
+        plan = staged_plan(*wanted, library, host.root, host.environment)
+        return answer_object(judge(plan, run_of(plan, then)))
+    sized = size_within(LaunchWords(mooncake_version=library.version), host, LIMIT_SECONDS)
+    assert sized is not None
+    assert not isinstance(sized, Unknown), sized
+    prepared = prepare(sized, host, library, then["scale"])
+    assert not isinstance(prepared, Unknown), prepared
+    return answer_object(answer_of(prepared, run_of(prepared.plan, then)))
+
+
+def run_of(plan: Plan, then: Mapping[str, Any]) -> Run:
+    """Return what was measured, as of the steps of ``plan``, which must be those of then."""
+    names = [plan.members[step.member].name for step in plan.steps]
+    now = [(name, step.kind) for name, step in zip(names, plan.steps, strict=True)]
+    steps = then["steps"]
+    assert [(one["process"], one["kind"]) for one in steps] == now[: len(steps)]
+    done = []
+    for step, one in zip(plan.steps, steps, strict=False):
+        measured = one["measured"]
+        done.append(
+            Done(
+                step,
+                measured["error"] or "",
+                measured["seconds"],
+                _pages(measured["pages"] or ()),
+                measured["populated_seconds"],
+                measured["registered_seconds"],
+                tuple(measured["lines"]),
+                measured["resident_bytes"],
+                measured["pinned_bytes"],
+            )
+        )
+    kept = ("name", "pinned_bytes", "locked_bytes", "resident_bytes")
+    moved = then["transfer"]
+    return Run(
+        tuple(done),
+        tuple(Held(*(one[name] for name in kept)) for one in then["processes"]),
+        _pages(then["pages"]),
+        Transfer(
+            moved["put"] or "",
+            moved["got"] or "",
+            moved["bytes"],
+            moved["error"] or "",
+            moved["skipped"] or "",
+            moved["seconds"],
+        ),
+        "",
+        {one["page_bytes"]: one["pages"] for one in then["left_pages"]},
+        then["lowest_room_bytes"],
+    )
+
+
+def _pages(rows: Any) -> dict[Spot, int]:
+    return {Spot(row["page_bytes"], row["node"]): row["pages"] for row in rows}
+
+
+def fitted_again(words: Iterable[str], capture: Path) -> tuple[int, Any]:
+    """Return the exit code and the answer of ``fit`` on the recorded capture of the guest."""
+    output = io.StringIO()
+    asked = ["fit", "--json", "--goal", "pool", "--keep", "0", "--root", str(capture), *words]
+    with contextlib.redirect_stdout(output):
+        code = run(asked)
+    return code, json.loads(output.getvalue())
