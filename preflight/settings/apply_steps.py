@@ -13,7 +13,7 @@ from preflight.base.shell import line, visible
 from preflight.settings.apply_write import Writer
 from preflight.settings.commands import commands
 from preflight.settings.dialects import Names
-from preflight.settings.dialects.kernel import sysctl, sysfs
+from preflight.settings.dialects.kernel import needs_unit, sysctl, sysfs
 from preflight.settings.dialects.limits import limits, of_unit, unit_limits
 from preflight.settings.plan import safer
 from preflight.settings.records import Plan, Planned, Scope
@@ -119,22 +119,20 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[Step]:
     names = Names()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
-    whole = NR_HUGEPAGES in rendered[0][1]
-    uncovered = [t for t in plan.pools if not whole or t.page_bytes != plan.default_page_bytes]
-    if uncovered and systemd:
+    unit = systemd and needs_unit(plan)
+    if unit:
         rendered.append((UNIT_FILE, sysfs(plan, names).text))
     changing = (s for s in plan.of(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME)
     if any(not setting.setting.unit for setting in changing):
         rendered.append((LIMITS_FILE, _with_rows(limits(plan, names).text, writer)))
-    for unit in sorted(unit_limits(plan)):
-        if systemd:
-            rendered.append((drop_in(unit), of_unit(plan, unit).text))
+    for limited in sorted(unit_limits(plan)) if systemd else ():
+        rendered.append((drop_in(limited), of_unit(plan, limited).text))
     for path, text in rendered:
         found = writer.content(path)
         before = None if found is None else found[0]
         if text and before != f"{text}\n":
             yield Step("file", path, before, f"{text}\n", path)
-    if uncovered and systemd and writer.target(WANTS_FILE) != UNIT_FILE:
+    if unit and writer.target(WANTS_FILE) != UNIT_FILE:
         yield Step("link", WANTS_FILE, writer.target(WANTS_FILE), UNIT_FILE, WANTS_FILE)
 
 

@@ -32,24 +32,38 @@ _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 
 def sysctl(plan: Plan, names: Names) -> Rendering:
     """What sysctl can say: the pool of the default page size as a whole, and plain settings."""
-    lines: list[str] = []
+    values, notes = sysctl_values(plan)
+    if not values:
+        return Rendering("", tuple(notes))
+    lines = [header(plan.source, SYSCTL_FILE)]
+    if NR_HUGEPAGES in values and isinstance(plan.default_page_bytes, int):
+        size_bytes = int(values[NR_HUGEPAGES]) * plan.default_page_bytes
+        lines.append(f"# {format_bytes(size_bytes)} of huge pages")
+    lines += [f"{name} = {value}" for name, value in values.items()]
+    notes.append(f"write it to {SYSCTL_FILE}; sysctl -p {SYSCTL_FILE} puts it in force now")
+    return Rendering("\n".join(lines), tuple(notes))
+
+
+def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
+    """Return what a file of sysctl.d is to set, and what to know about it."""
     pages, notes = _default_pool(plan)
+    values: dict[str, str] = {}
     if pages is not None:
-        assert isinstance(plan.default_page_bytes, int)
-        size = format_bytes(pages * plan.default_page_bytes)
-        lines += [f"# {size} of huge pages", f"{NR_HUGEPAGES} = {pages}"]
+        values[NR_HUGEPAGES] = str(pages)
         notes += _overruled(plan, pages)
     for setting in plan.of(Kind.SYSCTL):
         line = f"{setting.name} = {setting.wanted}"
         if any(map(is_hidden, line)):
             notes.append(f"{line!r} is left out: a file of sysctl.d has no way to write it")
         elif setting.name not in (NR_HUGEPAGES, *ORDERS):
-            lines.append(line)
-    if not lines:
-        return Rendering("", tuple(notes))
-    lines.insert(0, header(plan.source, SYSCTL_FILE))
-    notes.append(f"write it to {SYSCTL_FILE}; sysctl -p {SYSCTL_FILE} puts it in force now")
-    return Rendering("\n".join(lines), tuple(notes))
+            values[setting.name] = setting.wanted
+    return values, notes
+
+
+def needs_unit(plan: Plan) -> bool:
+    """Return whether a pool is left that a file of sysctl.d cannot set."""
+    whole = NR_HUGEPAGES in sysctl_values(plan)[0]
+    return any(not whole or t.page_bytes != plan.default_page_bytes for t in plan.pools)
 
 
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:

@@ -30,15 +30,20 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
 
 def limits(plan: Plan, names: Names) -> Rendering:
     """Rows for every user; ``*`` does not mean root (limits.conf(5))."""
-    rows = [
-        f"{domain:<4} - {name:<7} {_pam(name, value)}"
-        for name, value in ulimits(plan).items()
-        for domain in ("*", "root")
-    ]
+    rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
     note = f"write it to {LIMITS_FILE}; it holds from the next login on, and not in services"
     return Rendering("\n".join([header(plan.source, LIMITS_FILE), *rows]), (note,))
+
+
+def pam_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Return ``(domain, limit, value)`` of each row, in the units of limits.conf(5)."""
+    return [
+        (domain, name, _pam(name, value))
+        for name, value in ulimits(plan).items()
+        for domain in ("*", "root")
+    ]
 
 
 def _pam(name: str, value: str) -> str:
