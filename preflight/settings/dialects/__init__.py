@@ -62,6 +62,7 @@ FORMATS: dict[str, Format] = {
     "docker": Format("options of docker run", "containers.docker", _CONTAINER, True),
     "compose": Format("compose file to merge", "containers.compose", _CONTAINER, True),
     "k8s": Format("strategic-merge patch of a Pod", "kubernetes.kubernetes", _POD, True),
+    "ansible": Format("playbook of Ansible", "ansible.ansible", _PAGES, takes_pages="now"),
     "env": Format("env file of docker or systemd", "environment.env", ("environment",), True),
     "shell": Format("exports", "environment.shell", ("environment",), True),
     "json": Format("one object", ""),

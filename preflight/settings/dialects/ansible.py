@@ -1,0 +1,113 @@
+"""A plan as a playbook of Ansible, for the hosts that a launch runs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checks.base.finding import Kind
+from preflight.settings.dialects import Names, Rendering
+from preflight.settings.dialects.kernel import needs_unit, sysctl_values, sysfs
+from preflight.settings.dialects.limits import of_unit, pam_rows, unit_limits
+from preflight.settings.records import Plan
+from preflight.settings.targets import (
+    LIMITS_FILE,
+    SYSCTL_FILE,
+    UNIT_FILE,
+    UNIT_NAME,
+    drop_in,
+    header,
+)
+
+_COLLECTIONS = "ansible.posix and community.general"
+
+
+class _Plain(str):
+    """A text that Ansible takes as it stands: ``!unsafe`` keeps it from being a template."""
+
+
+def ansible(plan: Plan, names: Names) -> Rendering:
+    """Kernel settings, pools, limits and modules; containers and the launch have their own."""
+    import yaml
+
+    tasks, notes = _tasks(plan)
+    if not tasks:
+        return Rendering("", (*notes, "the plan has nothing that a playbook sets"))
+    play = {"name": "Hosts of a launch", "hosts": "all", "become": True, "tasks": tasks}
+    dumper = type("Dumper", (yaml.SafeDumper,), {})
+    dumper.add_representer(_Plain, lambda to, text: to.represent_scalar("!unsafe", str(text)))
+    text: str = yaml.dump([play], Dumper=dumper, sort_keys=False, width=1000, allow_unicode=False)
+    notes.append(f"it uses the collections {_COLLECTIONS}")
+    first = header(plan.source, "ansible-playbook -i HOSTS FILE")
+    return Rendering(f"{first}\n{text.rstrip()}", tuple(notes))
+
+
+def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
+    values, notes = sysctl_values(plan)
+    tasks = [
+        _task(
+            f"Set {name}",
+            "ansible.posix.sysctl",
+            name=name,
+            value=value,
+            sysctl_file=SYSCTL_FILE,
+            sysctl_set=True,
+        )
+        for name, value in values.items()
+    ]
+    if needs_unit(plan):
+        notes = [note for note in notes if "--format sysfs" not in note]
+        tasks += _file(UNIT_FILE, sysfs(plan, Names()).text)
+        tasks.append(
+            _task(
+                f"Start {UNIT_NAME} now and at each boot",
+                "ansible.builtin.systemd_service",
+                name=UNIT_NAME,
+                state="restarted",
+                enabled=True,
+                daemon_reload=True,
+            )
+        )
+    for domain, name, value in pam_rows(plan):
+        tasks.append(
+            _task(
+                f"Limit {name} of {domain}",
+                "community.general.pam_limits",
+                domain=domain,
+                limit_type="-",
+                limit_item=name,
+                value=value,
+                dest=LIMITS_FILE,
+            )
+        )
+    for unit in sorted(unit_limits(plan)):
+        tasks += _file(drop_in(unit), of_unit(plan, unit).text)
+        notes.append(f"restart {unit} when what it runs may end: the playbook does not")
+    for module in plan.of(Kind.MODULE):
+        options = {"name": module.name, "params": module.wanted, "persistent": "present"}
+        tasks.append(_task(f"Load {module.name}", "community.general.modprobe", **options))
+    return tasks, notes
+
+
+def _file(path: str, content: str) -> list[dict[str, Any]]:
+    folder = path.rpartition("/")[0]
+    return [
+        _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),
+        _task(
+            f"Write {path}",
+            "ansible.builtin.copy",
+            dest=path,
+            content=f"{content}\n",
+            mode="0644",
+        ),
+    ]
+
+
+def _task(title: str, module: str, /, **options: Any) -> dict[str, Any]:
+    """No text of a host or a launch is a template."""
+    plain = {key: _plain(value) for key, value in options.items()}
+    return {"name": _plain(title), module: plain}
+
+
+def _plain(value: Any) -> Any:
+    braces = isinstance(value, str) and "{" in value
+    return _Plain(value) if braces else value
