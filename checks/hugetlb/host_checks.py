@@ -20,7 +20,7 @@ from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.fit import Spot
 from checks.hugetlb.pools import GIGANTIC_BYTES
-from checks.hugetlb.refusal import RESERVATION, room_bytes
+from checks.hugetlb.refusal import ASK_FIT, RESERVATION, room_bytes, why_refused
 from checks.hugetlb.targets import Target, reserve_targets
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
 from checks.system.facts import SystemFacts
@@ -202,25 +202,31 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         if later is not None and later[0] >= pages:
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"what is set at boot does not lie where the launch takes it: {listed}"
-        after = overruling(hugetlb.writers, max(pages, later[0] if later else 0), default)
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
-        settings: tuple[Setting, ...] = ()
-        advice = _boot_advice(page, page == default, even)
+        targets = reserve_targets(hugetlb.hugetlb, wanted.everything)
+        mine = {at: target for at, target in targets.items() if at.page_size_bytes == page}
+        advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
         if page == default and even:
-            if after:
-                advice = f"change it where it is: {after[0].source} is read after {DROP_IN}"
-            else:
-                settings = _boot_settings(pages, later)
+            advice, settings = _drop_in(hugetlb, mine, pages, later)
         yield passed(subject, have, need, evidence=evidence).warned(text, advice, settings)
 
 
-def _boot_settings(pages: int, later: tuple[int, str] | None) -> tuple[Setting, ...]:
-    """A line of a drop-in; never fewer pages than are set today."""
+def _drop_in(
+    facts: HugetlbFacts, targets: Mapping[Spot, Target], pages: int, later: tuple[int, str] | None
+) -> tuple[str, tuple[Setting, ...]]:
+    """Return what to do about the default pool; never fewer pages than are set today."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
-    return (Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now),)
+    after = overruling(facts.writers, wanted, facts.hugetlb.default_page_size_bytes)
+    refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
+    if refused:
+        return f"not to be reserved now ({refused}); {ASK_FIT}", ()
+    if after:
+        return f"change it where it is: {after[0].source} is read after {DROP_IN}", ()
+    advice = f"write vm.nr_hugepages into {DROP_IN}"
+    return advice, (Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now),)
 
 
-def _boot_advice(page: int, is_default: bool, even: bool) -> str:
+def _boot_advice(page: int, even: bool) -> str:
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:
@@ -228,6 +234,4 @@ def _boot_advice(page: int, is_default: bool, even: bool) -> str:
             "write each node's pool from a systemd unit at boot (plan --format sysfs): "
             "vm.nr_hugepages would spread it evenly"
         )
-    if is_default:
-        return f"write vm.nr_hugepages into {DROP_IN}"
     return "write the pool from a systemd unit at boot"

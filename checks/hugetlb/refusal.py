@@ -58,8 +58,9 @@ def _explained(finding: Finding, reason: str) -> Finding:
 
 
 def grows_pool(setting: Setting) -> bool:
-    """Return whether a setting takes pages from the host at once."""
-    return setting.kind in (Kind.SYSCTL, Kind.SYSFS) and setting.name.endswith("nr_hugepages")
+    """Return whether a setting takes pages from the host, now or at each boot."""
+    kinds = (Kind.SYSCTL, Kind.BOOT_SYSCTL, Kind.SYSFS)
+    return setting.kind in kinds and setting.name.endswith("nr_hugepages")
 
 
 def room_bytes(

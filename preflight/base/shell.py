@@ -76,4 +76,6 @@ def write(text: str, path: str, sudo: str = "") -> str:
 
 def append(lines: Iterable[str], path: str, sudo: str = "") -> str:
     """Return what adds lines to a file, whose last ones win; its folder must be there."""
-    return f"printf '%s\\n' {line(lines)} | {sudo}tee -a {quote(path)}"
+    said = tuple(lines)
+    words = ("echo", *said) if len(said) == 1 else ("printf", "%s\\n", *said)
+    return f"{line(words)} | {sudo}tee -a {quote(path)}"
