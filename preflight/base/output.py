@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -15,6 +16,9 @@ PIPE_COLUMNS = 100
 LEAST_COLUMNS = 40
 # Wider lines are hard to read, whatever the window.
 MOST_COLUMNS = 140
+# What click.style begins and ends a bold word of one colour with.
+_PAINTED = re.compile("(\x1b\\[(?:0|1|3[1-7])m)")
+_LINES = re.compile(r"[^\n\t]+")
 
 
 class OutputError(Exception):
@@ -37,13 +41,29 @@ def open_streams() -> None:
             setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
 
 
+def shown(text: str, color: bool = False) -> str:
+    """Return text as a terminal may have it: what it would obey is written out.
+
+    Lines, tabs and, with ``color``, what ``painter`` puts in stay; control characters, marks of
+    direction and halves of characters come from what was read.
+    """
+    parts = _PAINTED.split(text) if color else [text]
+    from preflight.base.shell import visible
+
+    return "".join(
+        part if at % 2 or part.isprintable() else _LINES.sub(lambda m: visible(m[0]), part)
+        for at, part in enumerate(parts)
+    )
+
+
 def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
-    """Print a line. A reader that is gone is no failure, and no reason for another exit code.
+    """Print a line, as ``shown`` has it; a reader that is gone changes no exit code.
 
     Raises OutputError where standard output cannot be written to. After an interrupt in the midst
     of a text nothing follows that could be taken for its rest.
     """
     stream = sys.stderr if err else sys.stdout
+    text = shown(text, bool(color))
     try:
         try:
             click.echo(text, err=err, color=color)

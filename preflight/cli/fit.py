@@ -82,7 +82,7 @@ def fit(
     usage error; 70 a defect of this program.
     """
     from checks.base.unknown import Unknown
-    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.output import colored, columns, painter, say, say_json
     from preflight.fit.fit_launch import Description, fitted, host_to_fit
     from preflight.fit.hints import hints
 
@@ -113,5 +113,5 @@ def fit(
     else:
         from preflight.fit.to_text import fit_text
 
-        say(fit_text(found, painter(color), columns()), color=True)
+        say(fit_text(found, painter(color), columns()), color=colored(color))
     return found.exit_code
