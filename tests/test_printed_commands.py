@@ -177,7 +177,7 @@ def test_checks_carry_words_as_they_found_them(tmp_path: Path) -> None:
     found += findings(
         storage.CHECKS, facts_of("/", "storage", needs=needs), needs, "storage.offload-path"
     )
-    found.append(_redirects("pci.acs", HOSTILE[0], 0x1D))
+    found.append(_redirects(HOSTILE[0], 0x1D))
     found.append(_of_unit(UnitLimit(HOSTILE[0], None, Limit(1, 1), "a file")))
     settings = [setting for finding in found for setting in finding.settings]
     settings.append(pip_install(environment(interpreter="python"), HOSTILE[0]))
