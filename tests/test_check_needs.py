@@ -12,10 +12,10 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.services import split_address
-from preflight.processes.source_options import SourceOptions
 from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.source_sizing import size_source
+from preflight.sizing.launch_sizing import size_launch
 from tests.hosts import Host, HostPool
 
 LAUNCHES = Path(__file__).with_name("launches")
@@ -36,10 +36,10 @@ def _needs(
     mooncake: str = "0.3.13.post1",
 ) -> LaunchNeeds:
     reading = read_source(str(path), environment or {})
-    options = SourceOptions(mooncake_version=mooncake, sglang_version=sglang)
+    options = LaunchOptions(mooncake_version=mooncake, sglang_version=sglang)
     folder = Root(str(path.parent))
     return launch_needs(
-        size_source(reading, path.name, options, root, lambda name: folder.text("/" + name))
+        size_launch(reading, path.name, options, root, lambda name: folder.text("/" + name))
     )
 
 
@@ -323,8 +323,8 @@ def test_a_segment_in_shares_says_where_they_are_bound(
     """It is one region to the NICs, and still a share to each node to mbind."""
     text = f"{huge}mooncake_client --global_segment_size=80MB --protocol=rdma\n"
     reading = read_source(str(_script(tmp_path, text)), {})
-    options = SourceOptions(nic_nodes=stated, mooncake_version=mooncake)
-    needs = launch_needs(size_source(reading, "launch.sh", options, root, root.text))
+    options = LaunchOptions(nic_nodes=stated, mooncake_version=mooncake)
+    needs = launch_needs(size_launch(reading, "launch.sh", options, root, root.text))
     (client,) = needs.processes
     assert client.segment_nodes == segment_nodes
     assert needs.nic_nodes == stated

@@ -11,8 +11,8 @@ from checks.base.root import Root
 from checks.base.units import GIB
 from preflight.check.store import key_findings
 from preflight.launches.launch_files import read_source
-from preflight.processes.source_options import SourceOptions
-from preflight.sizing.source_sizing import size_source
+from preflight.processes.launch_options import LaunchOptions
+from preflight.sizing.launch_sizing import size_launch
 from tests.hosts import Host
 
 SERVER = (
@@ -26,8 +26,8 @@ def _found(tmp_path: Path, sglang_version: str = "0.5.23", **words: object) -> F
     path = tmp_path / "launch.sh"
     path.write_text(SERVER.format(**words))
     host = Root(str(Host(memory_bytes=4096 * GIB).write(tmp_path / "host")))
-    options = SourceOptions(mooncake_version="0.3.14", sglang_version=sglang_version)
-    sizing = size_source(read_source(str(path), {}), "launch.sh", options, host, host.text)
+    options = LaunchOptions(mooncake_version="0.3.14", sglang_version=sglang_version)
+    sizing = size_launch(read_source(str(path), {}), "launch.sh", options, host, host.text)
     (found,) = key_findings(sizing)
     return found
 

@@ -16,10 +16,10 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.check.launch import launch_findings
 from preflight.launches.launch_files import read_source
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import Kind
-from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Process, Protocol, StoreClient
-from preflight.sizing.source_sizing import SourceSizing, size_source
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 
 LAUNCHES = Path(__file__).with_name("launches")
@@ -32,7 +32,7 @@ def misread(got: Deployed) -> list[tuple[str, Status]]:
 
 
 class Deployed(NamedTuple):
-    sizing: SourceSizing
+    sizing: LaunchSizing
     ids: frozenset[str]  # of the findings and of what the reader noted
 
     @property
@@ -70,12 +70,12 @@ def deploy(tmp_path: Path) -> Deploy:
     ) -> Deployed:
         path = str(LAUNCHES / name)
         reading = read_source(path, environment or {})
-        options = SourceOptions(mooncake_version="0.3.13.post1", gpu_bytes=gpu_bytes)
+        options = LaunchOptions(mooncake_version="0.3.13.post1", gpu_bytes=gpu_bytes)
 
         def read_file(file: str) -> str | Unknown:
             return Root(str(LAUNCHES)).text("/" + file)
 
-        sizing = size_source(reading, path, options, Root(str(root)), read_file)
+        sizing = size_launch(reading, path, options, Root(str(root)), read_file)
         found = {finding.rule.id for finding in sizing.inputs.findings}
         return Deployed(sizing, frozenset(found | {note.id for note in reading.notes}))
 

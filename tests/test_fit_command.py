@@ -626,7 +626,7 @@ def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     code = (
         "import sys, preflight.cli.fit\n"
         "assert not {m for m in sys.modules if m.startswith('preflight.fit.solver')}\n"
-        "assert 'preflight.sizing.source_sizing' not in sys.modules\n"
+        "assert 'preflight.sizing.launch_sizing' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

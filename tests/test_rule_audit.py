@@ -16,8 +16,8 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
-from preflight.processes.source_options import SourceOptions
-from preflight.sizing.source_sizing import size_source
+from preflight.processes.launch_options import LaunchOptions
+from preflight.sizing.launch_sizing import size_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 
 ENVIRONMENT = {
@@ -84,7 +84,7 @@ def seen(case: Case, folder: Path) -> set[str]:
     (path / "models" / "unequal").mkdir(parents=True)
     (path / "models" / "unequal" / "config.json").write_text(UNEQUAL)
     (folder / "launch.sh").write_text(case.script)
-    options = SourceOptions(
+    options = LaunchOptions(
         mooncake_version=case.mooncake,
         sglang_version=case.sglang,
         gpu_bytes=80 * GIB,
@@ -94,7 +94,7 @@ def seen(case: Case, folder: Path) -> set[str]:
     def read_file(name: str) -> str | Unknown:
         return Unknown(f"{name}: No such file or directory", absent=True)
 
-    sizing = size_source(reading, "launch.sh", options, Root(str(path)), read_file)
+    sizing = size_launch(reading, "launch.sh", options, Root(str(path)), read_file)
     notes = sizing.shown.inputs.notes if sizing.shown else ()
     return {finding.rule.id for finding in sizing.inputs.findings} | {note.id for note in notes}
 

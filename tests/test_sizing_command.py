@@ -430,7 +430,7 @@ def test_a_defect_exits_70_with_an_object(
     def broken(*_: object) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(sizing, "size_launch", broken)
+    monkeypatch.setattr(sizing, "size_flags", broken)
     assert run_here([*SMALL.split(), "--json"]) == 70
     printed = capsys.readouterr()
     parsed = json.loads(printed.out)
@@ -465,7 +465,7 @@ def test_an_interrupt_exits_130_with_an_object(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sizing, "size_launch", interrupted)
+    monkeypatch.setattr(sizing, "size_flags", interrupted)
     assert run_here([*SMALL.split(), "--json"]) == 130
     parsed = json.loads(capsys.readouterr().out)
     jsonschema.validate(parsed, SCHEMA)

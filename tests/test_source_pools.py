@@ -18,7 +18,7 @@ from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
 from preflight.mooncake.replay import replay
-from preflight.processes.source_options import SourceOptions
+from preflight.processes.launch_options import LaunchOptions
 from preflight.programs.memory_records import (
     Launch,
     OwnAllocator,
@@ -32,8 +32,8 @@ from preflight.sglang.host_pools import HostPool as Pool
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.host_needs import host_needs
+from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.needs import hugetlb_usages
-from preflight.sizing.source_sizing import SourceSizing
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER
 from tests.test_source_sizing import HUGE, QWEN, STORE, pages, size
@@ -51,21 +51,21 @@ def host(tmp_path: Path) -> Path:
     return Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
 
 
-def memory(sizing: SourceSizing) -> ServerMemory:
+def memory(sizing: LaunchSizing) -> ServerMemory:
     return sizing.inputs.memory[0]
 
 
-def bounds(sizing: SourceSizing) -> tuple[int, int]:
+def bounds(sizing: LaunchSizing) -> tuple[int, int]:
     found = memory(sizing)
     assert not isinstance(found.most_pools_bytes, Unknown), found.why
     return sum(found.least_pools_bytes), sum(found.most_pools_bytes)
 
 
-def ids(sizing: SourceSizing) -> set[str]:
+def ids(sizing: LaunchSizing) -> set[str]:
     return {finding.rule.id for finding in sizing.inputs.findings}
 
 
-def mapped(sizing: SourceSizing, rank: int = 0) -> tuple[Allocation, ...]:
+def mapped(sizing: LaunchSizing, rank: int = 0) -> tuple[Allocation, ...]:
     assert sizing.shown is not None
     return sizing.shown.asked[rank].allocations
 
@@ -109,7 +109,7 @@ def test_shared_memory_has_no_huge_pages(host: Path, backend: str) -> None:
 def test_sglang_reads_the_variable_since_0_5_13(host: Path) -> None:
     launch = (f"{QWEN} --hicache-size 30", {"SGLANG_HUGEPAGE_SIZE": "2MB"})
     old, new = (
-        size(host, launch, options=SourceOptions(mooncake_version=MOONCAKE, sglang_version=version))
+        size(host, launch, options=LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version))
         for version in ("0.5.12", "0.5.13")
     )
     assert (pages(old), pages(new)) == (0, 2 * 14308)
@@ -119,7 +119,7 @@ def test_the_mooncake_backend_ignores_it_where_mooncake_has_an_allocator(host: P
     """Before 0.3.8.post1 SGLang falls back to its own allocator, and the variable counts."""
     launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, "SGLANG_HUGEPAGE_SIZE": "2MB"})
     new = size(host, launch)
-    old = size(host, launch, options=SourceOptions(mooncake_version="0.3.7"))
+    old = size(host, launch, options=LaunchOptions(mooncake_version="0.3.7"))
     assert (pages(new), pages(old)) == (0, 2 * 14308)
     assert [a.backing for a in mapped(old) if a.what == "L2 host pool"] == [Backing.HUGETLB]
     # Registered with the NICs like any pool of the store's.
@@ -310,7 +310,7 @@ def test_a_head_of_the_checkpoint_is_packed(host: Path) -> None:
 
 def test_before_0_5_18_a_head_has_a_pool_of_its_own(host: Path) -> None:
     """61 layers: 284 608 tokens, 4 448 pages with one on top; the head: one page more."""
-    options = SourceOptions(mooncake_version=MOONCAKE, sglang_version="0.5.16")
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.16")
     found = memory(size(host, f"{NEXTN} NEXTN", options=options))
     assert found.most_pools_bytes == (4_448 * 64 * 70_272, 4_449 * 64 * 1_152)
 
@@ -323,7 +323,7 @@ def test_an_n_gram_keeps_nothing(host: Path, algorithm: str) -> None:
 
 def test_drafts_lower_what_a_ratio_can_be_sure_of(host: Path) -> None:
     """The default --mem-fraction-static under speculative decoding is not computed: no floor."""
-    options = SourceOptions(mooncake_version=MOONCAKE, gpu_bytes=80 * GIB)
+    options = LaunchOptions(mooncake_version=MOONCAKE, gpu_bytes=80 * GIB)
     launch = f"{QWEN} --hicache-ratio 2"
     plain = bounds(size(host, launch, options=options))
     drafted = bounds(
@@ -359,7 +359,7 @@ def test_drafts_lower_what_a_ratio_can_be_sure_of(host: Path) -> None:
 def test_a_decode_server_backs_requests_up_without_a_flag(
     host: Path, version: str, context: str, tokens: tuple[int, int]
 ) -> None:
-    options = SourceOptions(mooncake_version=MOONCAKE, sglang_version=version)
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version)
     launch = f"{DECODE} --max-total-tokens 100032 {context}"
     assert bounds(size(host, launch, options=options)) == tuple(TOKEN * count for count in tokens)
 
@@ -411,7 +411,7 @@ def test_before_0_5_17_the_offload_pool_comes_from_sglangs_allocator(host: Path)
         f"{DECODE} {OFFLOAD} --hicache-size 10",
         {**MASTER, **HUGE, "SGLANG_HUGEPAGE_SIZE": "2MB"},
     )
-    options = SourceOptions(mooncake_version=MOONCAKE, sglang_version="0.5.16")
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.16")
     assert mapped(size(host, launch, options=options))[0].on_shortage is OnShortage.FALLS_BACK
     assert mapped(size(host, launch))[0].on_shortage is OnShortage.FAILS
 
@@ -521,14 +521,14 @@ def test_a_fraction_that_is_none_is_refused(host: Path) -> None:
 
 def test_an_older_release_does_not_look_at_the_host(tmp_path: Path) -> None:
     root = Host(memory_bytes=30 * GIB).write(tmp_path)
-    options = SourceOptions(mooncake_version=MOONCAKE, sglang_version="0.5.20")
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.20")
     sizing = size(root, f"{QWEN} --max-total-tokens 100032", options=options)
     assert bounds(sizing) == (3_127 * 64 * TOKEN, 3_127 * 64 * TOKEN)
     assert sizing.status == "fails"  # its gate refuses them: 16.39 GB of 10.74 GB
 
 
 def test_another_host_leaves_the_size_between_nothing_and_the_default(host: Path) -> None:
-    options = SourceOptions(available_bytes=GIB, mooncake_version=MOONCAKE)
+    options = LaunchOptions(available_bytes=GIB, mooncake_version=MOONCAKE)
     sizing = size(host, f"{QWEN} --max-total-tokens 100032", options=options)
     assert bounds(sizing) == (0, 3_127 * 64 * TOKEN)
     assert "another host" in memory(sizing).why
@@ -559,7 +559,7 @@ TWO_NODES = Host(
 )
 
 
-def segment_nodes(sizing: SourceSizing, process: int) -> set[int | None]:
+def segment_nodes(sizing: LaunchSizing, process: int) -> set[int | None]:
     found = mapped(sizing, process)
     return {a.node for a in found if a.what == "global segment"}
 
@@ -577,7 +577,7 @@ def test_each_store_is_split_over_its_own_nics(tmp_path: Path) -> None:
 def test_stated_nodes_stand_for_every_store(tmp_path: Path) -> None:
     root = TWO_NODES.write(tmp_path)
     client = "mooncake_client --global_segment_size=8GB --protocol=rdma"
-    options = SourceOptions(mooncake_version=MOONCAKE, nic_nodes=(0, 1))
+    options = LaunchOptions(mooncake_version=MOONCAKE, nic_nodes=(0, 1))
     sizing = size(root, (client, HUGE), (f"{client} --device_names=mlx5_1", HUGE), options=options)
     assert [segment_nodes(sizing, process) for process in (0, 1)] == [{0, 1}, {0, 1}]
 

@@ -14,11 +14,11 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Spot
 from preflight.launches.source import Reading
-from preflight.processes.source_options import SourceOptions
+from preflight.processes.launch_options import LaunchOptions
+from preflight.sizing.admission import Admission
 from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.launch_answer import as_object, as_text
-from preflight.sizing.source_gate import Admission
-from preflight.sizing.source_sizing import SourceSizing, size_source
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER, process
 from tests.test_sizing_command import SCHEMA
@@ -32,9 +32,9 @@ STORE = "--hicache-storage-backend mooncake"
 def size(
     root: Path,
     *lines: str | tuple[str, Mapping[str, str]],
-    options: SourceOptions | None = None,
+    options: LaunchOptions | None = None,
     files: Mapping[str, str] | None = None,
-) -> SourceSizing:
+) -> LaunchSizing:
     commands = []
     for number, line in enumerate(lines, start=1):
         text, environment = (line, {}) if isinstance(line, str) else line
@@ -44,11 +44,11 @@ def size(
         return (files or {}).get(name, Unknown(f"{name}: not here", absent=True))
 
     reading = Reading(tuple(commands))
-    chosen = options or SourceOptions(mooncake_version="0.3.13.post1")
-    return size_source(reading, "launch.sh", chosen, Root(str(root)), read_file)
+    chosen = options or LaunchOptions(mooncake_version="0.3.13.post1")
+    return size_launch(reading, "launch.sh", chosen, Root(str(root)), read_file)
 
 
-def pages(sizing: SourceSizing, page_size: int = 2 * MIB) -> int:
+def pages(sizing: LaunchSizing, page_size: int = 2 * MIB) -> int:
     assert sizing.shown is not None
     return sizing.shown.verdict.needs.get(Spot(page_size, None), 0)
 
@@ -103,7 +103,7 @@ def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
 
 
 def test_a_ratio_with_a_gpu_lies_between_two_bounds(host: Path) -> None:
-    options = SourceOptions(mooncake_version="0.3.13.post1", gpu_bytes=24 * GIB)
+    options = LaunchOptions(mooncake_version="0.3.13.post1", gpu_bytes=24 * GIB)
     sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}), options=options)
     memory = sizing.inputs.memory[0]
     assert not isinstance(memory.most_pools_bytes, Unknown)
@@ -135,8 +135,8 @@ def test_a_refused_argument_fails_in_the_words_of_sglang(host: Path) -> None:
 
 def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
     launch = (f"{QWEN} {STORE} --hicache-size 30 --pp-size 2", {**MASTER, **HUGE})
-    newest = size(host, launch, options=SourceOptions(None, None, None, "0.3.13.post1", "0.5.23"))
-    older = size(host, launch, options=SourceOptions(None, None, None, "0.3.13.post1", "0.5.16"))
+    newest = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.23"))
+    older = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.16"))
     shares = [
         {client.segment_bytes for p in s.inputs.least.launch.processes for client in p.clients}
         for s in (newest, older)
@@ -158,7 +158,7 @@ def test_nodes_divide_the_ranks(host: Path) -> None:
 # SGLang's own check --------------------------------------------------------------------------
 
 
-def admission(sizing: SourceSizing) -> Admission:
+def admission(sizing: LaunchSizing) -> Admission:
     (found,) = sizing.admissions
     assert not isinstance(found, Unknown)
     return found
@@ -253,8 +253,8 @@ def test_no_launch_makes_the_sizing_raise(
     )
     reading = Reading((command, command._replace(words=tuple(word(text) for text in words))))
     try:
-        sizing = size_source(
-            reading, "launch.sh", SourceOptions(), Root("/nowhere"), lambda _name: config
+        sizing = size_launch(
+            reading, "launch.sh", LaunchOptions(), Root("/nowhere"), lambda _name: config
         )
     except UsageError:
         return
@@ -273,4 +273,4 @@ def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
     beside = size(host, (rank, HUGE | MASTER), ("mooncake_client --protocol=tcp", {}))
     for sized in (ranks, beside):
         assert not isinstance(sized.inputs.least, Unknown)
-        assert sized.inputs.least.flags.tp_size == 2
+        assert sized.inputs.least.terms.tp_size == 2

@@ -25,8 +25,11 @@ class MemoryKind(str, Enum):
     OFFLOAD_BUFFER = "SSD offload buffer"
     PD_METADATA = "PD metadata"
 
-    __str__ = str.__str__
-    __format__ = str.__format__
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.value, format_spec)
 
 
 class ProcessId(NamedTuple):

@@ -20,10 +20,10 @@ from preflight.capacity.store_tiers import offload_tier, pool_tier
 from preflight.capacity.workload import Wanted, Workload, workload_of
 from preflight.inputs.host_source import launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import Kind
-from preflight.processes.source_options import SourceOptions
 from preflight.sizing.chosen_versions import choose_mooncake
-from preflight.sizing.source_inputs import SourceInputs, worst
+from preflight.sizing.launch_inputs import LaunchInputs, worst
 
 
 class Asked(NamedTuple):
@@ -80,8 +80,8 @@ def capacity_of(
 
 
 def answer(
-    inputs: SourceInputs,
-    options: SourceOptions,
+    inputs: LaunchInputs,
+    options: LaunchOptions,
     root: Root,
     asked: Asked,
     folders: Mapping[str, Folder | Unknown],
@@ -95,8 +95,8 @@ def answer(
 
 
 def _store(
-    inputs: SourceInputs,
-    options: SourceOptions,
+    inputs: LaunchInputs,
+    options: LaunchOptions,
     asked: Asked,
     folders: Mapping[str, Folder | Unknown],
 ) -> _Store:
@@ -121,7 +121,7 @@ def _store(
 
 def _server(
     deployment: Deployment,
-    inputs: SourceInputs,
+    inputs: LaunchInputs,
     store: _Store,
     workload: Workload | Unknown | None,
     asked: Asked,
@@ -169,7 +169,7 @@ def _counted(tier: Tier, length: int | None) -> Tier:
     return tier._replace(conversations=held)
 
 
-def _notes(inputs: SourceInputs) -> Iterator[str]:
+def _notes(inputs: LaunchInputs) -> Iterator[str]:
     refused = worst(inputs.findings)
     if refused is not None:
         yield f"this launch does not start as it is: {refused.text}"

@@ -7,15 +7,15 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.processes.source_options import SourceOptions
 from preflight.sglang.host_pools import PoolRequest
 from preflight.sglang.model import Models
 from preflight.sglang.pool_request import Given, Purpose, pool_request
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import server_ranks
+from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.server_hardware import gpu_memory, server_hardware
-from preflight.sizing.source_inputs import SourceInputs
 
 DEFAULT_WRITE_POLICY = "write_through"
 
@@ -72,7 +72,7 @@ class Cluster(NamedTuple):
 
 
 def deployments(
-    inputs: SourceInputs, options: SourceOptions, root: Root, cluster: Cluster
+    inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
     """Every server of the launch. Raises UsageError where there is none, or a number cannot be."""
     models = Models(root, options.model_config)
@@ -109,7 +109,7 @@ def deployments(
     return tuple(found)
 
 
-def cluster_hosts(inputs: SourceInputs, cluster: Cluster) -> int:
+def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
     """The hosts that run this launch: those given, else as many as its largest server spans."""
     if cluster.hosts is not None:
         return cluster.hosts

@@ -20,7 +20,7 @@ from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import unresolved_reason
 from preflight.sglang.launch import server_client
 from preflight.sglang.ranks import server_ranks
-from preflight.sizing.source_inputs import SourceInputs
+from preflight.sizing.launch_inputs import LaunchInputs
 
 _WATERMARK = "eviction_high_watermark_ratio"
 NO_SEGMENT = (
@@ -48,7 +48,7 @@ class Eviction(NamedTuple):
     cachelib: bool = False
 
 
-def segments(inputs: SourceInputs, cluster: Cluster) -> tuple[Segments, ...] | Unknown:
+def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...] | Unknown:
     """Every segment of the cluster that is known of; Unknown where one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
     found: list[Segments] = []

@@ -12,8 +12,8 @@ from preflight.check.store import KEYS, key_findings
 from preflight.processes.container_limits import unknown_settings
 from preflight.rules.rules import Finding as RuleFinding
 from preflight.rules.rules import Severity
-from preflight.sizing.source_gate import Admission
-from preflight.sizing.source_sizing import SourceSizing
+from preflight.sizing.admission import Admission
+from preflight.sizing.launch_sizing import LaunchSizing
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
 
@@ -60,7 +60,7 @@ _NOTHING_RUNS = (
 _ASSUMPTIONS = ("rank-nodes-assumed", "mooncake-newer", "mooncake-version-unread")
 
 
-def launch_findings(sizing: SourceSizing) -> list[Finding]:
+def launch_findings(sizing: LaunchSizing) -> list[Finding]:
     """All findings that need no reading of the host beyond what the sizing did."""
     return [
         *_sizes(sizing),
@@ -86,7 +86,7 @@ def _rule(found: RuleFinding) -> Finding:
     )
 
 
-def _sizes(sizing: SourceSizing) -> Iterator[Finding]:
+def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
             yield Finding(SIZES.id, Status.UNKNOWN, "launch", text=bound.reason)
@@ -102,7 +102,7 @@ def _sizes(sizing: SourceSizing) -> Iterator[Finding]:
         yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
 
 
-def _mapping(sizing: SourceSizing) -> Iterator[Finding]:
+def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
     shown = sizing.shown
     if shown is None:
         return
@@ -116,7 +116,7 @@ def _mapping(sizing: SourceSizing) -> Iterator[Finding]:
         yield Finding(MAPPING.id, Status.PASS, "launch", have="nothing impossible")
 
 
-def _reading(sizing: SourceSizing) -> Iterator[Finding]:
+def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
     """The notices of the readers that say that a shell takes the launch for another."""
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
@@ -128,7 +128,7 @@ def _reading(sizing: SourceSizing) -> Iterator[Finding]:
             yield found
 
 
-def _notes(sizing: SourceSizing) -> Iterator[Finding]:
+def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
     shown = sizing.shown
     if shown is None:
         return
@@ -145,7 +145,7 @@ def _notes(sizing: SourceSizing) -> Iterator[Finding]:
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 
 
-def _gate(sizing: SourceSizing) -> Iterator[Finding]:
+def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
     if not sizing.admissions:
         text = "no server with a hierarchical cache whose sizes are known"
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.check.pages import PAGES
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.source_sizing import SourceSizing
+from preflight.sizing.launch_sizing import LaunchSizing
 
 # Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
 MOST_KEYS = 10_000_000
@@ -19,7 +19,7 @@ MOST_KEYS = 10_000_000
 KEYS = Check("store.keys", (), PAGES)
 
 
-def key_findings(sizing: SourceSizing) -> Iterator[Finding]:
+def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     """One finding for each server with a store."""
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     segments = _segments_bytes(sizing)
@@ -29,7 +29,7 @@ def key_findings(sizing: SourceSizing) -> Iterator[Finding]:
         yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
 
 
-def _segments_bytes(sizing: SourceSizing) -> int | None:
+def _segments_bytes(sizing: LaunchSizing) -> int | None:
     """What all clients of this host contribute; None where that is not known."""
     shown = sizing.shown
     if shown is None:

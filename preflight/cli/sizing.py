@@ -154,8 +154,8 @@ def command(
         missing = next(name for name, value in described.items() if value is None)
         raise click.UsageError(f"Missing option '{missing}' (or a launch to read).")
     from preflight.sizing.advice import recommend
-    from preflight.sizing.sizing import size_launch
-    from preflight.sizing.sizing_records import Flags
+    from preflight.sizing.flag_inputs import Flags
+    from preflight.sizing.sizing import size_flags
 
     flags = Flags(
         tp_size=tp_size,
@@ -175,7 +175,7 @@ def command(
         mooncake_version=launch.mooncake_version,
         sglang_version=launch.sglang_version,
     )
-    sizing = size_launch(flags, os.environ, host)
+    sizing = size_flags(flags, os.environ, host)
     advice = recommend(sizing)
     if as_json:
         from preflight.sizing.sizing_json import sizing_object
@@ -211,7 +211,8 @@ def _size_launch(
     color: str,
 ) -> int:
     """Size a launch as it is written: a file, or a command line."""
-    from preflight.sizing.launch_answer import as_object, as_text, exit_code_of, size_launch_words
+    from preflight.inputs.written_launch import size_launch_words
+    from preflight.sizing.launch_answer import as_object, as_text, exit_code_of
 
     sizing = size_launch_words(launch, available_bytes, os.environ, host)
     if as_json:

@@ -26,11 +26,11 @@ from preflight.check.launch import launch_findings
 from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written
-from preflight.processes.source_options import SourceOptions
+from preflight.processes.launch_options import LaunchOptions
 from preflight.settings.launch import pools
 from preflight.settings.records import PoolTarget
 from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.source_sizing import SourceSizing
+from preflight.sizing.launch_sizing import LaunchSizing
 
 # What a plan changes of the facts; all others are read once.
 _PLANNED_TOPICS = ("memory", "hugetlb", "numa")
@@ -71,7 +71,7 @@ class LaunchState(NamedTuple):
     """A launch as it is written, and the places of its sizes."""
 
     launch: WrittenLaunch
-    options: SourceOptions
+    options: LaunchOptions
     sizes: Knobs
 
 
@@ -79,7 +79,7 @@ class Judgement(NamedTuple):
     """What ``check`` would say. pools: the plan's. planned: the host with them."""
 
     values: Values
-    sizing: SourceSizing
+    sizing: LaunchSizing
     needs: LaunchNeeds
     pools: tuple[PoolTarget, ...]
     planned: Root
@@ -129,7 +129,7 @@ def judged_values(
 
 def sized_values(
     state: LaunchState, host: HostState, values: Values
-) -> tuple[WrittenLaunch, SourceSizing]:
+) -> tuple[WrittenLaunch, LaunchSizing]:
     """The launch with ``values``, sized on the host as it is now."""
     changed = with_values(state.launch.reading, state.launch.read_file, state.sizes, values)
     launch = state.launch._replace(reading=changed.reading, read_file=changed.read_file)

@@ -14,7 +14,7 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, captured_installed, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.written_launch import WrittenLaunch, read_launch, size_written
-from preflight.processes.source_options import SourceOptions
+from preflight.processes.launch_options import LaunchOptions
 
 # A launch that asks a host for everything that reading a launch can ask for: the capture is then
 # good for other launches too. It is only sized; nothing that it names is contacted.
@@ -73,7 +73,7 @@ def _installed(host: Host) -> dict[str, Any] | None:
 
 
 def _read(
-    host: Host, launch: tuple[WrittenLaunch, SourceOptions] | None, timeout_seconds: float
+    host: Host, launch: tuple[WrittenLaunch, LaunchOptions] | None, timeout_seconds: float
 ) -> tuple[str, ...]:
     """Read every topic; returns the hosts that the launch names."""
     needs = None
@@ -89,7 +89,7 @@ def _read(
 def _size_the_widest(host: Host) -> None:
     try:
         launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
-        size_written(launch, SourceOptions(), host.root)
+        size_written(launch, LaunchOptions(), host.root)
     except UsageError:  # what it would have read stays unread: unknown for the others
         return
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from checks.base.installed import Installed
     from checks.base.needs import LaunchNeeds
     from preflight.inputs.written_launch import WrittenLaunch
-    from preflight.processes.source_options import SourceOptions
-    from preflight.sizing.source_sizing import SourceSizing
+    from preflight.processes.launch_options import LaunchOptions
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 
 class Host(NamedTuple):
@@ -49,15 +49,15 @@ def open_host(path: str) -> Host:
     return Host(RecordingRoot(root), path, environment, capture)
 
 
-def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, SourceOptions] | None:
+def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """The launch that is asked about: the one given, else the one in the capture; None for none."""
     recorded: Any = host.extras.get("launch")
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.processes.source_options import SourceOptions
+    from preflight.processes.launch_options import LaunchOptions
 
-    given = SourceOptions(
+    given = LaunchOptions(
         None,
         words.nic_nodes,
         words.rank_nodes,
@@ -95,7 +95,7 @@ class Sized(NamedTuple):
     None where it is the same.
     """
 
-    sizing: SourceSizing
+    sizing: LaunchSizing
     needs: LaunchNeeds
     least_needs: LaunchNeeds | None = None
 

@@ -11,7 +11,7 @@ from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings
 from preflight.launches.secret_names import is_secret
 from preflight.launches.source import Command, Origin, ReadFile, Reading, SourceNote, Word
-from preflight.processes.source_options import SourceOptions
+from preflight.processes.launch_options import LaunchOptions
 
 REMOVED = "(removed)"
 # Variables of the caller that a launch or this program reads; the others are nobody's business.
@@ -40,7 +40,7 @@ def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def launch_record(launch: WrittenLaunch, options: SourceOptions, files: Mapping[str, Any]) -> Json:
+def launch_record(launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, Any]) -> Json:
     """The launch, what the command line said beside it, and the files that it named."""
     reading = launch.reading._replace(
         commands=tuple(_public(command) for command in launch.reading.commands)
@@ -65,7 +65,7 @@ def launch_record(launch: WrittenLaunch, options: SourceOptions, files: Mapping[
 
 def launch_from(
     record: Mapping[str, Any], absolute: ReadFile
-) -> tuple[WrittenLaunch, SourceOptions]:
+) -> tuple[WrittenLaunch, LaunchOptions]:
     """The launch of a record. Raises ValueError, KeyError or TypeError for what is none.
 
     absolute: reads the files that it names by their absolute path.
@@ -83,7 +83,7 @@ def launch_from(
             return Unknown(str(found.get("unknown")), found.get("absent") is True)
         return found if isinstance(found, str) else Unknown(f"{name}: not in this capture")
 
-    options = SourceOptions(**{name: _decode(v) for name, v in record["options"].items()})
+    options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
     return WrittenLaunch(reading, str(record["name"]), read), options
 
 

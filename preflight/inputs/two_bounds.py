@@ -12,12 +12,12 @@ from itertools import groupby
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.source_sizing import SourceSizing
+from preflight.sizing.launch_sizing import LaunchSizing
 
 _ORDER = list(Status)
 
 
-def least_needs(sizing: SourceSizing) -> LaunchNeeds | None:
+def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
     """What the launch needs at the lower bound of its pools; None where it needs no other."""
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:

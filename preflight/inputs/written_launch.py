@@ -10,12 +10,14 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
+from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.source import ReadFile, Reading, SourceError
 from preflight.launches.wrappers import SHELLS
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import is_program
-from preflight.processes.source_options import SourceOptions
-from preflight.sizing.source_sizing import SourceSizing, size_source
+from preflight.sizing.chosen_versions import installed_there
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 
 
 class WrittenLaunch(NamedTuple):
@@ -77,9 +79,36 @@ def _script(launch: tuple[str, ...]) -> int | None:
     return 0 if re.match(rb"#!.*\b(ba|da|k|z|a)?sh\b", first) and "/" in name else None
 
 
-def size_written(launch: WrittenLaunch, options: SourceOptions, root: Root) -> SourceSizing:
+def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
     """Hold it against the host below ``root``. Raises UsageError as flags do."""
-    return size_source(launch.reading, launch.name, options, root, launch.read_file)
+    return size_launch(launch.reading, launch.name, options, root, launch.read_file)
+
+
+def size_launch_words(
+    words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
+) -> LaunchSizing:
+    """Read a launch and size it. Raises UsageError for what cannot be read, or starts nothing.
+
+    available_bytes: of a pool of huge pages, in place of what the kernel has.
+    """
+    launch = read_launch(words.words, words.env_files, environment, root)
+    options = LaunchOptions(
+        available_bytes,
+        words.nic_nodes,
+        words.rank_nodes,
+        words.mooncake_version,
+        words.sglang_version,
+        words.model_config,
+        words.gpu_bytes,
+        installed_there(launch.reading, root),
+    )
+    sizing = size_written(launch, options, root)
+    if sizing.shown is not None and not sizing.shown.inputs.launch.processes:
+        raise NoLaunchError(
+            f"{launch.name} starts no SGLang server, store service or mooncake_client: "
+            "nothing to size"
+        )
+    return sizing
 
 
 def _reader(root: Root, folder: str) -> ReadFile:

@@ -12,10 +12,10 @@ from preflight.render.html_page import Html, element, join, table
 
 if TYPE_CHECKING:
     from checks.run.facts import Facts
-    from preflight.sizing.source_sizing import SourceSizing
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 
-def launch_tables(needs: LaunchNeeds, sizing: SourceSizing) -> Html:
+def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
     """Processes with their memory, and the settings with their origins; no environment."""
     processes = table(
         ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"],

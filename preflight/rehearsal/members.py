@@ -19,13 +19,13 @@ from preflight.processes.processes import Kind
 from preflight.programs.memory_records import Launch, Process
 from preflight.rehearsal.records import Member
 from preflight.rehearsal.refusals import is_dropped
-from preflight.sizing.source_sizing import SourceSizing
+from preflight.sizing.launch_sizing import LaunchSizing
 
 _RUN = ("sglang", "store_service", "mooncake_client")
 
 
 def members_of(
-    launch: Launch, small: SourceSizing, needs: LaunchNeeds, facts: Facts | None
+    launch: Launch, small: LaunchSizing, needs: LaunchNeeds, facts: Facts | None
 ) -> list[Member]:
     """The launch's processes with what the source says of each."""
     arguments = {

@@ -21,18 +21,18 @@ from preflight.rehearsal.members import has_no_segment, members_of
 from preflight.rehearsal.records import Member, Plan, Step
 from preflight.rehearsal.refusals import refused_registration, until_refused
 from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
+from preflight.sizing.admission import Admission
+from preflight.sizing.launch_inputs import worst
+from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.needs import asked_for, taken_from
-from preflight.sizing.source_gate import Admission
-from preflight.sizing.source_inputs import worst
-from preflight.sizing.source_sizing import SourceSizing
 
 # Where the rehearsal's own services are, filled in when they are up.
 MASTER, CLIENT, HOST, OFFLOAD = "<master>", "<client>", "<host>", "<offload folder>"
 
 
 def make_plan(
-    written: SourceSizing,
-    small: SourceSizing,
+    written: LaunchSizing,
+    small: LaunchSizing,
     needs: LaunchNeeds,
     facts: Facts | None,
     library: Library,
@@ -79,7 +79,7 @@ def plan_members(
     return Plan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
 
 
-def _refused(written: SourceSizing, scale: int) -> str:
+def _refused(written: LaunchSizing, scale: int) -> str:
     """Why the launch does not start, whatever Mooncake can map: its arguments, SGLang's own check.
 
     That check is of sizes, and a scaled launch has others.

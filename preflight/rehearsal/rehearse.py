@@ -24,8 +24,8 @@ from preflight.rehearsal.records import Plan, Run
 from preflight.rehearsal.run import run
 from preflight.rehearsal.scaled_launch import scaled_launch
 from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing import judge_inputs
-from preflight.sizing.source_sizing import SourceSizing
 
 # To read the launch and the host; a step has a limit of its own.
 READ_SECONDS = 30.0
@@ -86,7 +86,7 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
     return Prepared(plan, needs, facts)
 
 
-def _scaled(written: SourceSizing, host: Host, scale: int) -> SourceSizing:
+def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
     """The launch that is run, judged as any launch is; where L2 has two bounds, the upper one."""
     most = written.inputs.most
     if isinstance(most, Unknown) or scale == 1:

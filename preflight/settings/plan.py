@@ -34,7 +34,7 @@ from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_our
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
-    from preflight.sizing.source_sizing import SourceSizing
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 # Where less is the safer value.
 _LESS = ("vm.overcommit_memory", "kernel.io_uring_disabled", "MC_MTU")
@@ -327,7 +327,7 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 }
 
 
-def workload_of(needs: LaunchNeeds, sizing: SourceSizing) -> Workload:
+def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     """Return the manifest's object and container of the ranks, or the compose file's service."""
     container = main_container(needs)
     if container is None:
@@ -343,7 +343,7 @@ def workload_of(needs: LaunchNeeds, sizing: SourceSizing) -> Workload:
     return Workload()
 
 
-def unresolved(sizing: SourceSizing) -> list[Gap]:
+def unresolved(sizing: LaunchSizing) -> list[Gap]:
     """Return the variables of the launch whose value stands in another that nobody sets."""
     return [
         Gap("environment", f"{name}={word.text}: {', '.join(word.unresolved)} is not set")

@@ -152,16 +152,16 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     """SGLang admits an L2 pool on MemAvailable, which huge pages are not part of."""
-    flags = sizing.inputs.flags
+    terms = sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
-    if isinstance(available, Unknown) or flags.segment_scope != "instance":
+    if isinstance(available, Unknown) or terms.segment_scope != "instance":
         return []
     if sizing.inputs.source is not None:
-        return []  # replayed exactly, see preflight.sizing.source_gate
-    if not sizing.inputs.settings.hugepages or flags.available_bytes is not None:
+        return []  # replayed exactly, see preflight.sizing.admission
+    if not sizing.inputs.settings.hugepages or sizing.inputs.available_bytes is not None:
         return []
     left = available - added
-    wanted = flags.hicache_bytes * sizing.inputs.ranks + SGLANG_RESERVE_BYTES
+    wanted = terms.hicache_bytes * sizing.inputs.ranks + SGLANG_RESERVE_BYTES
     if left >= wanted:
         return []
     text = (
@@ -199,7 +199,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
         f"a rank uses {format_bytes(used)} of its arena's {format_bytes(pool_bytes)}; the L2 pool "
         "never comes from it"
     )
-    if not serves_segment and sizing.inputs.flags.segment_bytes:
+    if not serves_segment and sizing.inputs.terms.segment_bytes:
         why += ", and here neither does the segment"
     text = (
         f"{why}. Without it the launch needs {format_bytes(least_bytes)}, "
@@ -216,7 +216,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     """The environment block of the launch, for the shell that starts it."""
-    settings, flags = sizing.inputs.settings, sizing.inputs.flags
+    settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own
     commands = []
@@ -226,7 +226,7 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
         commands += ["export MC_STORE_USE_HUGEPAGE=1", f"export MC_STORE_HUGEPAGE_SIZE={spelled}"]
     else:
         commands.append("unset MC_STORE_USE_HUGEPAGE MC_STORE_HUGEPAGE_SIZE")
-    commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment_text(flags.segment_bytes)}")
+    commands.append(f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment_text(terms.segment_bytes)}")
     arena = settings.arena_bytes
     used = arena is not None and settings.hugepages and not settings.arena_disabled
     if arena is None or not used or not keep_arena:
@@ -234,11 +234,11 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     else:
         spelled = f"{arena // MIB}mb" if arena % MIB == 0 else f"{arena}b"
         commands.append(f"export MC_MMAP_ARENA_POOL_SIZE={spelled}")
-    if flags.segment_scope == "instance" and flags.hicache_bytes >= SGLANG_GB_BYTES:
+    if terms.segment_scope == "instance" and terms.hicache_bytes >= SGLANG_GB_BYTES:
         # SGLang takes whole 10^9 bytes and adds one KV page, which the remainder has room for.
         commands.append(
             f"# and to SGLang, which counts 10^9 bytes: --hicache-size "
-            f"{flags.hicache_bytes // SGLANG_GB_BYTES}"
+            f"{terms.hicache_bytes // SGLANG_GB_BYTES}"
         )
     text = "export for the launch"
     return [Recommendation("environment", text, tuple(commands))]

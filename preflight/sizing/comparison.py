@@ -28,28 +28,28 @@ def compare_rules(sizing: Sizing) -> str:
 
 
 def _reasons(sizing: Sizing) -> list[str]:
-    flags, settings = sizing.inputs.flags, sizing.inputs.settings
+    terms, settings = sizing.inputs.terms, sizing.inputs.settings
     if not settings.hugepages:
         return ["without MC_STORE_USE_HUGEPAGE the library takes no huge pages"]
     reasons: list[str] = []
-    sharers = flags.tp_size * flags.pp_size
-    if flags.segment_scope == "instance" and flags.segment_bytes and sharers > 1:
+    sharers = terms.tp_size * terms.pp_size
+    if terms.segment_scope == "instance" and terms.segment_bytes and sharers > 1:
         reasons.append(
             f"it counts the segment once per rank, and SGLang divides it among {sharers}"
         )
     first = sizing.asked[0].allocations
     in_arena = [a.what for a in first if a.backing is Backing.ARENA]
-    if flags.arena_bytes and in_arena:
+    if terms.arena_bytes and in_arena:
         reasons.append(f"it adds the arena to what the arena holds ({' and '.join(in_arena)})")
-    if sizing.inputs.ranks > flags.tp_size:
+    if sizing.inputs.ranks > terms.tp_size:
         reasons.append(
-            f"it counts {flags.tp_size} ranks, and {sizing.inputs.ranks} run "
-            f"(tp {flags.tp_size} x pp {flags.pp_size} x dp {flags.dp_size})"
+            f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run "
+            f"(tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size})"
         )
     direct = [a for a in first if a.what is MemoryKind.LOCAL_BUFFER and a.pages]
     if direct:
         reasons.append("it leaves out the local buffer")
-    if settings.arena_bytes and not flags.arena_bytes:
+    if settings.arena_bytes and not terms.arena_bytes:
         reasons.append("it does not see the arena that the environment asks for")
     if any(a.pages * a.page_size_bytes > a.bytes for a in first if a.pages):
         reasons.append("it rounds no mapping up to its pages")

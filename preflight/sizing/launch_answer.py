@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.base.usage_error import NoLaunchError
-from preflight.inputs.launch_words import LaunchWords
-from preflight.inputs.written_launch import read_launch, size_written
-from preflight.processes.source_options import SourceOptions
 from preflight.sizing.advice import recommend
-from preflight.sizing.chosen_versions import installed_there
 from preflight.sizing.host_needs import explain, host_needs
+from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_json import sizing_object, source_object
-from preflight.sizing.source_sizing import SourceSizing
 
 
-def size_launch_words(
-    words: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
-) -> SourceSizing:
-    """Read a launch and size it. Raises UsageError for what cannot be read, or starts nothing.
-
-    available_bytes: of a pool of huge pages, in place of what the kernel has.
-    """
-    launch = read_launch(words.words, words.env_files, environment, root)
-    options = SourceOptions(
-        available_bytes,
-        words.nic_nodes,
-        words.rank_nodes,
-        words.mooncake_version,
-        words.sglang_version,
-        words.model_config,
-        words.gpu_bytes,
-        installed_there(launch.reading, root),
-    )
-    sizing = size_written(launch, options, root)
-    if sizing.shown is not None and not sizing.shown.inputs.launch.processes:
-        raise NoLaunchError(
-            f"{launch.name} starts no SGLang server, store service or mooncake_client: "
-            "nothing to size"
-        )
-    return sizing
-
-
-def exit_code_of(sizing: SourceSizing, rule: str) -> int:
+def exit_code_of(sizing: LaunchSizing, rule: str) -> int:
     """Return the exit code, by our rule or by the documented one."""
     if rule == "documented" and sizing.shown is not None:
         return sizing.shown.documented.exit_code
     return sizing.exit_code
 
 
-def as_object(sizing: SourceSizing, rule: str) -> dict[str, object]:
+def as_object(sizing: LaunchSizing, rule: str) -> dict[str, object]:
     """The answer as JSON has it."""
     shown = sizing.shown
     answer = None if shown is None else sizing_object(shown, recommend(shown), "exact")
@@ -62,7 +29,7 @@ def as_object(sizing: SourceSizing, rule: str) -> dict[str, object]:
     return found
 
 
-def _admission_text(sizing: SourceSizing) -> str:
+def _admission_text(sizing: LaunchSizing) -> str:
     """SGLang's own check, server by server."""
     lines = []
     for admission in sizing.admissions:
@@ -81,7 +48,7 @@ def _admission_text(sizing: SourceSizing) -> str:
 
 
 def as_text(
-    sizing: SourceSizing, rule: str, paint: Callable[[str, str], str], explained: bool = False
+    sizing: LaunchSizing, rule: str, paint: Callable[[str, str], str], explained: bool = False
 ) -> str:
     """The answer for a person at a terminal; ``explained`` with each need, formula and inputs."""
     from preflight.sizing.sizing_text import findings_text, sizing_text, status_line

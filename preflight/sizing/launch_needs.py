@@ -19,8 +19,8 @@ from preflight.sglang.launch import plain_environment
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import server_ranks
 from preflight.sglang.shared_memory import least_shm_bytes
+from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.needs import ON_HUGE_PAGES, hugetlb_usages
-from preflight.sizing.source_sizing import SourceSizing
 
 _PROGRAMS = {
     Kind.SGLANG: "sglang",
@@ -32,7 +32,7 @@ _PROGRAMS = {
 }
 
 
-def launch_needs(sizing: SourceSizing) -> LaunchNeeds:
+def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     """What ``sizing``'s launch needs; where L2 is known between two bounds, the upper one."""
     source = sizing.inputs
     shown = sizing.shown
@@ -63,11 +63,11 @@ def launch_needs(sizing: SourceSizing) -> LaunchNeeds:
         launch.default_page_bytes if launch is not None else 0,
         str(versions["mooncake_version"].value) if "mooncake_version" in versions else "",
         str(versions["sglang_version"].value) if "sglang_version" in versions else "",
-        None if shown is None else shown.inputs.flags.nic_nodes,
+        None if shown is None else shown.inputs.nic_nodes,
     )
 
 
-def _usages(sizing: SourceSizing) -> tuple[Usage, ...] | Unknown:
+def _usages(sizing: LaunchSizing) -> tuple[Usage, ...] | Unknown:
     """The launch's huge pages; Unknown where the upper bound of some pool is."""
     most = sizing.inputs.most
     if isinstance(most, Unknown):
@@ -75,7 +75,7 @@ def _usages(sizing: SourceSizing) -> tuple[Usage, ...] | Unknown:
     return hugetlb_usages(most.launch)
 
 
-def _source_name(sizing: SourceSizing) -> str:
+def _source_name(sizing: LaunchSizing) -> str:
     shown = sizing.shown
     if shown is not None and shown.inputs.source:
         return shown.inputs.source

@@ -21,9 +21,9 @@ from preflight.mooncake.allocations import Backing
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.store_environment import Note
 from preflight.sizing.documented_rule import DocumentedRule, documented_rule
+from preflight.sizing.flag_inputs import Flags, gather_flags
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot, taken_from
-from preflight.sizing.sizing_inputs import gather_inputs
-from preflight.sizing.sizing_records import Flags, SizingInputs
+from preflight.sizing.sizing_records import SizingInputs
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}
 
@@ -77,10 +77,10 @@ class Sizing(NamedTuple):
         )
 
 
-def size_launch(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
+def size_flags(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
     """Read the host below ``root`` once and judge. Raises UsageError on a value that cannot be."""
     host = read_host(root)
-    inputs = gather_inputs(flags, environment, root, host.hugetlb.default_page_size_bytes)
+    inputs = gather_flags(flags, environment, root, host.hugetlb.default_page_size_bytes)
     return judge_inputs(inputs, host, root)
 
 
@@ -163,8 +163,8 @@ def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) 
 
 
 def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
-    size = inputs.flags.hugepage_bytes
-    if size is None or inputs.flags.available_bytes is not None:
+    size = inputs.hugepage_bytes
+    if size is None or inputs.available_bytes is not None:
         return
     pool = hugetlb.pool(size)
     if isinstance(pool, Unknown) and pool.absent and not isinstance(hugetlb.pools, Unknown):
@@ -181,7 +181,7 @@ def _stock(
     page = inputs.settings.hugepage_bytes
     spots = {*needs, Spot(page, None)}
     stock = read_stock(root, host.hugetlb, host.memory_bytes("MemAvailable"), spots)
-    stated = inputs.flags.available_bytes
+    stated = inputs.available_bytes
     if stated is not None:
         bound = {spot.node for spot in spots if spot.node is not None}
         nodes = sorted(bound | set(memory_nodes(root) if bound else ()))
@@ -228,19 +228,19 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
-    flags = inputs.flags
-    available = flags.available_bytes
+    terms = inputs.terms
+    available = inputs.available_bytes
     if available is None:
         # The helper reads nr_hugepages from sysfs: the pool's size, whoever holds the pages.
-        size = 2 * 1024**2 if flags.hugepage_bytes is None else flags.hugepage_bytes
+        size = 2 * 1024**2 if inputs.hugepage_bytes is None else inputs.hugepage_bytes
         pool = hugetlb.pool(size)
         if not isinstance(pool, Unknown) and hugetlb.page_sizes_complete:
             available = pool.total_pages * size
     return documented_rule(
-        tp_size=flags.tp_size,
-        hicache_bytes=flags.hicache_bytes,
-        segment_bytes=flags.segment_bytes,
-        arena_bytes=flags.arena_bytes or 0,
+        tp_size=terms.tp_size,
+        hicache_bytes=terms.hicache_bytes,
+        segment_bytes=terms.segment_bytes,
+        arena_bytes=terms.arena_bytes or 0,
         available_bytes=available,
     )
 

@@ -15,8 +15,8 @@ from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:  # both come with a launch alone
     from preflight.rules.rules import Finding
-    from preflight.sizing.source_gate import Admission
-    from preflight.sizing.source_sizing import SourceSizing
+    from preflight.sizing.admission import Admission
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 SCHEMA = "mooncake-preflight/sizing/v1"
 
@@ -65,7 +65,7 @@ def sizing_object(sizing: Sizing, recommendations: tuple[Recommendation, ...], r
     }
 
 
-def source_object(source: SourceSizing, answer: Json | None) -> Json:
+def source_object(source: LaunchSizing, answer: Json | None) -> Json:
     """The object for a launch as it was written; ``answer`` is that of its upper bound."""
     base = answer or error_object(None, source.exit_code, source.reason)
     if answer is not None:
@@ -101,7 +101,7 @@ def source_object(source: SourceSizing, answer: Json | None) -> Json:
     return base
 
 
-def _needs(source: SourceSizing) -> Json | None:
+def _needs(source: LaunchSizing) -> Json | None:
     if source.shown is None:
         return None
     from preflight.sizing.host_needs import host_needs

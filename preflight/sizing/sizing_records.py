@@ -17,41 +17,37 @@ class Input(NamedTuple):
     origin: str
 
 
-class Flags(NamedTuple):
-    """What the command line says; None where it says nothing. Sizes in bytes."""
+class RuleTerms(NamedTuple):
+    """A launch as Mooncake's documented helper is told of it: sizes of one rank, in bytes."""
 
     tp_size: int
     hicache_bytes: int
     segment_bytes: int
     arena_bytes: int | None = None
-    hugepage_bytes: int | None = None
-    available_bytes: int | None = None
     pp_size: int = 1
     dp_size: int = 1
-    local_buffer_bytes: int | None = None
-    segment_scope: str = "instance"
-    protocol: str | None = None
-    nic_nodes: tuple[int, ...] | None = None
-    rank_nodes: tuple[int, ...] | None = None  # empty: the ranks are bound to no node
-    use_hugepage: bool | None = None
-    mooncake_version: str | None = None
-    sglang_version: str | None = None
+    segment_scope: str = "instance"  # or process: SGLang does not divide the segment
 
 
 class SizingInputs(NamedTuple):
     """Everything that a verdict depends on, but the pools themselves.
 
-    flags: as given, or as they would have to be given for the launch that ``source`` names.
+    terms: of the documented rule. available_bytes: of huge pages, in place of what the host has.
+    hugepage_bytes: the page size that is asked for in so many words. nic_nodes: the nodes of the
+    NICs, as the command line states them. source: what the launch is called, None for flags.
     start_unknown: why it may not start although all is mapped, None for no such reason.
     """
 
-    flags: Flags
+    terms: RuleTerms
     launch: Launch
     nic_nodes_unknown: Unknown | None
     shown: Mapping[str, Input]
     notes: tuple[Note, ...]
     source: str | None = None
     start_unknown: Unknown | None = None
+    available_bytes: int | None = None
+    hugepage_bytes: int | None = None
+    nic_nodes: tuple[int, ...] | None = None
 
     @property
     def ranks(self) -> int:

@@ -14,7 +14,7 @@ from preflight.fleet.node.records import NodeLaunch
 
 if TYPE_CHECKING:
     from preflight.check.judged_host import Judged
-    from preflight.sizing.source_sizing import SourceSizing
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 MASTER = "master"
 
@@ -46,7 +46,7 @@ def node_launch(seen: Judged) -> NodeLaunch | None:
     )
 
 
-def _stores(sizing: SourceSizing) -> list[int] | Unknown:
+def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
     """The segment of each store client; L2, whose size may be open, has no part in it."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
@@ -60,7 +60,7 @@ def _stores(sizing: SourceSizing) -> list[int] | Unknown:
     return sizing.inputs.most
 
 
-def protocol_of(sizing: SourceSizing) -> str | Unknown:
+def protocol_of(sizing: LaunchSizing) -> str | Unknown:
     """Of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
     found: set[str] = set()
     for process in sizing.inputs.processes:

@@ -1,4 +1,4 @@
-"""The inputs of a sizing: each value with where it came from, and the launch that they describe.
+"""The inputs of a sizing that flags describe: the ranks, and where each value came from.
 
 A flag beats the environment, which beats what this host shows, which beats a default.
 """
@@ -6,7 +6,7 @@ A flag beats the environment, which beats what this host shows, which beats a de
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.needs import ProcessId
 from checks.base.root import Root
@@ -31,13 +31,34 @@ from preflight.programs.memory_records import (
 )
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.sizing.chosen_versions import ASSUMED, choose_mooncake, known_sglang
-from preflight.sizing.sizing_records import Flags, Input, SizingInputs
+from preflight.sizing.sizing_records import Input, RuleTerms, SizingInputs
 
 if TYPE_CHECKING:
     from checks.releases.sglang import SglangRelease
 
 # More ranks than any one host has run; a larger number is a slip of the keyboard.
 MOST_RANKS = 1024
+
+
+class Flags(NamedTuple):
+    """What the command line says; None where it says nothing. Sizes in bytes."""
+
+    tp_size: int
+    hicache_bytes: int
+    segment_bytes: int
+    arena_bytes: int | None = None
+    hugepage_bytes: int | None = None
+    available_bytes: int | None = None
+    pp_size: int = 1
+    dp_size: int = 1
+    local_buffer_bytes: int | None = None
+    segment_scope: str = "instance"
+    protocol: str | None = None
+    nic_nodes: tuple[int, ...] | None = None
+    rank_nodes: tuple[int, ...] | None = None  # empty: the ranks are bound to no node
+    use_hugepage: bool | None = None
+    mooncake_version: str | None = None
+    sglang_version: str | None = None
 
 
 class _Reading:
@@ -54,7 +75,7 @@ class _Reading:
         self.notes.append(Note(id_, text))
 
 
-def gather_inputs(
+def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
     """The launch that ``flags`` describe, completed from the environment and the host.
@@ -91,7 +112,27 @@ def gather_inputs(
     unknown = nics if isinstance(nics, Unknown) else None
     doubt = _halves_may_overlap(reading, launch)
     notes = tuple(reading.notes)
-    return SizingInputs(flags, launch, unknown, reading.shown, notes, start_unknown=doubt)
+    terms = RuleTerms(
+        flags.tp_size,
+        flags.hicache_bytes,
+        flags.segment_bytes,
+        flags.arena_bytes,
+        flags.pp_size,
+        flags.dp_size,
+        flags.segment_scope,
+    )
+    return SizingInputs(
+        terms,
+        launch,
+        unknown,
+        reading.shown,
+        notes,
+        None,
+        doubt,
+        flags.available_bytes,
+        flags.hugepage_bytes,
+        flags.nic_nodes,
+    )
 
 
 def _halves_may_overlap(reading: _Reading, launch: Launch) -> Unknown | None:

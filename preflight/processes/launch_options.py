@@ -7,7 +7,7 @@ from typing import NamedTuple
 from checks.base.installed import Installed
 
 
-class SourceOptions(NamedTuple):
+class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
     installed: of the machine of a capture; None for this one, beside this program.

@@ -15,8 +15,8 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.client_nics import ClientNics
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
-from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Launch, Process
 from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals
@@ -25,11 +25,18 @@ from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.chosen_versions import choose_mooncake, choose_sglang, doubts
-from preflight.sizing.sizing_records import Flags, Input, SizingInputs
-from preflight.sizing.source_processes import Given, Part, Shared, hardware_of, host_memory, part_of
+from preflight.sizing.process_shares import (
+    ServerModel,
+    Share,
+    SizedHost,
+    hardware_of,
+    host_memory,
+    share_of,
+)
+from preflight.sizing.sizing_records import Input, RuleTerms, SizingInputs
 
 
-class SourceInputs(NamedTuple):
+class LaunchInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
 
     memory: the host pools of a rank, by the number of its process.
@@ -44,18 +51,18 @@ class SourceInputs(NamedTuple):
     sglang: SglangRelease
 
 
-def gather_source(
+def gather_launch(
     processes: tuple[LaunchProcess, ...],
     source: str,
-    options: SourceOptions,
+    options: LaunchOptions,
     root: Root,
     default_page_bytes: int | Unknown,
-) -> SourceInputs:
+) -> LaunchInputs:
     """Both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
     mooncake, version, notes = choose_mooncake(options.mooncake_version, options.installed)
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     sglang, sglang_version = choose_sglang(options.sglang_version, options.installed)
-    host = Shared(
+    host = SizedHost(
         options,
         root,
         mooncake,
@@ -64,32 +71,32 @@ def gather_source(
         ClientNics(root, options.nic_nodes),
         Models(root, options.model_config),
     )
-    memory_of_host = host_memory(options, root)
-    given = {
-        index: Given(process.server, hardware_of(process.server, host, memory_of_host))
-        for index, process in enumerate(processes)
+    free = host_memory(options, root)
+    models = {
+        process.number: ServerModel(process.server, hardware_of(process.server, host, free))
+        for process in processes
         if process.server
     }
     unsure = doubts(sglang_version, version)
     versions = [
         (server, Versions(hardware.geometry, host.sglang, mooncake, *unsure))
-        for server, hardware in given.values()
+        for server, hardware in models.values()
     ]
     found = findings(processes, versions)
     memory: dict[int, ServerMemory] = {}
-    parts: list[Part] = []
-    for index, process in enumerate(processes):
-        part = part_of(process, given.get(index), host, memory)
-        if isinstance(part, Unknown):
+    shares: list[Share] = []
+    for process in processes:
+        share = share_of(process, models.get(process.number), host, memory)
+        if isinstance(share, Unknown):
             found = with_refusals(found, processes, memory)
-            return SourceInputs(processes, found, part, part, memory, host.sglang)
-        parts.append(part)
+            return LaunchInputs(processes, found, share, share, memory, host.sglang)
+        shares.append(share)
     found = with_refusals(found, processes, memory)
     if all(process.kind in (Kind.OTHER, Kind.BENCHMARK) for process in processes):
         raise NoLaunchError(f"{source} starts no program that is known here")
     nics, unknown = host.nics.first, host.nics.unknown
     placed_notes = (note for placed in host.nics.every for note in placed.notes)
-    every_note = (*notes, *placed_notes, *(note for part in parts for note in part.notes))
+    every_note = (*notes, *placed_notes, *(note for share in shares for note in share.notes))
     launch_nodes = () if isinstance(nics.nodes, Unknown) else nics.nodes
     shown = {
         "source": Input(source, "command line"),
@@ -100,24 +107,33 @@ def gather_source(
         ),
     }
     shown |= _shown_memory(processes, memory)
-    shown |= _shown_settings([server for server, _ in given.values()])
+    shown |= _shown_settings([server for server, _ in models.values()])
 
     def inputs(bounds: list[tuple[Process, ...]]) -> SizingInputs:
         members = tuple(process for bound in bounds for process in bound)
         launch = Launch(members, mooncake, launch_nodes, default)
-        flags = _as_flags(processes, members, host)
+        terms = _terms(processes, members)
         distinct = tuple(dict.fromkeys(every_note))
         own = _shown_nics(members)
-        return SizingInputs(flags, launch, unknown, shown | own, distinct, source)
+        return SizingInputs(
+            terms,
+            launch,
+            unknown,
+            shown | own,
+            distinct,
+            source,
+            available_bytes=options.available_bytes,
+            nic_nodes=options.nic_nodes,
+        )
 
-    least = inputs([part.least for part in parts])
-    missing = next((part.most for part in parts if isinstance(part.most, Unknown)), None)
+    least = inputs([share.least for share in shares])
+    missing = next((share.most for share in shares if isinstance(share.most, Unknown)), None)
     most: SizingInputs | Unknown
     if missing is not None:
         most = missing
     else:
-        most = inputs([part.most for part in parts if not isinstance(part.most, Unknown)])
-    return SourceInputs(processes, found, least, most, memory, host.sglang)
+        most = inputs([share.most for share in shares if not isinstance(share.most, Unknown)])
+    return LaunchInputs(processes, found, least, most, memory, host.sglang)
 
 
 def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
@@ -130,10 +146,8 @@ def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
     }
 
 
-def _as_flags(
-    processes: tuple[LaunchProcess, ...], members: tuple[Process, ...], host: Shared
-) -> Flags:
-    """The launch in the documented rule's terms: ranks, and the sizes of the largest."""
+def _terms(processes: tuple[LaunchProcess, ...], members: tuple[Process, ...]) -> RuleTerms:
+    """Return the launch in the documented rule's terms: ranks, and the sizes of the largest."""
     hicache = max((sum(process.host_pools_bytes) for process in members), default=0)
     segments = [client.segment_bytes for process in members for client in process.clients]
     # A store's own process beside the ranks is none of them.
@@ -142,14 +156,12 @@ def _as_flags(
     if len(servers) == 1 and servers[0].server and servers[0].server.store:
         # As a user would tell the helper: the whole instance's.
         segments = [max(0, configured_segment(servers[0].server) or 0)]
-    return Flags(
+    return RuleTerms(
         tp_size=max(1, ranks),
         hicache_bytes=hicache,
         segment_bytes=max(segments, default=0),
         arena_bytes=max((p.settings.arena_bytes or 0 for p in members), default=0) or None,
-        available_bytes=host.options.available_bytes,
         segment_scope="instance" if servers and hicache else "process",
-        nic_nodes=host.options.nic_nodes,
     )
 
 

@@ -14,9 +14,9 @@ from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
 from preflight.mooncake.client_nics import ClientNics
 from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.offload_client import offloading
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.processes.source_options import SourceOptions
 from preflight.programs.memory_records import Process, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.sglang.admission_gate import HostMemory
@@ -30,14 +30,14 @@ from preflight.sglang.model import Models
 from preflight.sglang.pd_metadata import pd_metadata
 from preflight.sglang.pools import Hardware, ServerMemory, server_memory
 from preflight.sglang.ranks import Ranks, server_ranks
+from preflight.sizing.flag_inputs import MOST_RANKS, given_ranks
 from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
-from preflight.sizing.sizing_inputs import MOST_RANKS, given_ranks
 
 
-class Shared(NamedTuple):
+class SizedHost(NamedTuple):
     """What of the command line and the host every process shares."""
 
-    options: SourceOptions
+    options: LaunchOptions
     root: Root
     mooncake: MooncakeRelease
     sglang: SglangRelease
@@ -46,7 +46,7 @@ class Shared(NamedTuple):
     models: Models
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """One source process's share: its ranks at either bound, and what was assumed."""
 
     least: tuple[Process, ...]
@@ -54,23 +54,23 @@ class Part(NamedTuple):
     notes: tuple[Note, ...]
 
 
-class Given(NamedTuple):
+class ServerModel(NamedTuple):
     """A server, and what its pools depend on beside its command line; read once."""
 
     server: SglangServer
     hardware: Hardware
 
 
-def part_of(
+def share_of(
     process: LaunchProcess,
-    given: Given | None,
-    host: Shared,
+    model: ServerModel | None,
+    host: SizedHost,
     memory: dict[int, ServerMemory],
-) -> Part | Unknown:
-    if given is not None:
-        return _server_part(process, given, host, memory)
+) -> Share | Unknown:
+    if model is not None:
+        return _server_share(process, model, host, memory)
     if process.store is None:
-        return Part((), (), ())
+        return Share((), (), ())
     client = process.store.client
     if isinstance(client, Unknown):
         return client
@@ -80,16 +80,16 @@ def part_of(
     name = f"{process.command.origin} {process.kind.value}"
     process_id = ProcessId(process.number)
     alone = (Process(name, settings, (), (host.nics.place(process, client),), id=process_id),)
-    return Part(alone, alone, notes)
+    return Share(alone, alone, notes)
 
 
-def _server_part(
+def _server_share(
     process: LaunchProcess,
-    given: Given,
-    host: Shared,
+    model: ServerModel,
+    host: SizedHost,
     memory: dict[int, ServerMemory],
-) -> Part | Unknown:
-    server, hardware = given
+) -> Share | Unknown:
+    server, hardware = model
     if server.arguments.unread is not None:
         return server.arguments.unread
     ranks = server_ranks(server)
@@ -138,11 +138,11 @@ def _server_part(
     least, notes = members(pools.least_pools_bytes)
     most = pools.most_pools_bytes
     most_members = most if isinstance(most, Unknown) else members(most)[0]
-    return Part(least, most_members, (*notes, *placed.notes))
+    return Share(least, most_members, (*notes, *placed.notes))
 
 
 def _placed(
-    server: SglangServer, ranks: Ranks, host: Shared, clients: list[StoreClient | None]
+    server: SglangServer, ranks: Ranks, host: SizedHost, clients: list[StoreClient | None]
 ) -> RankPlacement:
     stated = host.options.rank_nodes
     if stated is not None:
@@ -162,14 +162,14 @@ def _placed(
     return place_ranks(ranks.here, nics, host.root, first if isinstance(first, int) else 0)
 
 
-def hardware_of(server: SglangServer, host: Shared, memory: HostMemory | Unknown) -> Hardware:
+def hardware_of(server: SglangServer, host: SizedHost, memory: HostMemory | Unknown) -> Hardware:
     """The model and its drafts, the GPU, and what the host has, as far as each is known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
     return server_hardware(server, host.models, host.sglang, gpu, memory)
 
 
-def host_memory(options: SourceOptions, root: Root) -> HostMemory | Unknown:
+def host_memory(options: LaunchOptions, root: Root) -> HostMemory | Unknown:
     """What SGLang would read of this host, where the launch is to run on it."""
     if options.available_bytes is not None:
         return Unknown("another host is sized, whose memory is not known")

@@ -7,20 +7,20 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Reading
+from preflight.processes.launch_options import LaunchOptions
 from preflight.processes.processes import understand
-from preflight.processes.source_options import SourceOptions
+from preflight.sizing.admission import Admission, admit
 from preflight.sizing.chosen_versions import known_sglang
+from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
-from preflight.sizing.source_gate import Admission, admit
-from preflight.sizing.source_inputs import SourceInputs, gather_source, worst
 
 
-class SourceSizing(NamedTuple):
+class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
     one at the lower. Both are None where a number that decides is not known."""
 
     reading: Reading
-    inputs: SourceInputs
+    inputs: LaunchInputs
     least: Sizing | None
     most: Sizing | None
     admissions: tuple[Admission | Unknown, ...]
@@ -36,27 +36,27 @@ class SourceSizing(NamedTuple):
         return self.most or self.least
 
 
-def size_source(
-    reading: Reading, source: str, options: SourceOptions, root: Root, read_file: ReadFile
-) -> SourceSizing:
+def size_launch(
+    reading: Reading, source: str, options: LaunchOptions, root: Root, read_file: ReadFile
+) -> LaunchSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
     known = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if known is None else str(known[1].value)
     processes = understand(reading.commands, read_file, sglang_version)
     default_page = host.hugetlb.default_page_size_bytes
-    inputs = gather_source(processes, source, options, root, default_page)
+    inputs = gather_launch(processes, source, options, root, default_page)
     least = None if isinstance(inputs.least, Unknown) else judge_inputs(inputs.least, host, root)
     most: Sizing | None = least
     if inputs.most != inputs.least:
         most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
     admissions = _admissions(inputs, most, options, root)
     status, reason = _status(inputs, least, most, admissions)
-    return SourceSizing(reading, inputs, least, most, admissions, status, reason)
+    return LaunchSizing(reading, inputs, least, most, admissions, status, reason)
 
 
 def _admissions(
-    inputs: SourceInputs, sizing: Sizing | None, options: SourceOptions, root: Root
+    inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions, root: Root
 ) -> tuple[Admission | Unknown, ...]:
     """SGLang's own check, where the launch is to run on this host."""
     if sizing is None or options.available_bytes is not None:
@@ -73,7 +73,7 @@ def _admissions(
 
 
 def _status(
-    inputs: SourceInputs,
+    inputs: LaunchInputs,
     least: Sizing | None,
     most: Sizing | None,
     admissions: tuple[Admission | Unknown, ...],
