@@ -18,15 +18,12 @@ from hypothesis import strategies as st
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
 from checks.run.reading import read_facts
+from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.apply import COMPACT, adopt, carry_out
 from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
 from preflight.settings.apply_plan import (
-    EXIT_FAILED,
-    EXIT_LEFT,
-    EXIT_NOT_PERMITTED,
-    EXIT_UNKNOWN,
     Consent,
     Machine,
     apply_plan,
@@ -205,7 +202,7 @@ def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(
 ) -> None:
     on = machine(host, pieces=15)
     was = values(host)
-    assert applied(YES, planned(host), on) == EXIT_FAILED
+    assert applied(YES, planned(host), on) == exit_codes.FAIL
     said = capsys.readouterr().err
     assert "2 MiB pages on node 1: the kernel gave 15 of 20 pages" in said
     assert "at boot" in said
@@ -226,7 +223,7 @@ def test_a_step_that_fails_takes_the_others_back(
 ) -> None:
     on = machine(host, fails=MAPS)
     was = values(host)
-    assert applied(YES, planned(host), on) == EXIT_FAILED
+    assert applied(YES, planned(host), on) == exit_codes.FAIL
     assert values(host) == was
     said = capsys.readouterr().err
     assert f"{MAPS}: Invalid argument" in said
@@ -239,7 +236,7 @@ def test_a_file_that_vanishes_after_the_plan_is_said_and_the_rest_taken_back(
     on, found = machine(host), planned(host)
     before_that = steps(host, found)
     (host / NODE.format(1).lstrip("/")).unlink()
-    assert applied(YES, found, on) == EXIT_UNKNOWN
+    assert applied(YES, found, on) == exit_codes.UNKNOWN
     assert f"{NODE.format(1)} cannot be read" in capsys.readouterr().err
     with Journal(on.state) as journal:
         outcome = carry_out(before_that, journal, on.writer, on.root)
@@ -278,7 +275,7 @@ def test_pages_of_others_stay_theirs_when_it_is_undone(
     applied(YES, planned(host), on)
     free = (host / NODE.format(1).lstrip("/")).parent / "free_hugepages"
     free.write_text("5")
-    assert undo_changes(on, YES) == EXIT_LEFT
+    assert undo_changes(on, YES) == exit_codes.WARN
     assert values(host) == ["0", "15", "65530"]
     assert "in use" in capsys.readouterr().out
     assert [(entry["path"], entry["got"]) for entry in entries(on)] == [(NODE.format(1), "15")]
@@ -293,7 +290,7 @@ def test_undo_leaves_what_somebody_else_has_changed(
     on = machine(host)
     applied(YES, planned(host), on)
     (host / MAPS.lstrip("/")).write_text("500000")
-    assert undo_changes(on, YES) == EXIT_LEFT
+    assert undo_changes(on, YES) == exit_codes.WARN
     assert values(host) == ["0", "0", "500000"]
     assert "it was 65530" in capsys.readouterr().out
 
@@ -333,7 +330,9 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
     assert values(host)[0] == "0"
 
 
-@pytest.mark.parametrize(("answer", "code", "pages"), [("y\n", 0, "10"), ("\n", EXIT_LEFT, "0")])
+@pytest.mark.parametrize(
+    ("answer", "code", "pages"), [("y\n", 0, "10"), ("\n", exit_codes.WARN, "0")]
+)
 def test_on_a_terminal_the_answer_decides(
     answer: str, code: int, pages: str, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,9 +348,9 @@ def test_on_a_terminal_the_answer_decides(
 def test_what_is_not_known_or_cannot_be_had_is_refused_before_anything_is_done(host: Path) -> None:
     on, found = machine(host), planned(host)
     gap = found._replace(gaps=(Gap("pages", "MODEL is not set"),))
-    assert applied(YES, gap, on) == EXIT_UNKNOWN
+    assert applied(YES, gap, on) == exit_codes.UNKNOWN
     impossible = found._replace(impossible=("2 MiB pages: more than there is",))
-    assert applied(YES, impossible, on) == EXIT_FAILED
+    assert applied(YES, impossible, on) == exit_codes.FAIL
     assert on.writer.written == []  # type: ignore[attr-defined]
 
 
@@ -359,7 +358,7 @@ def test_what_decides_about_pages_alone_stops_nothing_else(host: Path) -> None:
     """Where no page is missing, the settings are made whatever of the memory is not known."""
     on = machine(host)
     unread = planned(host)._replace(undecided=("memory.host, host: not read",))
-    assert applied(YES, unread, on) == EXIT_UNKNOWN
+    assert applied(YES, unread, on) == exit_codes.UNKNOWN
     assert on.writer.written == []  # type: ignore[attr-defined]
     enough = planned(host, pages=(0, 0))._replace(undecided=("memory.host, host: not read",))
     assert applied(YES, enough, on) == 0
@@ -395,7 +394,9 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
         place.mkdir()  # an empty folder, as a tmpfs is
     else:
         place.write_text("")
-    assert applied(DRY if dry_run else YES, plan_of(words, str(host), 60.0), on) == EXIT_UNKNOWN
+    assert (
+        applied(DRY if dry_run else YES, plan_of(words, str(host), 60.0), on) == exit_codes.UNKNOWN
+    )
     said = capsys.readouterr().err
     assert hidden.split("/node1/hugepages")[0] in said
     assert "nothing was changed" in said
@@ -411,7 +412,7 @@ def test_who_may_not_write_gets_the_commands(
             return False
 
     on = machine(host)._replace(writer=Forbidden(host))
-    assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
     assert f"echo 20 > {NODE.format(1)}" in capsys.readouterr().out
     assert on.writer.written == []  # type: ignore[attr-defined]
 
@@ -540,7 +541,7 @@ def test_an_unwritable_folder_is_said_and_all_is_taken_back(
     (host / "etc").mkdir(exist_ok=True)
     (host / "etc/sysctl.d").write_text("")
     on = machine(host)
-    assert applied(YES, planned(host), on, persist=True) == EXIT_FAILED
+    assert applied(YES, planned(host), on, persist=True) == exit_codes.FAIL
     assert values(host) == ["0", "0", "65530"]
     assert "etc/sysctl.d" in capsys.readouterr().err
 
@@ -572,8 +573,8 @@ def test_a_journal_that_is_not_ours_stops_everything_and_is_kept(
     place = Path(on.state, "journal.json")
     place.parent.mkdir()
     place.write_text(content)
-    assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
-    assert undo_changes(on, YES) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
+    assert undo_changes(on, YES) == exit_codes.NOT_PERMITTED
     assert "nothing was changed" in capsys.readouterr().err
     assert values(host) == ["0", "0", "65530"]
     assert place.read_text() == content
@@ -583,7 +584,7 @@ def test_where_the_journal_cannot_be_kept_nothing_is_changed(
     host: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path(host.parent, "state").write_text("a file in place of the folder")
-    assert applied(YES, planned(host), machine(host)) == EXIT_NOT_PERMITTED
+    assert applied(YES, planned(host), machine(host)) == exit_codes.NOT_PERMITTED
     assert values(host) == ["0", "0", "65530"]
     assert "nothing was changed" in capsys.readouterr().err
 
@@ -644,7 +645,7 @@ def _crash(found: tuple[Step, ...], journal: Journal, on: Machine) -> None:
 def test_one_apply_at_a_time(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
     on = machine(host)
     with Journal(on.state):
-        assert applied(YES, planned(host), on) == EXIT_NOT_PERMITTED
+        assert applied(YES, planned(host), on) == exit_codes.NOT_PERMITTED
     assert "another apply is running" in capsys.readouterr().err
     assert values(host)[0] == "0"
 

@@ -29,7 +29,7 @@ from checks.capture.capture import (
 )
 from checks.run.facts import READERS
 from checks.run.reading import read_facts
-from preflight.check import judged_host
+from preflight.check import judge_host
 from preflight.check.answer import checked
 from preflight.check.to_json import report_object
 from preflight.cli.main import run
@@ -73,7 +73,7 @@ def script(tmp_path: Path) -> LaunchWords:
 
 def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All that check says of a host that is already open, but its name."""
-    monkeypatch.setattr(judged_host, "open_host", lambda _: host._replace(name="/"))
+    monkeypatch.setattr(judge_host, "open_host", lambda _: host._replace(name="/"))
     return report_object(checked(words, "/", 10.0).report, "native", 0)
 
 

@@ -17,7 +17,8 @@ import pytest
 import yaml
 
 from checks.base.fold import fold_names
-from preflight.base.command_frame import EXIT_USAGE, run_command
+from preflight.base import exit_codes
+from preflight.base.command_frame import run_command
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
@@ -261,7 +262,7 @@ def test_a_dependency_that_is_not_installed_is_no_defect(
         told.append(message)
         return exit_code
 
-    assert run_command(needs_yaml, "x", [], refuse) == EXIT_USAGE
+    assert run_command(needs_yaml, "x", [], refuse) == exit_codes.USAGE
     assert "pip install PyYAML" in capsys.readouterr().err
     assert "pip install PyYAML" in told[0]
 
@@ -348,5 +349,5 @@ def test_a_plan_takes_json_as_the_other_commands_do(
     ask: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ask(gpu_host(), "plan --json", HUGE)["schema"] == "mooncake-preflight/plan/v1"
-    assert run(["plan", "--json", "--format", "env", "--", "true"]) == EXIT_USAGE
+    assert run(["plan", "--json", "--format", "env", "--", "true"]) == exit_codes.USAGE
     assert "--format env is given" in json.loads(capsys.readouterr().out)["error"]

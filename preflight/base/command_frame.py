@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from preflight.base import exit_codes
 from preflight.base.output import OutputError, discard_output, open_streams, say
-
-EXIT_USAGE = 64  # EX_USAGE
-EXIT_DEFECT = 70  # EX_SOFTWARE
-EXIT_INTERRUPTED = 130
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -36,7 +33,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         say(error.format_message(), err=True)
-        return refused(EXIT_USAGE, "no subcommand was given")
+        return refused(exit_codes.USAGE, "no subcommand was given")
     except click.ClickException as error:
         say(f"{name}: {error.format_message()}", err=True)
         if isinstance(error, click.UsageError):
@@ -44,30 +41,30 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
             if isinstance(error, click.NoSuchOption) and _takes_a_launch(error.ctx):
                 say(f"A launch's own options stand behind --: {path} -- COMMAND ...", err=True)
             say(f"Try '{path} --help'.", err=True)
-        return refused(EXIT_USAGE, error.format_message())
+        return refused(exit_codes.USAGE, error.format_message())
     except OutputError as error:
         say(f"{name}: {error}", err=True)
-        return refused(EXIT_USAGE, str(error))
+        return refused(exit_codes.USAGE, str(error))
     except (click.Abort, KeyboardInterrupt):
         say(f"{name}: interrupted", err=True)
-        return refused(EXIT_INTERRUPTED, "interrupted")
+        return refused(exit_codes.INTERRUPTED, "interrupted")
     except MemoryError:
         message = "this program itself finds no memory (ulimit -v, or the memory cgroup)"
         say(f"{name}: {message}", err=True)
-        return refused(EXIT_DEFECT, message)
+        return refused(exit_codes.DEFECT, message)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and _of_others(error):
             message = _missing(error)
             say(f"{name}: {message}", err=True)
-            return refused(EXIT_USAGE, message)
+            return refused(exit_codes.USAGE, message)
         if isinstance(error, OSError) and error.errno in _FULL:
             message = f"{error.filename or 'standard output'}: {error.strerror}"
             discard_output()
             say(f"{name}: {message}", err=True)
-            return refused(EXIT_USAGE, message)
+            return refused(exit_codes.USAGE, message)
         message = f"a defect of {name}, please report it: {type(error).__name__}: {error}"
         say(f"{name}: {message}", err=True)
-        return refused(EXIT_DEFECT, message)
+        return refused(exit_codes.DEFECT, message)
 
 
 def _of_others(error: ModuleNotFoundError) -> bool:

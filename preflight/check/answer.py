@@ -9,7 +9,7 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding
 from checks.base.unknown import Unknown
 from checks.run.judging import every_check
-from preflight.check.judged_host import Judged, judged
+from preflight.check.judge_host import JudgedHost, judge_host
 from preflight.check.report import Findings, Report, consequences, report
 from preflight.check.selection import Selection, select
 from preflight.inputs.launch_words import LaunchWords
@@ -22,7 +22,7 @@ class Checked(NamedTuple):
     """A report, and what it was made from."""
 
     report: Report
-    seen: Judged
+    seen: JudgedHost
 
 
 def checked(
@@ -44,7 +44,7 @@ def checked(
     host_checks = list(every_check())
     selection = _selection(only, skip, ignore, host_checks)
     chosen = [pair for pair in host_checks if selection.takes(pair[0].id)]
-    seen = judged(launch, root, timeout_seconds, chosen, (*_CONTEXT_TOPICS, *more_topics), slow)
+    seen = judge_host(launch, root, timeout_seconds, chosen, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
@@ -69,7 +69,7 @@ def _selection(
 
 def _explained(
     found: Sequence[Finding],
-    seen: Judged,
+    seen: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
 ) -> Findings:
     """With what follows from each, and what mends it where it will run."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NoReturn
 
 from checks.base.finding import Kind, Status
+from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.check.answer import checked
@@ -16,11 +17,6 @@ from preflight.inputs.launch_words import LaunchWords
 if TYPE_CHECKING:
     from preflight.check.report import Report
 
-# EX_CONFIG: the server was never started. Its own failures have other codes.
-EXIT_REFUSED = 78
-# As a shell has it: the command is not there, or cannot be run.
-EXIT_NOT_FOUND = 127
-EXIT_NOT_EXECUTABLE = 126
 MODE = "MOONCAKE_PREFLIGHT_MODE"
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
@@ -58,7 +54,7 @@ def run_behind_the_gate(
     _save(report_path, report, reason)
     if _refused(report, fail_on) and mode == "enforce":
         _say(report, reason, "not started")
-        return EXIT_REFUSED
+        return exit_codes.REFUSED
     if report is None or report.verdict is not Status.PASS:
         _say(report, reason, "started all the same")
     return _become(launch.words, environment)
@@ -166,11 +162,11 @@ def _become(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
         _execute(command, environment)
     except FileNotFoundError:
         say(f"{NAME}: {command[0]}: command not found", err=True)
-        return EXIT_NOT_FOUND
+        return exit_codes.NOT_FOUND
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         say(f"{NAME}: {command[0]}: {why}", err=True)
-        return EXIT_NOT_EXECUTABLE
+        return exit_codes.NOT_EXECUTABLE
 
 
 def _execute(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:

@@ -9,13 +9,19 @@ from typing import NamedTuple
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.needs import LaunchNeeds
+from preflight.base import exit_codes
 
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
 _ORDER = list(Status)
-EXIT_CODES = {Status.PASS: 0, Status.WARN: 1, Status.FAIL: 2, Status.UNKNOWN: 3}
+EXIT_CODES = {
+    Status.PASS: exit_codes.PASS,
+    Status.WARN: exit_codes.WARN,
+    Status.FAIL: exit_codes.FAIL,
+    Status.UNKNOWN: exit_codes.UNKNOWN,
+}
 
 
 class Row(NamedTuple):

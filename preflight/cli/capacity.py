@@ -22,8 +22,6 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
-EXIT_UNKNOWN = 3
-
 
 @command(
     "capacity",
@@ -88,6 +86,7 @@ def capacity(
     70 a defect of this program.
     """
     from checks.base.unknown import Unknown
+    from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
     from preflight.capacity.answer import Asked, capacity_of
     from preflight.capacity.deployment import Cluster
@@ -104,14 +103,14 @@ def capacity(
             from preflight.base.error_object import error_object
             from preflight.capacity.to_json import SCHEMA
 
-            say_json(error_object(SCHEMA, EXIT_UNKNOWN, found.reason))
+            say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
         else:
             say(f"mooncake-preflight capacity: {found.reason}", err=True)
-        return EXIT_UNKNOWN
+        return exit_codes.UNKNOWN
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
     missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
-    code = EXIT_UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
+    code = exit_codes.UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
     if as_json:
         from preflight.capacity.to_json import capacity_object
 

@@ -11,7 +11,6 @@ from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, command, 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
-EXIT_UNKNOWN = 3
 # As preflight.fit.records.Goal, which is imported where it is used.
 GOALS = ("l2", "pool", "balanced")
 
@@ -82,6 +81,7 @@ def fit(
     usage error; 70 a defect of this program.
     """
     from checks.base.unknown import Unknown
+    from preflight.base import exit_codes
     from preflight.base.output import colored, columns, painter, say, say_json
     from preflight.fit.fit_launch import Description, fitted, host_to_fit
     from preflight.fit.hints import hints
@@ -96,10 +96,10 @@ def fit(
             from preflight.base.error_object import error_object
             from preflight.fit.to_json import SCHEMA
 
-            say_json(error_object(SCHEMA, EXIT_UNKNOWN, found.reason))
+            say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
         else:
             say(f"UNKNOWN: {found.reason}")
-        return EXIT_UNKNOWN
+        return exit_codes.UNKNOWN
     found = found._replace(hints=hints(found.state, found.machine, found.answer))
     # Half of the values would be another launch: neither the old one nor the one that fits.
     if write and found.edited is not None and not found.edited.advice:

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
 NAME = "mooncake-preflight plan"
-EXIT_CHANGES = 1
-EXIT_IMPOSSIBLE = 2
-EXIT_UNKNOWN = 3
 
 
 @command(
@@ -74,18 +71,19 @@ def plan(
     if as_json and format_ not in ("text", "json"):
         raise click.UsageError(f"--json is --format json, and --format {format_} is given")
     from checks.hugetlb.refusal import ASK_FIT
+    from preflight.base import exit_codes
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError
     from preflight.settings.dialects import Names, missing, refused, render
     from preflight.settings.plan import plan_of
 
     found = plan_of(launch, root, timeout_seconds)
-    code = EXIT_CHANGES if told and any(setting.change for setting in found.settings) else 0
+    code = exit_codes.WARN if told and any(setting.change for setting in found.settings) else 0
     if format_ in ("text", "json") or as_json:
         if found.impossible and found.grows:
-            code = EXIT_IMPOSSIBLE
+            code = exit_codes.FAIL
         elif found.gaps:
-            code = EXIT_UNKNOWN
+            code = exit_codes.UNKNOWN
     if format_ == "json" or as_json:
         from preflight.settings.dialects.plan_object import plan_object
 
@@ -101,9 +99,9 @@ def plan(
         say(f"{NAME}: --format {format_}: {reason}", err=True)
     if impossible:
         say(f"{NAME}: nothing is printed of it: {ASK_FIT}", err=True)
-        return EXIT_IMPOSSIBLE
+        return exit_codes.FAIL
     if gaps:
-        return EXIT_UNKNOWN
+        return exit_codes.UNKNOWN
     rendering = render(found, format_, Names(service, rdma_resource))
     notes = [*rendering.notes, *(() if format_ == "text" else found.conflicts)]
     if rendering.text:

@@ -9,6 +9,7 @@ from checks.base.unknown import Unknown
 from checks.run.facts import READERS
 from checks.run.judging import every_check
 from checks.run.reading import read_facts
+from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.fit.judged_values import GATES, HostState, LaunchState
 from preflight.fit.launch_edit import Edited, edited
@@ -20,10 +21,6 @@ from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.commands import Context, commands, context_of
-
-EXIT_OTHERS = 1
-EXIT_NOTHING = 2
-EXIT_UNKNOWN = 3
 
 
 class Description(NamedTuple):
@@ -120,12 +117,12 @@ def _of_description(answer: Answer, machine: HostState) -> Answer:
 
 def _exit_code(answer: Answer) -> int:
     if answer.fits is None and not answer.reason:
-        return EXIT_NOTHING
+        return exit_codes.FAIL
     if answer.fits is None or answer.unknown:
-        return EXIT_UNKNOWN
+        return exit_codes.UNKNOWN
     if any(found.status is Status.FAIL for found in answer.beside):
-        return EXIT_OTHERS
-    return EXIT_UNKNOWN if any(map(is_not_described, answer.beside)) else 0
+        return exit_codes.WARN
+    return exit_codes.UNKNOWN if any(map(is_not_described, answer.beside)) else 0
 
 
 def _edited(

@@ -105,7 +105,7 @@ def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
     found = launch_of(words, host)
     if found is None:
         return None
-    from preflight.inputs.two_bounds import least_needs
+    from preflight.inputs.between_bounds import least_needs
     from preflight.inputs.written_launch import size_written
     from preflight.sizing.launch_needs import launch_needs
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from checks.base.unknown import Unknown, UnreadTopicError
 from preflight.base.usage_error import UsageError
-from preflight.check.judged_host import Judged
+from preflight.check.judge_host import JudgedHost
 from preflight.check.report import Report
 from preflight.inputs.host_source import launch_of
 from preflight.inputs.launch_words import LaunchWords
@@ -22,7 +22,7 @@ MAP_TOPICS = ("memory", "hugetlb", "numa")
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")
 
 
-def check_page(report: Report, seen: Judged, words: LaunchWords, made: Made) -> str:
+def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made) -> str:
     """The whole document. A picture whose facts are missing says so in its place.
 
     words: the launch as it was given.
@@ -38,7 +38,7 @@ def check_page(report: Report, seen: Judged, words: LaunchWords, made: Made) -> 
     return report_page(report, sections, made)
 
 
-def memory_of(seen: Judged) -> MemoryMap:
+def memory_of(seen: JudgedHost) -> MemoryMap:
     """The host's memory, with the launch on it where one was given."""
     from preflight.pictures.launch_takes import launch_takes
     from preflight.pictures.memory_map import memory_map
@@ -49,13 +49,13 @@ def memory_of(seen: Judged) -> MemoryMap:
     return memory_map(seen.facts, takes)
 
 
-def _memory(seen: Judged) -> Html:
+def _memory(seen: JudgedHost) -> Html:
     from preflight.pictures.memory_figure import memory_figure
 
     return memory_figure(memory_of(seen))
 
 
-def _topology(seen: Judged) -> Html | Unknown:
+def _topology(seen: JudgedHost) -> Html | Unknown:
     from preflight.pictures.topology_figure import topology_figure
     from preflight.topology.build import topology_of
 
@@ -66,7 +66,7 @@ def _topology(seen: Judged) -> Html | Unknown:
     return topology_figure(found)
 
 
-def _capacity(seen: Judged, words: LaunchWords) -> Html | Unknown:
+def _capacity(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
     """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
     launch = launch_of(words, seen.host)
     if isinstance(seen.launch, Unknown):
@@ -97,7 +97,7 @@ def _capacity(seen: Judged, words: LaunchWords) -> Html | Unknown:
     return join([*parts, *(element("p", note) for note in found.notes)], "\n")
 
 
-def _launch(seen: Judged) -> Html | Unknown:
+def _launch(seen: JudgedHost) -> Html | Unknown:
     from preflight.pictures.input_tables import launch_tables
 
     if seen.launch is None:
@@ -107,7 +107,7 @@ def _launch(seen: Judged) -> Html | Unknown:
     return launch_tables(seen.launch.needs, seen.launch.sizing)
 
 
-def _host(seen: Judged) -> Html:
+def _host(seen: JudgedHost) -> Html:
     from preflight.pictures.input_tables import host_table
 
     return host_table(seen.facts)

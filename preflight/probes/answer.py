@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base import exit_codes
 from preflight.probes.child import Order
 from preflight.probes.limits import Met
 from preflight.probes.prediction import Ceiling, Need
 from preflight.probes.run import Measurement
 from preflight.probes.users import Users
-
-EXIT_FITS, EXIT_TOO_LITTLE, EXIT_UNKNOWN = 0, 2, 3
 
 
 class Answer(NamedTuple):
@@ -30,5 +29,9 @@ class Answer(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        codes = {"measured": EXIT_FITS, "fits": EXIT_FITS, "too little": EXIT_TOO_LITTLE}
-        return codes.get(self.status, EXIT_UNKNOWN)
+        codes = {
+            "measured": exit_codes.PASS,
+            "fits": exit_codes.PASS,
+            "too little": exit_codes.FAIL,
+        }
+        return codes.get(self.status, exit_codes.UNKNOWN)

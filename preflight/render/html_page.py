@@ -1,8 +1,8 @@
 """The frame of every HTML page: one document, nothing fetched, readable on a phone and on paper.
 
 What is shown comes from hosts and launches, so a plain ``str`` is always text here; markup is
-``Html``, which these functions alone make. Besides, the page's own policy forbids every script but
-this module's and the caller's, by their hashes, and every address.
+``Html`` (of markupsafe), which these functions alone make. Besides, the page's own policy forbids
+every script but this module's and the caller's, by their hashes, and every address.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+import markupsafe
+
 from preflight.base.data_file import data_file
 
+# Markup, to be taken as it stands.
+Html = markupsafe.Markup
 # In the order in which a table sorts them, the worst first; other words are sorted after these.
 STATUSES = ("fail", "unknown", "warn", "ignored", "pass", "skip")
 # What no document may hold, moves the cursor, or turns the direction of the text around it.
@@ -20,12 +24,6 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
 )
-
-
-class Html(str):
-    """Markup, to be taken as it stands."""
-
-    __slots__ = ()
 
 
 class Keyed(NamedTuple):
@@ -79,10 +77,7 @@ def escape(text: str) -> Html:
     """Text as markup, for an element or a quoted attribute; what cannot be seen is written out."""
     if isinstance(text, Html):
         return text
-    shown = _UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
-    for sign, name in (("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#39")):
-        shown = shown.replace(sign, f"&{name};")
-    return Html(shown)
+    return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", text))
 
 
 def element(name: str, *inner: str, **attributes: str) -> Html:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
+from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
@@ -21,10 +22,6 @@ from preflight.settings.records import Plan
 from preflight.settings.undo import undo
 
 NAME = "mooncake-preflight apply"
-EXIT_LEFT = 1
-EXIT_FAILED = 2
-EXIT_UNKNOWN = 3
-EXIT_NOT_PERMITTED = 77  # EX_NOPERM
 
 
 class Consent(NamedTuple):
@@ -61,7 +58,7 @@ def apply_plan(
     """
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
-        return _refused([gap.reason for gap in unknown], EXIT_UNKNOWN)
+        return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN)
     if persist and plan.context.container:
         raise UsageError(
             f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
@@ -82,13 +79,13 @@ def apply_plan(
         return 0
     grows = any(step.pool for step in steps.steps)
     if plan.impossible and grows:
-        return _refused(plan.impossible, EXIT_FAILED)
+        return _refused(plan.impossible, exit_codes.FAIL)
     # Pages that nobody counted the rest of the host against press it out: the others wait too.
     if plan.undecided and grows:
-        return _refused(plan.undecided, EXIT_UNKNOWN)
+        return _refused(plan.undecided, exit_codes.UNKNOWN)
     lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
     if lost:
-        return _refused((f"{', '.join(lost)} cannot be read",), EXIT_UNKNOWN)
+        return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN)
     if consent.dry_run:
         say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)")
         return 0
@@ -97,7 +94,7 @@ def apply_plan(
         return _not_permitted(forbidden, words, plan.context)
     if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
-        return EXIT_LEFT
+        return exit_codes.WARN
     return _carry_out(steps.steps, machine)
 
 
@@ -115,7 +112,7 @@ def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
         say(f"{NAME}: {error}: nothing was changed", err=True)
-        return EXIT_NOT_PERMITTED
+        return exit_codes.NOT_PERMITTED
     for done in outcome.lines:
         say(done)
     if not outcome.failure:
@@ -126,7 +123,7 @@ def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
         say(f"{NAME}: taken back: {undone.text}", err=True)
     if not all(undone.whole for undone in outcome.undone):
         say(f"{NAME}: not all of it could be taken back: see above", err=True)
-    return EXIT_FAILED
+    return exit_codes.FAIL
 
 
 def undo_changes(machine: Machine, consent: Consent) -> int:
@@ -147,14 +144,14 @@ def undo_changes(machine: Machine, consent: Consent) -> int:
                 return 0
             if not _wanted(consent, f"Undo {_count(entries)}?"):
                 say("nothing was changed", err=True)
-                return EXIT_LEFT
+                return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
         say(f"{NAME}: {error}", err=True)
-        return EXIT_NOT_PERMITTED
+        return exit_codes.NOT_PERMITTED
     for result in results:
         say(result.text)
-    return 0 if all(result.whole for result in results) else EXIT_LEFT
+    return 0 if all(result.whole for result in results) else exit_codes.WARN
 
 
 def _wanted(consent: Consent, question: str) -> bool:
@@ -198,4 +195,4 @@ def _not_permitted(forbidden: list[Step], words: Sequence[str], context: Context
     if any(step.kind != "value" for step in forbidden):
         command = ("mooncake-preflight", "apply", "--persist", *words)
         say(comment(f"as root: {line(command)}"))
-    return EXIT_NOT_PERMITTED
+    return exit_codes.NOT_PERMITTED

@@ -54,9 +54,9 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
 
     Raises UsageError for what is no launch or no host.
     """
-    from preflight.check.judged_host import judged
+    from preflight.check.judge_host import judge_host
 
-    seen = judged(words, root, timeout_seconds, list(every_check()))
+    seen = judge_host(words, root, timeout_seconds, list(every_check()))
     unread: list[Gap] = []
     if isinstance(seen.launch, Unknown):
         unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]

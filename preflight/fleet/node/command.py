@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from checks.base.unknown import Unknown
-from preflight.base.command_frame import EXIT_USAGE
+from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
 from preflight.fleet.node.records import Json
@@ -22,7 +22,7 @@ def run_node(
     try:
         found = node_report(launch, root, timeout_seconds, node, ignore)
     except UsageError as error:
-        say(one_line(error_object(node, EXIT_USAGE, str(error))))
+        say(one_line(error_object(node, exit_codes.USAGE, str(error))))
         raise
     say(one_line(found))
     return int(found["exit_code"])
@@ -36,13 +36,13 @@ def node_report(
     Raises UsageError for what is no launch or no host.
     """
     from checks.run.judging import every_check
-    from preflight.check.judged_host import judged
+    from preflight.check.judge_host import judge_host
     from preflight.check.launch import LAUNCH_CHECKS
     from preflight.check.report import Findings, consequences, report
 
     checks = list(every_check())
     waivers = waivers_of(ignore)
-    seen = judged(launch, root, timeout_seconds, checks)
+    seen = judge_host(launch, root, timeout_seconds, checks)
     declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
     # What mends a finding is for the one node that somebody looks at: check says it there.
     found = Findings(seen.findings, consequences(declared), lambda _: ())

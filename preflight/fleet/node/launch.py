@@ -13,13 +13,13 @@ from checks.rdma.port_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from preflight.fleet.node.records import NodeLaunch
 
 if TYPE_CHECKING:
-    from preflight.check.judged_host import Judged
+    from preflight.check.judge_host import JudgedHost
     from preflight.sizing.launch_sizing import LaunchSizing
 
 MASTER = "master"
 
 
-def node_launch(seen: Judged) -> NodeLaunch | None:
+def node_launch(seen: JudgedHost) -> NodeLaunch | None:
     """None where no launch was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None

@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.fleet.node.records import Json, NodeReport, empty_report
 
 if TYPE_CHECKING:
-    from preflight.check.judged_host import Judged
+    from preflight.check.judge_host import JudgedHost
     from preflight.check.report import Report, Row
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -19,7 +19,9 @@ HOST_NAME = "/proc/sys/kernel/hostname"
 LONGEST_PASS = 80
 
 
-def node_object(report: Report, seen: Judged, node: str, host: str, now_unix_seconds: int) -> Json:
+def node_object(
+    report: Report, seen: JudgedHost, node: str, host: str, now_unix_seconds: int
+) -> Json:
     """The report of a node that was judged. ``node`` "": it goes by its own name."""
     from preflight.check.verdict import verdict_reason
     from preflight.fleet.node.facts import node_facts

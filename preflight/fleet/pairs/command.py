@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from preflight.base.output import columns, painter, say, say_json
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.node.asked_nodes import Remote, SshNodes
 from preflight.fleet.node.sent_launch import launch_alone
@@ -47,7 +46,7 @@ def run_pairs(
     ssh = Ssh(where.timeout_seconds, where.connect_seconds, fanout, where.user, where.ssh_options)
     whole = round_count(len(nodes))
     rounds = min(rounds or default_rounds(len(nodes)), whole)
-    progress = _Progress()
+    progress = Progress()
     try:
         run = run_rounds(nodes, tool, remote.carry, rounds, fanout // 2, asked, ssh, progress.show)
     finally:
@@ -77,22 +76,3 @@ def run_pairs(
 def _called(launch: LaunchWords) -> str:
     """The file that it is, or the beginning of the command."""
     return " ".join(launch.words)[:LONGEST_LAUNCH]
-
-
-class _Progress:
-    """Which round is on, on a terminal that stands at standard error."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._last = ""
-
-    def show(self, text: str) -> None:
-        if self._shown and text != self._last:
-            self._last = text
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._last:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

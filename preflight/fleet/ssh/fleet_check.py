@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NamedTuple
 
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.merge.collected import Shown, answer, interrupted, keep, prepare
 from preflight.fleet.node.asked_nodes import Remote, SshNodes
@@ -63,19 +63,21 @@ def fleet_reports(
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
     sent = sent_launch(launch, _node_seconds(where), ignore)
     prepare(shown)
-    progress = _Progress(len(nodes), shown.verbosity)
+    progress = Progress(shown.verbosity >= 0)
     ssh = Ssh(
         where.timeout_seconds, where.connect_seconds, where.fanout, where.user, where.ssh_options
     )
     reports: dict[str, Json] = {}
     lacking: set[str] = set()
 
+    def show() -> None:
+        progress.show(f"{len(reports)} of {len(nodes)} nodes answered")
+
     def take(said: NodeReply) -> None:
         report = reports[said.node] = report_of(said, where.timeout_seconds)
         # At once: what is there stays there, whatever becomes of this process.
         if shown.reports is not None:
             keep(report, shown.reports)
-        progress.answered = len(reports)
 
     def take_or_carry(said: NodeReply) -> None:
         if remote.carry == "auto" and lacks_tool(said):
@@ -87,11 +89,11 @@ def fleet_reports(
     try:
         if remote.carry != "always":
             content = _content(remote, sent, carried=False)
-            ask(nodes, COMMAND, content, ssh, take_or_carry, progress.show)
+            ask(nodes, COMMAND, content, ssh, take_or_carry, show)
         carried_to = [one for one in nodes if remote.carry == "always" or one in lacking]
         if carried_to:
             content = _content(remote, sent, carried=True)
-            ask(carried_to, COMMAND, content, ssh, take, progress.show)
+            ask(carried_to, COMMAND, content, ssh, take, show)
     except (RunInterruptedError, KeyboardInterrupt) as signalled:
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
         for node in nodes:
@@ -133,24 +135,3 @@ def sets_of(path: str) -> list[str]:
     except OSError as error:
         raise UsageError(f"--nodes-file {path}: {error.strerror}") from None
     return [line for line in lines if line]
-
-
-class _Progress:
-    """How many nodes have answered, on a terminal that stands at standard error."""
-
-    def __init__(self, nodes: int, verbosity: int) -> None:
-        self.answered = 0
-        self._nodes = nodes
-        self._shown = sys.stderr.isatty() and verbosity >= 0
-        self._last = -1
-
-    def show(self) -> None:
-        if self._shown and self.answered != self._last:
-            self._last = self.answered
-            sys.stderr.write(f"\r\x1b[K{self.answered} of {self._nodes} nodes answered")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._shown and self._last >= 0:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()

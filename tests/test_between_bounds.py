@@ -19,10 +19,10 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
 from checks.run.judging import every_check
-from preflight.check.judged_host import Judged, judged
+from preflight.check.judge_host import JudgedHost, judge_host
+from preflight.inputs.between_bounds import between
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
-from preflight.inputs.two_bounds import between
 from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.test_synthetic import FLAGS, NICS, fitted, script
 
@@ -33,20 +33,20 @@ HUGE = script("Qwen/Qwen3-8B", 8, NICS, "16gb").replace(SIZE, "hicache-ratio 2")
 REGULAR = HUGE.replace("export MC_STORE_USE_HUGEPAGE=1\n", "")
 
 
-def seen(folder: Path, host: SyntheticHost, text: str) -> Judged:
+def seen(folder: Path, host: SyntheticHost, text: str) -> JudgedHost:
     root, launch = folder / "host", folder / "launch.sh"
     build_host(root, host)
     launch.write_text(text)
     words = LaunchWords((str(launch),), mooncake_version="0.3.13.post1", sglang_version="0.5.23")
-    return judged(words, str(root), PATIENCE_SECONDS, list(every_check()))
+    return judge_host(words, str(root), PATIENCE_SECONDS, list(every_check()))
 
 
-def sized(found: Judged) -> Sized:
+def sized(found: JudgedHost) -> Sized:
     assert isinstance(found.launch, Sized)
     return found.launch
 
 
-def statuses(found: Judged, check: str) -> set[Status]:
+def statuses(found: JudgedHost, check: str) -> set[Status]:
     return {finding.status for finding in found.findings if finding.check == check}
 
 

@@ -17,7 +17,7 @@ from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 
 
-class Judged(NamedTuple):
+class JudgedHost(NamedTuple):
     """launch: None where none was given, Unknown where it was not read in time."""
 
     host: Host
@@ -32,14 +32,14 @@ class Judged(NamedTuple):
         return [*self.of_host, *self.of_launch]
 
 
-def judged(
+def judge_host(
     words: LaunchWords,
     root: str,
     timeout_seconds: float,
     checks: Sequence[tuple[Check, Judge]],
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
-) -> Judged:
+) -> JudgedHost:
     """Read what ``checks`` ask for, and ``more_topics``; then judge.
 
     Raises UsageError for what is no launch or no host. ``slow`` is told what takes long to read.
@@ -53,12 +53,12 @@ def judged(
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
     found = judge(facts, needs, checks)
     if sized is not None and sized.least_needs is not None:
-        from preflight.inputs.two_bounds import between
+        from preflight.inputs.between_bounds import between
 
         found = between(found, judge(facts, sized.least_needs, checks))
     of_launch = _of_launch(launch)
     of_host = without_refused([*found, *of_launch])[: len(found)]
-    return Judged(host, launch, needs, facts, of_host, of_launch)
+    return JudgedHost(host, launch, needs, facts, of_host, of_launch)
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
