@@ -43,8 +43,10 @@ def lent_by(words: LaunchWords) -> FromLaunch:
 
 
 def _lent(settings: ContainerSettings) -> tuple[Lent, list[str]]:
-    asked = {f"hugepages-{size}": value for size, value in settings.hugepages_bytes.items()}
-    asked["memory"] = settings.memory_bytes
+    asked = {
+        **{f"hugepages-{size}": value for size, value in settings.hugepages_bytes.items()},
+        "memory": settings.memory_bytes,
+    }
     resources = {name: quantity(value) for name, value in asked.items() if isinstance(value, int)}
     # Folders of the node, read-only; what else is mounted is named, for it is not there.
     mounts: dict[str, str] = {}

@@ -94,7 +94,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
     template = {"metadata": {"labels": dict(labels)}, "spec": pod}
     count = request.place.pods
     if request.kind == "job":
-        spec = {
+        spec: dict[str, Any] = {
             "completions": count,
             "parallelism": count,
             "completionMode": "Indexed",

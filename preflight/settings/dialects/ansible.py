@@ -33,7 +33,7 @@ def ansible(plan: Plan, names: Names) -> Rendering:
     if not tasks:
         return Rendering("", (*notes, "the plan has nothing that a playbook sets"))
     play = {"name": "Hosts of a launch", "hosts": "all", "become": True, "tasks": tasks}
-    dumper = type("Dumper", (yaml.SafeDumper,), {})
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(_Plain, lambda to, text: to.represent_scalar("!unsafe", str(text)))
     text: str = yaml.dump([play], Dumper=dumper, sort_keys=False, width=1000, allow_unicode=False)
     notes.append(f"it uses the collections {_COLLECTIONS}")
