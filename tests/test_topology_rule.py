@@ -96,14 +96,9 @@ def test_devices_by_name_and_gpus_by_number_are_the_process_own(tmp_path: Path) 
 
 
 def test_a_build_without_cuda_has_no_location_of_a_gpu(tmp_path: Path) -> None:
+    facts = read(tmp_path, gpu_host())
     view = predicted(
-        read(tmp_path, gpu_host()).numa,
-        read(tmp_path, gpu_host()).pci,
-        read(tmp_path, gpu_host()).gpus,
-        read(tmp_path, gpu_host()).rdma,
-        ANY_PROCESS,
-        None,
-        knows_gpus=False,
+        facts.numa, facts.pci, facts.gpus, facts.rdma, ANY_PROCESS, None, knows_gpus=False
     )
     assert isinstance(view, View)
     assert [place.name for place in view.locations] == ["cpu:0", "cpu:1"]
