@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from checks.base.needs import Spot
 from checks.base.units import round_up
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
+from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import RELEASES
 from preflight.mooncake.allocations import Backing, Outcome, StockedPools
 from preflight.mooncake.process_run import REGULAR_PAGE_BYTES

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from checks.base.installed import installed_mooncake, installed_sglang
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import read_meminfo, read_node_meminfo

@@ -1,18 +1,36 @@
-"""checks/ knows hosts, preflight/ knows launches: preflight imports checks, never the reverse."""
+"""Packages import in one order, written down here; checks/ knows hosts, preflight/ launches."""
 
 from __future__ import annotations
 
 import ast
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted([*ROOT.glob("checks/**/*.py"), *ROOT.glob("preflight/**/*.py")])
+# A package imports only those before it.
+ORDER = [
+    "checks.base",
+    "checks.releases",
+    "checks.capture",
+    "checks.rdma",
+    "checks.system",
+    "checks.numa",
+    "checks.pci",
+    "checks.limits",
+    "checks.memlock",
+    "checks.memory",
+    "checks.hugetlb",
+    "checks.gpu",
+    "checks.network",
+    "checks.software",
+    "checks.storage",
+    "checks.placement",
+    "checks.run",
+]
 
 
-@cache
 def imports(path: Path) -> set[str]:
     """Modules of this project that a file imports, wherever it does so."""
     found: set[str] = set()
@@ -29,11 +47,34 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def packages(top: str) -> dict[str, set[str]]:
+    """Each package of ``top``, and those beside it that it imports."""
+    known = {package_of(name_of(path)) for path in MODULES if path.parent.parent.parent == ROOT}
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        package = package_of(name_of(path))
+        if package.startswith(f"{top}.") and package in known:
+            others = {package_of(name) for name in imports(path)} - {package}
+            found[package] = found.get(package, set()) | (others & known)
+    return found
+
+
 @pytest.mark.parametrize(
     "path", [p for p in MODULES if p.relative_to(ROOT).parts[0] == "checks"], ids=name_of
 )
 def test_checks_import_no_preflight(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("preflight")}
+
+
+def test_packages_of_checks_import_in_one_order() -> None:
+    found = packages("checks")
+    assert set(found) <= set(ORDER), "write the package's place in the order down"
+    for package, others in found.items():
+        assert others <= set(ORDER[: ORDER.index(package)]), package
 
 
 def test_there_are_no_circles() -> None:

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
 from preflight.base.error_object import error_object
 from preflight.cli.main import run as run_program

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import Region
-from checks.hugetlb.fit import Spot, Stock
+from checks.base.needs import Region, Spot
+from checks.hugetlb.fit import Stock
 from checks.rdma.fork import Forking, bad_end
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools

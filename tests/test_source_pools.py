@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Fit, Spot, Stock, judge_fit
+from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools

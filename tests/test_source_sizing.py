@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from preflight.launches.source import Reading
 from preflight.processes.launch_options import LaunchOptions
 from preflight.sizing.admission import Admission

@@ -11,7 +11,32 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Usage
+
+
+class Spot(NamedTuple):
+    """Where pages come from: one page size, on one NUMA node or (``None``) on any."""
+
+    page_size_bytes: int
+    node: int | None
+
+
+Pages = Mapping[Spot, int]
+
+
+class Usage(NamedTuple):
+    """What one process takes, in pages.
+
+    mapped: with its arena mapped (or with no arena asked for).
+    dropped: when its arena cannot be mapped and everything goes its own way.
+    serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
+    headroom: free pages that a node must show for a moment, beyond those kept.
+    """
+
+    process: str
+    mapped: Pages
+    dropped: Pages
+    serves_all: bool
+    headroom: Pages
 
 
 class MemoryKind(str, Enum):
@@ -68,6 +93,10 @@ class RdmaUse(NamedTuple):
     origin: str
 
 
+_ROOT_USERS = ("0", "root")
+UNLIMITED = -1  # as ContainerLimits writes it
+
+
 class ContainerLimits(NamedTuple):
     """What the launch's own container settings would hand to the process; None where unsaid."""
 
@@ -85,6 +114,11 @@ class ContainerLimits(NamedTuple):
     security_options: tuple[str, ...] = ()
     memory_bytes: int | None = None
     hugepages_bytes: Mapping[int, int] = {}  # page size -> limit
+
+
+def is_root(user: str) -> bool:
+    """Whether a container's user setting (``name[:group]``) is root."""
+    return user.partition(":")[0].strip() in _ROOT_USERS
 
 
 class ProcessNeeds(NamedTuple):

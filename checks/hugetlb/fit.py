@@ -13,33 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from checks.base.needs import Pages, Spot, Usage
 from checks.base.unknown import Unknown
-
-
-class Spot(NamedTuple):
-    """Where pages come from: one page size, on one NUMA node or (``None``) on any."""
-
-    page_size_bytes: int
-    node: int | None
-
-
-Pages = Mapping[Spot, int]
-
-
-class Usage(NamedTuple):
-    """What one process takes, in pages.
-
-    mapped: with its arena mapped (or with no arena asked for).
-    dropped: when its arena cannot be mapped and everything goes its own way.
-    serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
-    headroom: free pages that a node must show for a moment, beyond those kept.
-    """
-
-    process: str
-    mapped: Pages
-    dropped: Pages
-    serves_all: bool
-    headroom: Pages
 
 
 class Stock(NamedTuple):

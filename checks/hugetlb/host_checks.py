@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, Spot
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
@@ -18,7 +18,6 @@ from checks.hugetlb.boot import (
 )
 from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
-from checks.hugetlb.fit import Spot
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, room_bytes, why_refused
 from checks.hugetlb.targets import Target, reserve_targets

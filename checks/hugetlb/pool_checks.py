@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Status, passed, skip, unknown
+from checks.base.needs import Spot
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.stock import stock_of

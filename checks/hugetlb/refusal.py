@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.needs import Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from checks.hugetlb.targets import Target
 from checks.numa.nodes import NODES
 

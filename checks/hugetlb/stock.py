@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool
 
 Limits = Mapping[int, HugeTlbLimit | Unknown | None]

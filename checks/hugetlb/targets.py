@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from checks.base.needs import Pages, Spot
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Pages, Spot
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool
 from checks.numa.nodes import NODES
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from checks.base.check import the_launch
 from checks.base.finding import UnjudgedError, passed, skip
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, Pages, Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Pages, Spot, fit_needs, start_needs
+from checks.hugetlb.fit import fit_needs, start_needs
 
 NO_PAGES = "the launch takes no huge pages"
 # A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
 from checks.base.fold import fold
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, STATUS, LimitFacts
-from checks.limits.runtimes import DAEMON_OF_UNIT, Limit
-from checks.memlock.demand import UNLIMITED, is_root, runtime_units
+from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()

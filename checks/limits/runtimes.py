@@ -26,6 +26,13 @@ _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P":
 _PAM_UNIT_BYTES = 1024
 
 
+def runtime_units(runtime: str) -> tuple[str, ...]:
+    """Return the daemons, one of which hands its limit to a container that sets none of its own."""
+    # Docker's containers are children of containerd's shims; a dockerd without containerd.service
+    # starts a containerd of its own, which has dockerd's limit.
+    return ("containerd", "crio") if runtime == "kubernetes" else ("containerd", "docker")
+
+
 class Limit(NamedTuple):
     """A resource limit, in its own unit (bytes, files, processes); None: unlimited."""
 

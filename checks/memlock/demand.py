@@ -10,17 +10,16 @@ rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.check import the_launch
 from checks.base.finding import Evidence, UnjudgedError, skip
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.units import MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
-from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit
-from checks.rdma.registration import pinned_bytes, plan_region
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, runtime_units
+from checks.rdma.registration import pinned_bytes, plan_region, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts
 
@@ -31,15 +30,11 @@ QUEUES_PER_NIC_BYTES = 64 * MIB
 # io_uring counts a transparent huge page whole where its buffer has a part of it, as either end may
 # (io_uring/rsrc.c, io_buffer_account_pin; seen). It is within what is left for queues.
 RING_EDGES_BYTES = 2 * (2 * MIB - 4096)
-# bool_parser.h of Mooncake; anything else leaves the default, which is nvidia-peermem.
-_FALSE_WORDS = ("0", "false", "no", "off", "disable")
-_ROOT_USERS = ("0", "root")
 _POD_HINT = (
     "A pod cannot set it: lift LimitMEMLOCK of the daemon that starts pods on this node, or run "
     "the container as user 0 with IPC_LOCK added."
 )
 NO_LARGEST = Unknown("nobody asked how long one registration may be")
-UNLIMITED = -1  # as ContainerLimits writes it
 # Why a launch is not judged: nothing of it is locked for a NIC.
 NO_RDMA = "no process of the launch uses RDMA"
 
@@ -148,11 +143,6 @@ def demand(
     return Demand(nics, nics * total + rings, formula, more, rings)
 
 
-def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
-    return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
-
-
 def grant(system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None) -> Grant:
     """What a process with these container settings, or none, may pin on this host."""
     if container is None:
@@ -195,13 +185,6 @@ def _raw(limit: Limit | Unknown) -> str:
     if isinstance(limit, Unknown):
         return limit.reason
     return " ".join("unlimited" if part is None else str(part) for part in limit)
-
-
-def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Whose limit a container without one of its own has, the first that runs."""
-    # Docker's containers are children of containerd's shims; a dockerd without containerd.service
-    # starts a containerd of its own, which has dockerd's limit.
-    return ("containerd", "crio") if runtime == "kubernetes" else ("containerd", "docker")
 
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
@@ -272,8 +255,3 @@ def declares_ipc_lock(container: ContainerLimits) -> bool:
     """Whether the container's settings add the capability, in effect or not."""
     added = {name.upper().removeprefix("CAP_") for name in container.capabilities}
     return container.privileged or bool(added & {"IPC_LOCK", "ALL"})
-
-
-def is_root(user: str) -> bool:
-    """Whether a container's user setting (``name[:group]``) is root."""
-    return user.partition(":")[0].strip() in _ROOT_USERS

@@ -7,16 +7,10 @@ from collections.abc import Iterator
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, LimitFacts
 from checks.limits.runtimes import Limit
-from checks.memlock.demand import (
-    UNLIMITED,
-    declares_ipc_lock,
-    is_root,
-    registering_or_host,
-    soft_text,
-)
+from checks.memlock.demand import declares_ipc_lock, registering_or_host, soft_text
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()

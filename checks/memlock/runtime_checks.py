@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from checks.base.check import CheckSet, any_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.limits.facts import LimitFacts
-from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit
-from checks.memlock.demand import NO_RDMA, UNLIMITED, format_limit, runtime_units, soft_text
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit, runtime_units
+from checks.memlock.demand import NO_RDMA, format_limit, soft_text
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed
 from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import UNLIMITED, LaunchNeeds
 from checks.base.unknown import known
 from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DOCKER_CONFIG, Limit
-from checks.memlock.demand import UNLIMITED, declares_ipc_lock, registering_or_host, soft_text
+from checks.memlock.demand import declares_ipc_lock, registering_or_host, soft_text
 
 CHECKS = CheckSet()
 

@@ -172,3 +172,12 @@ def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: in
     """
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
+
+
+# bool_parser.h of Mooncake; anything else leaves the default, which is nvidia-peermem.
+_FALSE_WORDS = ("0", "false", "no", "off", "disable")
+
+
+def through_peermem(environment: Mapping[str, str]) -> bool:
+    """Whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS

@@ -13,7 +13,7 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, KIB, MIB, format_page_size
 from checks.base.unknown import Unknown, known
-from checks.memlock.demand import through_peermem
+from checks.rdma.registration import through_peermem
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 
 CHECKS = CheckSet()

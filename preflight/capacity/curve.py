@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from preflight.base.one_line import clean
 from preflight.capacity.records import Round
-from preflight.check.verdict import clean
 
 Paint = Callable[[str, str], str]
 

@@ -9,8 +9,9 @@ or entry point, anything but 0 keeps the pod from starting.
 from __future__ import annotations
 
 from checks.base.finding import Status
+from preflight.base.one_line import clean
 from preflight.check.report import EXIT_CODES, Report, Row
-from preflight.check.verdict import clean, count_text
+from preflight.check.verdict import count_text
 
 PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 # Those with one answer to give, yes or no: --fail-on says from where on it is no.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from checks.base.finding import Consequence, Status
+from preflight.base.one_line import clean
 from preflight.check.report import Report
 
 _WORST = (
@@ -13,8 +12,6 @@ _WORST = (
     Consequence.DIES_LATER,
     Consequence.DEGRADED,
 )
-# Escape sequences in a file of the host must not reach the terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def verdict_reason(report: Report) -> str:
@@ -43,8 +40,3 @@ def count_text(report: Report) -> str:
     """``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
     counts = [f"{number} {name}" for name, number in report.counts.items() if number]
     return ", ".join(counts) or "nothing checked"
-
-
-def clean(text: str) -> str:
-    """One line, with what would move the cursor written out."""
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", re.sub(r"[\t\n]", " ", text))

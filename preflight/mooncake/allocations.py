@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from checks.base.needs import MemoryKind
-from checks.hugetlb.fit import Spot
+from checks.base.needs import MemoryKind, Spot
 
 
 class Backing(Enum):

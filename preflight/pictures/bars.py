@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
 from preflight.render.shares import columns_of
 

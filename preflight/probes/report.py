@@ -6,8 +6,8 @@ from typing import Any
 
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
+from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.check.verdict import clean
 from preflight.probes.answer import Answer
 from preflight.probes.limits import Met
 from preflight.probes.prediction import Ceiling, Need

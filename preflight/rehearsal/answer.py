@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from checks.base.needs import Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.rehearsal.process import is_error
 from preflight.rehearsal.records import Done, Pages, Plan, Run, Step

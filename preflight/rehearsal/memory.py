@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.memory.cgroup import MemoryHeadroom, memory_headroom
 from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo

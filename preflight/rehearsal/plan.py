@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from checks.base.needs import LaunchNeeds, MemoryKind
+from checks.base.needs import LaunchNeeds, MemoryKind, Spot
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.run.facts import Facts
 from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.mooncake.replay import ProcessReplay

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.needs import Spot
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from checks.rdma.fork import Forking
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.units import format_bytes
-from checks.hugetlb.fit import Spot
 from preflight.mooncake.allocations import Backing
 from preflight.rehearsal.memory import (
     MemoryWatch,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from checks.base.needs import Spot
 from checks.base.root import Root
-from checks.hugetlb.fit import Spot
 from preflight.rehearsal.memory import status_bytes, taken_since
 from preflight.rehearsal.process import Running
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from preflight.base.program_version import program_version
 
 if TYPE_CHECKING:
-    from checks.hugetlb.fit import Spot
+    from checks.base.needs import Spot
     from preflight.mooncake.allocations import Allocation
     from preflight.rehearsal.answer import Answer
     from preflight.rehearsal.records import Done, Plan, Run

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from checks.base.needs import Spot
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from preflight.base.output import columns, painter
 from preflight.mooncake.allocations import Backing
 from preflight.rehearsal.answer import Answer, died, predicted_pages

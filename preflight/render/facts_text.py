@@ -7,8 +7,8 @@ from typing import Any
 
 from checks.base.units import format_bytes
 from checks.run.facts import READERS, Facts
+from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.check.verdict import clean
 from preflight.render.plain_data import plain
 
 SCHEMA = "mooncake-preflight/facts/v1"

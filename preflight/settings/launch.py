@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 
 from checks.base.finding import Kind, Setting
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Spot
 from checks.hugetlb.targets import all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms
 from checks.memory.facts import SHM

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Kind
-from checks.base.needs import MemoryKind
+from checks.base.needs import MemoryKind, Pages, Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Pages, Spot
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.targets import Target, now_and_held, reserve_settings

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessId, ProcessNeeds, Storage
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessId, ProcessNeeds, Storage, Usage
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Usage
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.registrations import all_regions_of
 from preflight.mooncake.replay import ProcessReplay

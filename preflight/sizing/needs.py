@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checks.base.needs import MemoryKind
+from checks.base.needs import MemoryKind, Spot, Usage
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Stock, Usage
+from checks.hugetlb.fit import Stock
 from preflight.mooncake.allocations import (
     Allocation,
     Backing,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.needs import MemoryKind
+from checks.base.needs import MemoryKind, Spot
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_node_free
-from checks.hugetlb.fit import Fit, FitVerdict, Spot, Stock, judge_fit
+from checks.hugetlb.fit import Fit, FitVerdict, Stock, judge_fit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import Meminfo, read_meminfo

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from checks.base.needs import Spot
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.store_environment import Note

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
+from checks.base.needs import Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.topology.names import folded
 from preflight.topology.records import Device, Node, Topology
 

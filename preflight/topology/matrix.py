@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from checks.base.unknown import Unknown
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.topology.drawing import chunks
 from preflight.topology.names import folded
 from preflight.topology.records import Topology

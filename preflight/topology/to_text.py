@@ -10,7 +10,7 @@ from checks.base.finding import Finding, Status
 from checks.base.fold import fold
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.topology.drawing import ASCII, LINES, boxes
 from preflight.topology.matrix import Paint, matrix
 from preflight.topology.names import folded, natural, without_source

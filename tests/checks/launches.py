@@ -8,10 +8,9 @@ from typing import Any
 
 from checks.base.check import CheckSet
 from checks.base.finding import Finding
-from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.needs import LaunchNeeds, ProcessNeeds, Spot, Usage
 from checks.base.root import Root
 from checks.base.units import MIB
-from checks.hugetlb.fit import Spot, Usage
 from checks.run.facts import Facts
 from checks.run.judging import judge
 from checks.run.reading import read_facts

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting, Status
-from checks.base.needs import ContainerLimits, ProcessNeeds
+from checks.base.needs import ContainerLimits, ProcessNeeds, Spot, Usage
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.hugetlb import host_checks as hugetlb_host_checks
 from checks.hugetlb import pool_checks as hugetlb_checks
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Spot, Usage
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.meminfo import Meminfo
 from checks.run.facts import Facts

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds
+from checks.base.needs import ContainerLimits, LaunchNeeds, Spot, Usage
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot, Usage
 from checks.run.judging import judge
 from checks.system.facts import Container, SystemFacts, read_system
 from checks.system.judge import CHECKS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from checks.base.needs import Spot
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import FitVerdict, Spot, Stock, judge_fit
+from checks.hugetlb.fit import FitVerdict, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import ProcessReplay, replay

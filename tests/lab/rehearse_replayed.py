@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from checks.base.needs import Spot
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Spot
 from preflight.cli.main import run
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords

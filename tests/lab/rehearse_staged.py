@@ -67,8 +67,8 @@ def staged_plan(
     environment: Mapping[str, str],
 ) -> Plan:
     """Return what is to be done on the host of ``root``, for processes with ``environment``."""
-    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-    from checks.hugetlb.fit import Spot, Stock
+    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Spot
+    from checks.hugetlb.fit import Stock
     from checks.releases.mooncake import mooncake_release
     from checks.run.reading import read_facts
     from preflight.mooncake.registrations import all_regions_of

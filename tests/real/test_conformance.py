@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from checks.hugetlb.fit import Spot
+from checks.base.needs import Spot
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.replay import replay

@@ -16,8 +16,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from checks.base.needs import Spot
 from checks.base.root import Root
-from checks.hugetlb.fit import Spot, Stock
+from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
 from preflight.programs.memory_records import Launch, OwnAllocator, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings

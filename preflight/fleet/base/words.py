@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.fleet.base.node_sets import fold
 
 Paint = Callable[[str, str], str]

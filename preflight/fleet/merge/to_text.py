@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.fleet.base.words import COLOURS, Paint, cut, have_and_need, plural, shortened_names
 from preflight.fleet.merge.records import Fleet, Said, Variant
 from preflight.fleet.merge.words import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.fleet.base.words import cut, cut_set, plural
 from preflight.fleet.merge.fleet import nodes_text
 from preflight.fleet.merge.records import Drift, Fleet

@@ -197,6 +197,6 @@ def quoted(line: bytes) -> str:
 
 
 def _clean(line: bytes) -> str:
-    from preflight.check.verdict import clean
+    from preflight.base.one_line import clean
 
     return clean(line.decode("utf-8", "replace").strip())[:LONGEST_LINE]

@@ -247,6 +247,6 @@ def _seconds(document: Json, name: str) -> float | None:
 
 
 def _clean(text: str) -> str:
-    from preflight.check.verdict import clean
+    from preflight.base.one_line import clean
 
     return clean(text)[:LONGEST_CAUSE]

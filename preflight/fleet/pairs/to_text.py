@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator
 
-from preflight.check.verdict import clean
+from preflight.base.one_line import clean
 from preflight.fleet.base.words import COLOURS
 from preflight.fleet.pairs.cause import Fate, failure_text, fate
 from preflight.fleet.pairs.records import BACK, PairAnswer, Port, PortTried, Tried

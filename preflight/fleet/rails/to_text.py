@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from preflight.base.one_line import clean
 from preflight.check.report import fold as fold_words
-from preflight.check.verdict import clean
 from preflight.fleet.base.words import COLOURS, Paint, cut, have_and_need, shortened_names
 from preflight.fleet.rails.answer import RailAnswer
 from preflight.fleet.rails.rails import Lane, Meeting, Reach
