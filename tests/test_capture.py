@@ -36,7 +36,7 @@ from preflight.cli.main import run
 from preflight.inputs.host_record import record
 from preflight.inputs.host_source import Host, open_host
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.secret_names import is_secret
+from preflight.launches.source import is_secret
 from preflight.render.plain_data import plain
 from tests.check_fakes import installed
 from tests.checks.recorded import CAPTURES, recorded

@@ -11,7 +11,7 @@ from checks.base.root import Root
 from checks.base.units import GIB
 from preflight.check.store import key_findings
 from preflight.launches.launch_files import read_source
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import size_launch
 from tests.hosts import Host
 

@@ -16,8 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.check.launch import launch_findings
 from preflight.launches.launch_files import read_source
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import Kind
+from preflight.processes.processes import Kind, LaunchOptions
 from preflight.programs.memory_records import Process, Protocol, StoreClient
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from tests.hosts import GIB, MIB, Host, HostPool

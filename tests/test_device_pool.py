@@ -23,7 +23,7 @@ from preflight.sglang.device_pool import (
     ratio_host_bytes,
 )
 from preflight.sglang.host_pools import HostBytes, PoolRequest
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model
+from preflight.sglang.model import WellKnownModel, well_known_model
 
 NEWEST = sglang_release("0.5.23")
 

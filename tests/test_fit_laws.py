@@ -12,8 +12,7 @@ from checks.base.units import round_up
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import RELEASES
-from preflight.mooncake.allocations import Backing, Outcome, StockedPools
-from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Backing, Outcome, StockedPools
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
 from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot

@@ -18,9 +18,9 @@ from preflight.sglang.host_pools import (
     PoolRequest,
     host_pools,
 )
+from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import AttentionKind, Heads, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.well_known_models import WellKnownModel, well_known_model
 
 NEWEST = sglang_release("0.5.23")
 

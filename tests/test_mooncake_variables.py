@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.programs.mooncake_reading import (
+from preflight.programs.mooncake_grammar import (
     becomes,
     read_number,
     read_ratio,

@@ -10,8 +10,7 @@ from checks.base.needs import Region, Spot
 from checks.hugetlb.fit import Stock
 from checks.rdma.fork import Forking, bad_end
 from checks.releases.mooncake import mooncake_release
-from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.registrations import all_regions_of
+from preflight.mooncake.allocations import EndlessPools, all_regions_of
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings

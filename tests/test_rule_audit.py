@@ -16,7 +16,7 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import size_launch
 from tests.hosts import GIB, MIB, Host, HostPool
 

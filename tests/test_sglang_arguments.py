@@ -15,8 +15,7 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, parse_version
 from preflight.launches.source import Origin, Word
 from preflight.programs import sglang_arguments
-from preflight.programs.sglang_argument_tables import argument_table, releases_with
-from preflight.programs.sglang_argument_values import RefusedError
+from preflight.programs.sglang_argument_tables import RefusedError, argument_table, releases_with
 from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
 from tests.sglang.argument_tables import RECORDED, VERSIONS, comparable, read
 

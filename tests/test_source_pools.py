@@ -19,7 +19,7 @@ from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
 from preflight.mooncake.replay import replay
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 from preflight.programs.memory_records import (
     Launch,
     OwnAllocator,

@@ -14,7 +14,7 @@ from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.source import Reading
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 from preflight.sizing.admission import Admission
 from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.launch_answer import as_object, as_text

@@ -20,8 +20,7 @@ from preflight.capacity.store_tiers import offload_tier, pool_tier
 from preflight.capacity.workload import Wanted, Workload, workload_of
 from preflight.inputs.host_source import launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import Kind
+from preflight.processes.processes import Kind, LaunchOptions
 from preflight.sizing.chosen_versions import choose_mooncake
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 

@@ -7,15 +7,14 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
 from preflight.sglang.host_pools import PoolRequest
 from preflight.sglang.model import Models
 from preflight.sglang.pool_request import Given, Purpose, pool_request
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import server_ranks
 from preflight.sizing.launch_inputs import LaunchInputs
-from preflight.sizing.server_hardware import gpu_memory, server_hardware
+from preflight.sizing.process_shares import gpu_memory, server_hardware
 
 DEFAULT_WRITE_POLICY = "write_through"
 

@@ -26,7 +26,7 @@ from preflight.check.launch import launch_findings
 from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 from preflight.settings.launch import pools
 from preflight.settings.records import PoolTarget
 from preflight.sizing.launch_needs import launch_needs

@@ -14,7 +14,7 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, captured_installed, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.written_launch import WrittenLaunch, read_launch, size_written
-from preflight.processes.launch_options import LaunchOptions
+from preflight.processes.processes import LaunchOptions
 
 # A launch that asks a host for everything that reading a launch can ask for: the capture is then
 # good for other launches too. It is only sized; nothing that it names is contacted.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from checks.base.installed import Installed
     from checks.base.needs import LaunchNeeds
     from preflight.inputs.written_launch import WrittenLaunch
-    from preflight.processes.launch_options import LaunchOptions
+    from preflight.processes.processes import LaunchOptions
     from preflight.sizing.launch_sizing import LaunchSizing
 
 
@@ -55,7 +55,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     if not words.words and recorded is None:
         _refuse_without_launch(words)
         return None
-    from preflight.processes.launch_options import LaunchOptions
+    from preflight.processes.processes import LaunchOptions
 
     given = LaunchOptions(
         None,

@@ -9,9 +9,16 @@ from typing import Any
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings
-from preflight.launches.secret_names import is_secret
-from preflight.launches.source import Command, Origin, ReadFile, Reading, SourceNote, Word
-from preflight.processes.launch_options import LaunchOptions
+from preflight.launches.source import (
+    Command,
+    Origin,
+    ReadFile,
+    Reading,
+    SourceNote,
+    Word,
+    is_secret,
+)
+from preflight.processes.processes import LaunchOptions
 
 REMOVED = "(removed)"
 # Variables of the caller that a launch or this program reads; the others are nobody's business.

@@ -14,8 +14,7 @@ from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.source import ReadFile, Reading, SourceError
 from preflight.launches.wrappers import SHELLS
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import is_program
+from preflight.processes.processes import LaunchOptions, is_program
 from preflight.sizing.chosen_versions import installed_there
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from preflight.launches.secret_names import is_secret
+from preflight.launches.source import is_secret
 
 REMOVED = "(removed)"
 _NAME = r"[A-Za-z0-9_.\-]*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH)[A-Za-z0-9_.\-]*"

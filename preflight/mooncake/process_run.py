@@ -17,12 +17,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.needs import MemoryKind
-from checks.base.units import GIB, KIB, MIB, TIB, format_page_size, round_up
+from checks.base.units import GIB, MIB, TIB, format_page_size, round_up
 from checks.releases.mooncake import NumaSegments
-from preflight.mooncake.allocations import Allocation, Backing, Handed, OnShortage, Outcome, Pools
+from preflight.mooncake.allocations import (
+    REGULAR_PAGE_BYTES,
+    Allocation,
+    Backing,
+    Handed,
+    OnShortage,
+    Outcome,
+    Pools,
+)
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 
-REGULAR_PAGE_BYTES = 4 * KIB
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
 SLAB_BYTES = 16 * MIB
 # MmapArena::kMinAlignment, which is also the local buffer's alignment.

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from checks.base.installed import Installed
 from checks.base.unknown import Unknown
 from preflight.launches.source import Command, ReadFile, Word
-from preflight.programs.sglang_argument_tables import argument_table
-from preflight.programs.sglang_argument_values import RefusedError
+from preflight.programs.sglang_argument_tables import RefusedError, argument_table
 from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
 from preflight.programs.store_config import StoreConfig, read_store_config
 from preflight.programs.store_processes import (
@@ -226,3 +226,19 @@ def _server(
         extra: Setting = arguments.settings["hicache_storage_backend_extra_config"]
         store = read_store_config(extra, command.environment, read_file, sglang_version)
     return SglangServer(command, arguments, store)
+
+
+class LaunchOptions(NamedTuple):
+    """What the command line says beside the launch.
+
+    installed: of the machine of a capture; None for this one, beside this program.
+    """
+
+    available_bytes: int | None = None
+    nic_nodes: tuple[int, ...] | None = None
+    rank_nodes: tuple[int, ...] | None = None
+    mooncake_version: str | None = None
+    sglang_version: str | None = None
+    model_config: str | None = None  # the text of a config.json
+    gpu_bytes: int | None = None  # the memory of the smallest GPU
+    installed: Installed | None = None

@@ -13,8 +13,13 @@ from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, Word
-from preflight.programs.sglang_argument_tables import ArgumentTable, argument_names, argument_table
-from preflight.programs.sglang_argument_values import CONVERTERS, RefusedError
+from preflight.programs.sglang_argument_tables import (
+    CONVERTERS,
+    ArgumentTable,
+    RefusedError,
+    argument_names,
+    argument_table,
+)
 
 
 class Setting(NamedTuple):

@@ -12,8 +12,7 @@ from typing import Any
 
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, ReadFile, Word
-from preflight.programs.sglang_argument_tables import ArgumentTable
-from preflight.programs.sglang_argument_values import RefusedError
+from preflight.programs.sglang_argument_tables import ArgumentTable, RefusedError
 from preflight.programs.sglang_arguments import unresolved_reason
 
 _FLAG = "--config"

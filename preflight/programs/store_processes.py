@@ -16,7 +16,7 @@ from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.memory_records import Protocol, StoreClient
-from preflight.programs.mooncake_reading import read_number
+from preflight.programs.mooncake_grammar import read_number
 from preflight.programs.mooncake_variables import Reader
 from preflight.programs.sglang_arguments import unresolved_reason
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config

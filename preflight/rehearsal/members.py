@@ -14,7 +14,7 @@ from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
-from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES
 from preflight.processes.processes import Kind
 from preflight.programs.memory_records import Launch, Process
 from preflight.rehearsal.records import Member

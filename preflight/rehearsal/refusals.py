@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from checks.base.needs import Region
 from checks.rdma.fork import DROPPED, VARIABLE, Forking, bad_end
-from preflight.mooncake.allocations import Allocation, Backing, Outcome
-from preflight.mooncake.registrations import mappings, regions_of, whole
+from preflight.mooncake.allocations import Allocation, Backing, Outcome, mappings, regions_of, whole
 
 _CODE = "-600"
 

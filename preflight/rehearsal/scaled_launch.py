@@ -7,8 +7,8 @@ any launch; nothing is computed from the larger one's result.
 
 from __future__ import annotations
 
-from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.process_run import REGULAR_PAGE_BYTES, SLAB_BYTES
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, EndlessPools
+from preflight.mooncake.process_run import SLAB_BYTES
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import HotCache, Launch, OwnAllocator, Process, StoreClient
 

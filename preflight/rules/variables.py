@@ -9,9 +9,9 @@ from functools import lru_cache
 from checks.base.units import GIB
 from preflight.base.data_file import data_file
 from preflight.launches.source import Word
-from preflight.processes.mooncake_users import offloads, settings_of, store_devices, uses_mooncake
+from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
-from preflight.programs.mooncake_reading import (
+from preflight.programs.mooncake_grammar import (
     NumberRead,
     becomes,
     read_number,
@@ -205,7 +205,7 @@ def no_device_left(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("filters-ignored")
 def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
-        devices = store_devices(process)
+        devices = device_names(process)
         if word.text.strip(f"{_BLANKS},") and devices and not _discovers(process):
             yield Seen(f"{name}={word.text} is not read: devices are {devices}", word.origin)
 
@@ -304,4 +304,4 @@ def _discovers(process: LaunchProcess) -> bool:
     setting: Word | None = process.command.environment.get("MC_MS_AUTO_DISC")
     if setting is not None and setting.text.strip() in ("0", "1"):
         return setting.text.strip() == "1"
-    return uses_mooncake(process) and store_devices(process) in ("", "auto-discovery")
+    return uses_mooncake(process) and device_names(process) in ("", "auto-discovery")

@@ -24,7 +24,7 @@ from checks.rdma.verbs import NODES as DEVICE_NODES
 from checks.rdma.verbs import DeviceNode
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
-from preflight.launches.secret_names import is_secret
+from preflight.launches.source import is_secret
 from preflight.settings.records import Gap, PoolTarget, Reason, Wish
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.

@@ -1,20 +1,23 @@
 """The model that a server names: its geometry, its weights, and the fields that size its buffers.
 
 From ``--model-config``, the model's own folder, or the table of well-known models; each name is
-read once.
+read once. ``data/models.json`` holds, for each well-known model, the fields of its published
+``config.json`` that size the KV cache, and in ``source`` where they were read.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from preflight.base.data_file import data_file
 from preflight.sglang.device_pool import checkpoint_bytes
 from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
-from preflight.sglang.well_known_models import well_known_model
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config")
@@ -93,3 +96,78 @@ def _number(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40:
         return value
     return None
+
+
+# Suffixes under which the same architecture is published: chat tuning, dates of Qwen's refreshes,
+# and then weight formats. None of them changes the shape of the KV cache; a format that stores it
+# as fp8 says so in its own config.json, so a name alone never promises more than the published
+# dtype.
+_TUNED = re.compile(r"-(?:instruct|thinking|chat|it|base|hf|bf16|2507)$")
+_QUANTIZED = re.compile(
+    r"-(?:fp8|fp8-dynamic|fp8-block|awq|int4|int8|w8a8|w4a16|gptq|gptq-int[48]|gguf)$"
+)
+# Its quantized checkpoints ask for an fp8 KV cache (hf_quant_config.json), so they are others.
+_OTHER_CACHE = re.compile(r"(?:^|/|models--)nvidia(?:/|--)")
+
+
+class WellKnownModel(NamedTuple):
+    """``parameters``: of a checkpoint at two bytes each; None where not known or not so stored."""
+
+    name: str
+    geometry: ModelGeometry
+    parameters: int | None
+    source: str
+
+
+def well_known_model(model_path: str) -> WellKnownModel | Unknown:
+    """The model that a ``--model-path`` names by its last component, in any case.
+
+    ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the
+    hub cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
+    """
+    table = _table()
+    path = model_path.strip().replace("\\", "/").lower()
+    name = _name(path)
+    quantized = False
+    while name not in table:
+        shorter = _TUNED.sub("", name)
+        if shorter == name and not _OTHER_CACHE.search(path):
+            shorter = _QUANTIZED.sub("", name)
+            quantized = True
+        if shorter == name:
+            return Unknown(f"{model_path!r:.200}: not in the table of well-known models")
+        name = shorter
+    title, entry = table[name]
+    geometry = geometry_from_config(entry["config"], title)
+    if isinstance(geometry, Unknown):
+        return geometry
+    parameters = None if quantized else entry.get("parameters")
+    return WellKnownModel(title, geometry, parameters, entry["source"])
+
+
+def _name(path: str) -> str:
+    """The model's name in a lower-case path or hub name, as its publisher spells it."""
+    parts = [part for part in path.split("/") if part]
+    for part in parts:
+        if part.startswith("models--"):  # the hub's cache: models--Qwen--Qwen3-8B/snapshots/0a1b
+            return part.rpartition("--")[2]
+    # ModelScope's cache writes a dot as three underscores: Qwen2___5-7B-Instruct.
+    return parts[-1].replace("___", ".") if parts else ""
+
+
+def well_known_names() -> tuple[str, ...]:
+    """Every model of the table, as published."""
+    return tuple(dict.fromkeys(title for title, _ in _table().values()))
+
+
+@cache
+def _table() -> dict[str, tuple[str, dict[str, Any]]]:
+    """The entries by lower-case name and alias."""
+    path = data_file("models.json")
+    with open(path, encoding="utf-8") as file:
+        models: dict[str, dict[str, Any]] = json.load(file)
+    return {
+        name.lower(): (title, entry)
+        for title, entry in models.items()
+        for name in (title, *entry.get("aliases", ()))
+    }

@@ -10,8 +10,14 @@ from checks.releases.sglang import SglangRelease
 from preflight.processes.processes import SglangServer
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.pool_bounds import ServerMemory, bounds, refused
-from preflight.sglang.pool_ratio import by_default, by_host, by_ratio
+from preflight.sglang.pool_bounds import (
+    ServerMemory,
+    bounds,
+    by_default,
+    by_host,
+    by_ratio,
+    refused,
+)
 from preflight.sglang.pool_request import (
     Given,
     Hardware,

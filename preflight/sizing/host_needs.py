@@ -10,11 +10,9 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
 from checks.rdma.registration import pinned_bytes, plan_region
-from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.process_run import REGULAR_PAGE_BYTES
-from preflight.mooncake.registrations import regions_of
+from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
+from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import LaunchProcess
-from preflight.processes.rank_devices import store_devices
 from preflight.processes.services import ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sizing.needs import ON_HUGE_PAGES

@@ -14,9 +14,8 @@ from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
-from preflight.mooncake.client_nics import ClientNics
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.mooncake.placement import ClientNics
+from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess, SglangServer
 from preflight.programs.memory_records import Launch, Process
 from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals

@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessId, ProcessNeeds, Storage, Usage
 from checks.base.unknown import Unknown
-from preflight.mooncake.allocations import Allocation, Backing
-from preflight.mooncake.registrations import all_regions_of
+from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
 from preflight.mooncake.replay import ProcessReplay
 from preflight.processes.container_limits import container_limits
+from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import Kind, LaunchProcess
-from preflight.processes.rank_devices import store_devices
 from preflight.processes.services import ports, services
 from preflight.processes.storage import offload_of, storage
 from preflight.sglang.launch import plain_environment
 from preflight.sglang.pools import ServerMemory
-from preflight.sglang.ranks import server_ranks
-from preflight.sglang.shared_memory import least_shm_bytes
+from preflight.sglang.ranks import least_shm_bytes, server_ranks
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.needs import ON_HUGE_PAGES, hugetlb_usages
 

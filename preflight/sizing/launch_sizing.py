@@ -7,8 +7,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Reading
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.processes import understand
+from preflight.processes.processes import LaunchOptions, understand
 from preflight.sizing.admission import Admission, admit
 from preflight.sizing.chosen_versions import known_sglang
 from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst

@@ -1,4 +1,4 @@
-"""One process of a launch as it was written: what its ranks map, at either bound of L2."""
+"""One process of a launch: what its ranks map, at either bound of L2, and what that depends on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from checks.numa.meminfo import read_meminfo
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
-from preflight.mooncake.client_nics import ClientNics
-from preflight.mooncake.placement import RankPlacement, binds_ranks, place_ranks, unbound
-from preflight.processes.launch_options import LaunchOptions
-from preflight.processes.offload_client import offloading
-from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.mooncake.placement import (
+    ClientNics,
+    RankPlacement,
+    binds_ranks,
+    place_ranks,
+    unbound,
+)
+from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
+from preflight.processes.storage import offloading
 from preflight.programs.memory_records import Process, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.sglang.admission_gate import HostMemory
+from preflight.sglang.drafts import server_drafts
 from preflight.sglang.launch import (
     own_allocator,
     plain_environment,
@@ -28,10 +33,10 @@ from preflight.sglang.launch import (
 )
 from preflight.sglang.model import Models
 from preflight.sglang.pd_metadata import pd_metadata
-from preflight.sglang.pools import Hardware, ServerMemory, server_memory
+from preflight.sglang.pool_request import Hardware
+from preflight.sglang.pools import ServerMemory, server_memory
 from preflight.sglang.ranks import Ranks, server_ranks
 from preflight.sizing.flag_inputs import MOST_RANKS, given_ranks
-from preflight.sizing.server_hardware import follows_gpu, gpu_memory, server_hardware
 
 
 class SizedHost(NamedTuple):
@@ -180,3 +185,54 @@ def host_memory(options: LaunchOptions, root: Root) -> HostMemory | Unknown:
     headroom = memory_headroom(root)
     left = headroom if isinstance(headroom, Unknown | None) else headroom.left_bytes
     return HostMemory(available, left)
+
+
+ASK = "give --gpu-memory"
+_NOT_READ = Unknown("the host's memory is not read")
+
+
+def server_hardware(
+    server: SglangServer,
+    models: Models,
+    release: SglangRelease,
+    gpu_bytes: int | Unknown,
+    memory: HostMemory | Unknown = _NOT_READ,
+) -> Hardware:
+    """gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang."""
+    model = models.target(server.value("model_path"))
+    drafts = server_drafts(server, model, release, models)
+    return Hardware(
+        model.geometry, gpu_bytes, model.weights_bytes, drafts, model.context_tokens, memory
+    )
+
+
+def follows_gpu(server: SglangServer) -> bool:
+    """Whether the L2 pool's size comes of the GPU's memory: then NVML is worth asking."""
+    if not server.hicache and server.mode != "decode":
+        return False
+    size = server.value("hicache_size")
+    return isinstance(size, Unknown) or size is None or size <= 0
+
+
+def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
+    """The memory of each GPU: the one given, else what NVML says where ``asked`` and all agree.
+
+    elsewhere: another host is sized.
+    """
+    if given_bytes is not None:
+        return given_bytes
+    if elsewhere or not asked:
+        return Unknown(f"the GPU's memory is not known: {ASK}")
+    from checks.gpu.facts import read_gpus
+
+    nvml = read_gpus(root, None).nvml
+    if isinstance(nvml, Unknown):
+        return Unknown(f"the GPU's memory is not known: {nvml.reason}: {ASK}")
+    sizes = {gpu.memory_bytes for gpu in nvml.gpus}
+    if nvml.error or not sizes or any(gpu.mig for gpu in nvml.gpus):
+        why = nvml.error or ("NVML shows no GPU" if not sizes else "MIG divides it")
+        return Unknown(f"the GPU's memory is not known: {why}: {ASK}")
+    size = sizes.pop()
+    if sizes or size is None:
+        return Unknown(f"the GPU's memory is not known: this host's GPUs differ: {ASK}")
+    return size

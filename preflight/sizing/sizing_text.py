@@ -1,4 +1,4 @@
-"""A sizing for a person at a terminal."""
+"""A sizing for a person at a terminal, and the documented rule beside it in plain words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from checks.base.needs import Spot
+from checks.base.needs import MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
@@ -17,7 +17,6 @@ from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
 from preflight.render.cell_widths import cell_widths
 from preflight.sizing.advice import Recommendation
-from preflight.sizing.comparison import compare_rules
 from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:  # it comes with a launch alone
@@ -263,3 +262,67 @@ def _wrap(text: str, indent: str, first: str | None = None) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def compare_rules(sizing: Sizing) -> str:
+    """Sentences for the user: the rule's status, its distance to the exact need, and why."""
+    documented, need = sizing.documented, sizing.need_bytes
+    target = documented.clean_arena_total_bytes
+    said = f"The documented rule says {documented.status} (exit {documented.exit_code})."
+    difference = target - need
+    reasons = "; ".join(_reasons(sizing))
+    because = f": {reasons}" if reasons else ""
+    if difference > 0:
+        text = f"It asks for {format_bytes(difference)} more than the library takes{because}."
+    elif difference < 0:
+        text = f"It misses {format_bytes(-difference)} of what the library takes{because}."
+    else:
+        text = f"Its target is what the library takes{because}."
+    verdicts = _verdicts(sizing)
+    return " ".join(part for part in (said, text, verdicts) if part)
+
+
+def _reasons(sizing: Sizing) -> list[str]:
+    terms, settings = sizing.inputs.terms, sizing.inputs.settings
+    if not settings.hugepages:
+        return ["without MC_STORE_USE_HUGEPAGE the library takes no huge pages"]
+    reasons: list[str] = []
+    sharers = terms.tp_size * terms.pp_size
+    if terms.segment_scope == "instance" and terms.segment_bytes and sharers > 1:
+        reasons.append(
+            f"it counts the segment once per rank, and SGLang divides it among {sharers}"
+        )
+    first = sizing.asked[0].allocations
+    in_arena = [a.what for a in first if a.backing is Backing.ARENA]
+    if terms.arena_bytes and in_arena:
+        reasons.append(f"it adds the arena to what the arena holds ({' and '.join(in_arena)})")
+    if sizing.inputs.ranks > terms.tp_size:
+        reasons.append(
+            f"it counts {terms.tp_size} ranks, and {sizing.inputs.ranks} run "
+            f"(tp {terms.tp_size} x pp {terms.pp_size} x dp {terms.dp_size})"
+        )
+    direct = [a for a in first if a.what is MemoryKind.LOCAL_BUFFER and a.pages]
+    if direct:
+        reasons.append("it leaves out the local buffer")
+    if settings.arena_bytes and not terms.arena_bytes:
+        reasons.append("it does not see the arena that the environment asks for")
+    if any(a.pages * a.page_size_bytes > a.bytes for a in first if a.pages):
+        reasons.append("it rounds no mapping up to its pages")
+    return reasons
+
+
+def _verdicts(sizing: Sizing) -> str:
+    """Where the two rules part: a launch that it passes and that fails, or the other way round."""
+    passes = sizing.documented.status != "insufficient_for_baseline"
+    sees_pool = sizing.documented.available_bytes is not None
+    short = next((s for s in sizing.verdict.shortages if s.spot.node is None), None)
+    if sizing.status == "fails" and passes and sees_pool:
+        if short is None or isinstance(short.available, Unknown):
+            return "It would have passed this launch, which will not start."
+        missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
+        return (
+            f"It would have passed this launch, {format_bytes(missing)} short of a certain start."
+        )
+    if sizing.status in ("fits", "falls_back") and not passes:
+        return "It would have stopped this launch, which starts."
+    return ""
