@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from preflight.base.error_object import error_object
-from preflight.capacity.to_json import SCHEMA as NAME
+from preflight.capacity.report import SCHEMA as NAME
 from preflight.cli.main import run
 from tests.hosts import GIB, Host
 from tests.test_capacity_published import DGX_SSD, H800_L2, H800_POOL, LAUNCHES

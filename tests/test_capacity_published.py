@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from checks.base.units import GIB
-from preflight.capacity.conclusions import first_evicting, first_maybe
 from preflight.capacity.records import Bounds
+from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.workload import Wanted
 from tests.capacity_launches import server_of, tokens_of
 

@@ -15,10 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from checks.base.units import MIB
-from preflight.capacity.offset_bins import objects_that_fit
-from preflight.capacity.page_objects import PageObjects
-from preflight.capacity.store_pool import Eviction, Segments
-from preflight.capacity.store_tiers import pages_held
+from preflight.capacity.page_objects import PageObjects, objects_that_fit
+from preflight.capacity.store_tiers import Eviction, Segments, pages_held
 from tests.real.conftest import Wheel, free_port, install, why_not
 
 pytestmark = [

@@ -13,11 +13,15 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.storage.facts import Folder
 from preflight.base.usage_error import UsageError
-from preflight.capacity.offset_bins import objects_that_fit, occupied_bytes
-from preflight.capacity.page_objects import PageObjects
+from preflight.capacity.page_objects import PageObjects, objects_that_fit, occupied_bytes
 from preflight.capacity.records import Bounds, Keys
-from preflight.capacity.store_pool import Eviction, Segments
-from preflight.capacity.store_tiers import MASTER_KEY_BYTES, offload_tier, pages_held
+from preflight.capacity.store_tiers import (
+    MASTER_KEY_BYTES,
+    Eviction,
+    Segments,
+    offload_tier,
+    pages_held,
+)
 from preflight.capacity.workload import Wanted
 from tests.capacity_launches import (
     HICACHE,

@@ -32,8 +32,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
 from preflight.probes import registration as probe_module
 from preflight.probes import state as probe_state
-from preflight.probes.answer import Answer
-from preflight.probes.child import KernelLog, Order, _plain, refusal_of
+from preflight.probes.child import KernelLog, Order, _plain, refusal_of, search
 from preflight.probes.limits import (
     CGROUP,
     HOST_MEMORY,
@@ -49,9 +48,8 @@ from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
 from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
 from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
-from preflight.probes.report import answer_object, answer_text
+from preflight.probes.report import Answer, answer_object, answer_text
 from preflight.probes.run import Measurement, ProbeError, measure
-from preflight.probes.search import search
 from preflight.probes.users import users_of
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits

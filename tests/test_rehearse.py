@@ -36,15 +36,14 @@ from preflight.rehearsal.process import (
     worst_lines,
 )
 from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
+from preflight.rehearsal.report import SCHEMA as NAME
+from preflight.rehearsal.report import answer_object, answer_text
 from preflight.rehearsal.scaled_launch import (
     changed_by_scale,
     scaled,
     scaled_environment,
     scaled_launch,
 )
-from preflight.rehearsal.to_json import SCHEMA as NAME
-from preflight.rehearsal.to_json import answer_object
-from preflight.rehearsal.to_text import answer_text
 from tests.hosts import GIB, MIB, Host, HostPool
 
 FILE = Path(__file__).parents[1] / "preflight/schemas/rehearse-v1.schema.json"

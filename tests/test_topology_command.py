@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.topology.build import cpu_list
-from preflight.topology.drawing import ASCII, LINES, box, boxes, chunks
-from preflight.topology.matrix import matrix
-from preflight.topology.names import folded, natural, without_source
-from preflight.topology.records import Device, Node, Topology
+from preflight.render.names import folded, natural, without_source
+from preflight.topology.build import Device, Node, Topology, cpu_list
+from preflight.topology.drawing import ASCII, LINES, box, boxes, chunks, matrix
 from tests.checks.recorded import recorded
 from tests.synthetic import (
     PATIENCE_SECONDS,

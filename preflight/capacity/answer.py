@@ -10,13 +10,18 @@ from checks.base.unknown import Unknown
 from checks.storage.facts import Folder, read_storage
 from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
-from preflight.capacity.holders import Tiers, holders
 from preflight.capacity.page_objects import PageObjects, page_objects
 from preflight.capacity.records import Bounds, Capacity, Round, Tier
-from preflight.capacity.rounds import cached_tokens, rounds
+from preflight.capacity.rounds import Tiers, cached_tokens, holders, rounds
 from preflight.capacity.server_tiers import gpu_tier, host_tier
-from preflight.capacity.store_pool import Eviction, Segments, eviction, segments
-from preflight.capacity.store_tiers import offload_tier, pool_tier
+from preflight.capacity.store_tiers import (
+    Eviction,
+    Segments,
+    eviction,
+    offload_tier,
+    pool_tier,
+    segments,
+)
 from preflight.capacity.workload import Wanted, Workload, workload_of
 from preflight.inputs.host_source import launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords

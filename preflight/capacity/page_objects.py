@@ -107,3 +107,33 @@ def held_token_bytes(request: PoolRequest, ranks: int) -> tuple[int, int] | Unkn
 def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
     """K and V: the two halves of one tensor, or a tensor each where they differ in width."""
     return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
+
+
+_MANTISSA_BITS = 3
+# SmallFloat::MAX_BIN_SIZE, in units.
+_MOST_UNITS = 4026531840
+
+
+def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
+    """What an object of ``object_bytes`` takes; None where it is larger than any bin."""
+    unit_bits = 0
+    while segment_bytes >> unit_bits > _MOST_UNITS:
+        unit_bits += 1
+    units = -(-object_bytes // (1 << unit_bits))
+    if units > _MOST_UNITS:
+        return None
+    return _bin_units(units) << unit_bits
+
+
+def _bin_units(units: int) -> int:
+    """The least bin that is not smaller."""
+    if units < 1 << _MANTISSA_BITS:
+        return units
+    step = 1 << (units.bit_length() - 1 - _MANTISSA_BITS)
+    return -(-units // step) * step
+
+
+def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
+    """How many objects of one size a segment takes."""
+    taken = occupied_bytes(object_bytes, segment_bytes)
+    return 0 if not taken else segment_bytes // taken

@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Status
 from preflight.base.one_line import clean
 from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
-from preflight.render.cell_widths import cell_widths
+from preflight.render.text import cell_widths
 
 Paint = Callable[[str, str], str]
 

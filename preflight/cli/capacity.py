@@ -101,7 +101,7 @@ def capacity(
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.error_object import error_object
-            from preflight.capacity.to_json import SCHEMA
+            from preflight.capacity.report import SCHEMA
 
             say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
         else:
@@ -112,11 +112,11 @@ def capacity(
     missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
     code = exit_codes.UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
     if as_json:
-        from preflight.capacity.to_json import capacity_object
+        from preflight.capacity.report import capacity_object
 
         say_json(capacity_object(found, code))
     else:
-        from preflight.capacity.to_text import capacity_text
+        from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)

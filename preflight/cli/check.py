@@ -20,7 +20,7 @@ from preflight.cli.options import (
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
-    from preflight.pictures.html_report import Made
+    from preflight.pictures.check_page import Made
 
 # As preflight.check.exit_protocols, which is imported where it is used.
 PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
@@ -114,7 +114,7 @@ def check(
 
             _write("--junit", junit, error_junit(message))
         if html not in (None, "-"):
-            from preflight.pictures.html_report import error_page
+            from preflight.pictures.check_page import error_page
 
             _write("--html", html, error_page(message, _made()))
         raise
@@ -193,7 +193,7 @@ def _made() -> Made:
     import time
 
     from preflight.base.program_version import program_version
-    from preflight.pictures.html_report import Made
+    from preflight.pictures.check_page import Made
 
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     # Ten digits last until the year 2286.

@@ -69,11 +69,11 @@ def rehearse(
 
     answer = rehearsed(launch, python, scale, timeout_seconds)
     if as_json:
-        from preflight.rehearsal.to_json import answer_object
+        from preflight.rehearsal.report import answer_object
 
         say_json(answer_object(answer))
     else:
-        from preflight.rehearsal.to_text import answer_text
+        from preflight.rehearsal.report import answer_text
 
         say(answer_text(answer, color))
     return answer.exit_code

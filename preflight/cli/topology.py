@@ -52,12 +52,12 @@ def topology(
     from preflight.check.report import EXIT_CODES
     from preflight.topology.answer import topology_answer
     from preflight.topology.drawing import draws_lines
-    from preflight.topology.to_text import answer_text
+    from preflight.topology.report import answer_text
 
     answer = topology_answer(launch, root, timeout_seconds, measure)
     code = EXIT_CODES[answer.status]
     if as_json:
-        from preflight.topology.to_json import answer_object
+        from preflight.topology.report import answer_object
 
         say_json(answer_object(answer, code))
     else:

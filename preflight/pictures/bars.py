@@ -5,7 +5,6 @@ Letters tell the parts apart; shades and colours help. Plain: ASCII alone.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from checks.base.units import format_bytes
@@ -13,6 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
 from preflight.render.shares import columns_of
+from preflight.render.text import table, wrapped
 
 Paint = Callable[[str, str], str]
 
@@ -81,18 +81,24 @@ def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
 def _place(found: MemoryMap, place: Place, paint: Paint, width: int, plain: bool) -> list[str]:
     """A line that names the place, its bar, and its notes."""
     if isinstance(place.now, Unknown):
-        return _wrapped(f"{place.name}: unknown: {clean(place.now.reason)}", width)
+        return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
     if isinstance(bar, Unknown):
         # What is there now is known all the same; only what the launch makes of it is not.
         said = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
-        return [*_wrapped(said, width), f"  {_drawn(place.now, paint, width - 2, plain)}"]
-    lines = _wrapped(_named(place.name, bar), width)
+        return [
+            *_lines(said, width),
+            f"  {_drawn(place.now, paint, width - 2, plain)}",
+        ]
+    lines = _lines(_named(place.name, bar), width)
     if bar.parts:
         # Brackets and the margin aside; each part has a column.
         room = max(len(bar.parts), int((width - 4) * found.share(bar))) + 2
         lines.append(f"  {_drawn(bar, paint, room, plain)}")
-    return [*lines, *(line for note in bar.notes for line in _wrapped(f"  {note}", width))]
+    return [
+        *lines,
+        *(line for note in bar.notes for line in _lines(f"  {note}", width)),
+    ]
 
 
 def _named(name: str, bar: Bar) -> str:
@@ -102,12 +108,8 @@ def _named(name: str, bar: Bar) -> str:
     return f"{name}: {format_bytes(bar.total_bytes)}"
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    inner = text.lstrip(" ")
-    margin = text[: len(text) - len(inner)]
-    return textwrap.wrap(
-        inner, width, initial_indent=margin, subsequent_indent=f"{margin}  ", break_long_words=False
-    )
+def _lines(text: str, width: int) -> list[str]:
+    return wrapped(text, width, 2, hyphens=True)
 
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
@@ -188,8 +190,6 @@ def _table(places: Sequence[Place], width: int) -> str:
     kinds = _kinds(known)
     if not kinds:
         return ""
-    from tabulate import tabulate
-
     rows = [
         [KINDS[kind].letter, KINDS[kind].name, *(_cell(bar.bytes_of(kind)) for _, bar in known)]
         for kind in kinds
@@ -201,15 +201,10 @@ def _table(places: Sequence[Place], width: int) -> str:
     if any(totals):
         rows.append(["", "memory", *totals])
     least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(known))
-    text = tabulate(
-        rows,
-        ["", "part", *(name for name, _ in known)],
-        tablefmt="simple",
-        disable_numparse=True,
-        colalign=["left", "left", *("right" for _ in known)],
-        maxcolwidths=[None, least, *(None for _ in known)],
-    )
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+    names = [name for name, _ in known]
+    widths = [None, least, *(None for _ in known)]
+    heads = ["", "part", *names]
+    return table(rows, heads, right=range(2, len(heads)), widths=widths, margin="  ")
 
 
 def _cell(size: int) -> str:

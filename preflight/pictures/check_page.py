@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
+from checks.base.finding import Status
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnreadTopicError
+from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
 from preflight.check.judge_host import JudgedHost
-from preflight.check.report import Report
+from preflight.check.report import Report, Row
+from preflight.check.verdict import count_text, verdict_reason
 from preflight.inputs.host_source import launch_of
 from preflight.inputs.launch_words import LaunchWords
-from preflight.pictures.html_report import Made, Section, report_page
-from preflight.render.html_page import Html, element, join
+from preflight.render.html_page import Html, element, escape, join, page, status_badge, table
 
 if TYPE_CHECKING:
-    from preflight.pictures.launch_takes import Take
-    from preflight.pictures.memory_map import MemoryMap
+    from checks.run.facts import Facts
+    from preflight.pictures.memory_map import MemoryMap, Take
+    from preflight.sizing.launch_sizing import LaunchSizing
+
 
 # What the pictures are drawn from, whatever was checked.
 MAP_TOPICS = ("memory", "hugetlb", "numa")
@@ -28,20 +35,19 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
     words: the launch as it was given.
     """
     sections = [
-        Section("Memory", lambda: _memory(seen)),
-        Section("GPUs and NICs", lambda: _topology(seen)),
+        Section("Memory", lambda: _memory_section(seen)),
+        Section("GPUs and NICs", lambda: _topology_section(seen)),
     ]
     if seen.launch is not None:
-        sections.append(Section("What the cache holds", lambda: _capacity(seen, words)))
-        sections.append(Section("The launch", lambda: _launch(seen)))
-    sections.append(Section("The host", lambda: _host(seen)))
+        sections.append(Section("What the cache holds", lambda: _capacity_section(seen, words)))
+        sections.append(Section("The launch", lambda: _launch_section(seen)))
+    sections.append(Section("The host", lambda: _host_section(seen)))
     return report_page(report, sections, made)
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
     """The host's memory, with the launch on it where one was given."""
-    from preflight.pictures.launch_takes import launch_takes
-    from preflight.pictures.memory_map import memory_map
+    from preflight.pictures.memory_map import launch_takes, memory_map
 
     takes: tuple[Take, ...] | Unknown | None = None
     if seen.launch is not None:
@@ -49,13 +55,13 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
     return memory_map(seen.facts, takes)
 
 
-def _memory(seen: JudgedHost) -> Html:
+def _memory_section(seen: JudgedHost) -> Html:
     from preflight.pictures.memory_figure import memory_figure
 
     return memory_figure(memory_of(seen))
 
 
-def _topology(seen: JudgedHost) -> Html | Unknown:
+def _topology_section(seen: JudgedHost) -> Html | Unknown:
     from preflight.pictures.topology_figure import topology_figure
     from preflight.topology.build import topology_of
 
@@ -66,7 +72,7 @@ def _topology(seen: JudgedHost) -> Html | Unknown:
     return topology_figure(found)
 
 
-def _capacity(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
+def _capacity_section(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
     """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
     launch = launch_of(words, seen.host)
     if isinstance(seen.launch, Unknown):
@@ -74,7 +80,7 @@ def _capacity(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
     if seen.launch is None or launch is None:
         return Unknown("no launch was given")
     from preflight.capacity.answer import Asked, answer
-    from preflight.capacity.conclusions import conclusions
+    from preflight.capacity.report import conclusions
     from preflight.pictures.capacity_figure import capacity_figure
 
     try:
@@ -97,8 +103,7 @@ def _capacity(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
     return join([*parts, *(element("p", note) for note in found.notes)], "\n")
 
 
-def _launch(seen: JudgedHost) -> Html | Unknown:
-    from preflight.pictures.input_tables import launch_tables
+def _launch_section(seen: JudgedHost) -> Html | Unknown:
 
     if seen.launch is None:
         return Unknown("no launch was given")
@@ -107,7 +112,256 @@ def _launch(seen: JudgedHost) -> Html | Unknown:
     return launch_tables(seen.launch.needs, seen.launch.sizing)
 
 
-def _host(seen: JudgedHost) -> Html:
-    from preflight.pictures.input_tables import host_table
+def _host_section(seen: JudgedHost) -> Html:
 
     return host_table(seen.facts)
+
+
+NAME = "mooncake-preflight check"
+
+
+class Section(NamedTuple):
+    """A part of the page below the findings. draw: makes it, when the page is made.
+
+    A picture that cannot be drawn says why in its place, and leaves the page whole.
+    """
+
+    heading: str
+    draw: Callable[[], Html | Unknown]
+
+
+class Made(NamedTuple):
+    """What made the page: by whom, and when, as a person reads it."""
+
+    version: str
+    time: str
+
+
+def report_page(report: Report, sections: Iterable[Section], made: Made) -> str:
+    """The whole document."""
+    about = "this host" if report.root == "/" else report.root
+    launch = "" if report.needs is None else f"{report.needs.source} on "
+    parts = [_verdict(report), *_findings(report), _passes(report), _skips(report)]
+    parts += [_section(each) for each in sections]
+    body = join([element("h1", f"{launch}{about}"), *parts, _foot(made)], "\n")
+    return page(f"{report.verdict.value.upper()}: {launch}{about}", body, style=_style())
+
+
+def error_page(message: str, made: Made) -> str:
+    """The page of a command that gave no answer."""
+    box = element(
+        "section", element("strong", "No answer"), element("p", message), class_="verdict fail"
+    )
+    return page("No answer", join([element("h1", NAME), box, _foot(made)], "\n"), style=_style())
+
+
+def _style() -> str:
+    with open(data_file("pictures.css"), encoding="utf-8") as file:
+        return file.read()
+
+
+def _verdict(report: Report) -> Html:
+    word = report.verdict.value
+    head = element("strong", status_badge(word), " ", verdict_reason(report))
+    return element("section", head, element("p", count_text(report)), class_=f"verdict {word}")
+
+
+def _findings(report: Report) -> list[Html]:
+    wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
+    unused = [
+        element("p", f"--ignore {check}: there was nothing to ignore")
+        for check in report.unused_waivers
+    ]
+    if not wanting:
+        return unused
+    return [element("h2", "What to look at"), *(_card(row) for row in wanting), *unused]
+
+
+def _card(row: Row) -> Html:
+    finding = row.finding
+    waived = row.ignored is not None
+    word = "ignored" if waived else finding.status.value
+    head = element("h3", status_badge(word), f" {finding.check}: {finding.subject}")
+    follows = finding.text
+    if finding.status is Status.FAIL and row.consequence is not None:
+        follows = f"{follows}: {row.consequence.value}" if follows else row.consequence.value
+    facts = [
+        ("ignored", f"was {finding.status.value}; {row.ignored}" if waived else ""),
+        ("have", finding.have),
+        ("need", finding.need),
+        ("formula", finding.formula),
+    ]
+    seen = [
+        element("li", element("code", each.source), ": ", element("code", each.value or "(empty)"))
+        for each in finding.evidence
+    ]
+    parts = [
+        head,
+        element("p", follows) if follows else "",
+        _facts(facts),
+        element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
+        element("pre", "\n".join(row.commands)) if row.commands else "",
+        _folded(f"Seen in {len(seen)} places" if len(seen) > 1 else "Seen", seen),
+    ]
+    return element("article", *parts, class_=f"card {word}")
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Html:
+    inner = [
+        part for name, text in facts if text for part in (element("dt", name), element("dd", text))
+    ]
+    return element("dl", *inner, class_="facts") if inner else Html("")
+
+
+def _folded(heading: str, items: list[Html]) -> Html:
+    if not items:
+        return Html("")
+    inner = element("ul", *items, class_="small")
+    return element("details", element("summary", heading), inner)
+
+
+def _passes(report: Report) -> Html:
+    rows = report.of(Status.PASS)
+    if not rows:
+        return Html("")
+    cells = [
+        (row.finding.check, row.finding.subject, row.finding.have, row.finding.need) for row in rows
+    ]
+    count = sum(len(row.subjects) for row in rows)
+    return element(
+        "details",
+        element("summary", f"What passed: {count}"),
+        table(["check", "subject", "have", "need"], cells, caption="What passed", sortable=True),
+    )
+
+
+def _skips(report: Report) -> Html:
+    rows = report.of(Status.SKIP)
+    if not rows:
+        return Html("")
+    cells = [(row.finding.check, row.finding.subject, row.finding.text) for row in rows]
+    return element(
+        "details",
+        element("summary", f"What was skipped: {sum(len(row.subjects) for row in rows)}"),
+        table(["check", "subject", "why"], cells, caption="What was skipped", sortable=True),
+    )
+
+
+def _section(section: Section) -> Html:
+    try:
+        drawn = section.draw()
+    except Exception as error:
+        drawn = Unknown(f"defect of this picture: {type(error).__name__}: {error}")
+    if isinstance(drawn, Unknown):
+        drawn = element("p", f"Not shown: {drawn.reason}")
+    return element("section", element("h2", section.heading), Html("\n"), drawn)
+
+
+def _foot(made: Made) -> Html:
+    text = f"{NAME}, mooncake-preflight {made.version}, {escape(made.time)}"
+    return element("footer", element("p", Html(text), class_="small muted"), class_="foot")
+
+
+def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
+    """Processes with their memory, and the settings with their origins; no environment."""
+    processes = table(
+        ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"],
+        [_process(process) for process in needs.processes],
+        caption=f"Processes of {needs.source}",
+        numeric_columns=(3, 4, 5),
+    )
+    shown = sizing.shown
+    if shown is None:
+        return processes
+    inputs = table(
+        ["setting", "value", "from"],
+        [(name, _value(given.value), given.origin) for name, given in shown.inputs.shown.items()],
+        caption="Settings",
+    )
+    return join([processes, element("details", element("summary", "Settings"), inputs)], "\n")
+
+
+def _process(process: ProcessNeeds) -> tuple[str, ...]:
+    return (
+        process.name,
+        "any" if process.node is None else str(process.node),
+        "" if process.gpu is None else str(process.gpu),
+        _size(process.hugetlb_bytes),
+        _size(process.regular_bytes),
+        _size(process.registered_bytes),
+    )
+
+
+def _size(size: int | Unknown) -> str:
+    if isinstance(size, Unknown):
+        return "unknown"
+    return format_bytes(size) if size else ""
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    return "not set" if value is None else str(value)
+
+
+def host_table(facts: Facts) -> Html:
+    """The host in a few lines; what was not read says so."""
+    rows = [
+        ("kernel", _fact(facts, "system", "kernel_release")),
+        ("distribution", _distribution(facts)),
+        ("container", _container(facts)),
+        ("memory", _memory(facts)),
+        *_pools(facts),
+    ]
+    inner = [
+        part for name, text in rows if text for part in (element("dt", name), element("dd", text))
+    ]
+    return element("dl", *inner, class_="facts")
+
+
+def _fact(facts: Facts, topic: str, name: str) -> str:
+    record = facts.topic(topic)
+    return _text(record if isinstance(record, Unknown) else getattr(record, name))
+
+
+def _text(value: object) -> str:
+    return f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
+
+
+def _distribution(facts: Facts) -> str:
+    names = [_fact(facts, "system", name) for name in ("distribution", "distribution_version")]
+    return names[0] if names[0].startswith("unknown") else " ".join(names)
+
+
+def _container(facts: Facts) -> str:
+    system = facts.topic("system")
+    if isinstance(system, Unknown):
+        return _text(system)
+    kind: str = system.container.kind
+    return f"{kind} ({system.container.source})" if system.container.source else kind
+
+
+def _memory(facts: Facts) -> str:
+    memory = facts.topic("memory")
+    if isinstance(memory, Unknown):
+        return _text(memory)
+    sizes = [memory.value(key) for key in ("MemTotal", "MemAvailable")]
+    total, available = (
+        _text(size) if isinstance(size, Unknown) else format_bytes(size) for size in sizes
+    )
+    return f"{total}, {available} available"
+
+
+def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
+    topic = facts.topic("hugetlb")
+    pools = topic if isinstance(topic, Unknown) else topic.hugetlb.pools
+    if isinstance(pools, Unknown):
+        yield "huge pages", _text(pools)
+        return
+    for size, pool in pools.items():
+        name = f"pages of {format_page_size(size)}"
+        if isinstance(pool, Unknown):
+            yield name, _text(pool)
+        else:
+            text = f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
+            yield name, text

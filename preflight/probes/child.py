@@ -20,10 +20,10 @@ from preflight.probes.memory import (
     memory_available_bytes,
     plan_layout,
 )
-from preflight.probes.search import search
 
 if TYPE_CHECKING:
     from preflight.probes.verbs import OpenDevice
+
 
 Say = Callable[[dict[str, Any]], None]
 _PR_SET_PDEATHSIG = 1
@@ -291,3 +291,50 @@ def refusal_of(answer: dict[str, Any]) -> Refusal:
         cgroups=None if groups is None else tuple(CgroupUse(*group) for group in groups),
         log=None if log is None else tuple(log),
     )
+
+
+# Registers so many bytes more: True, they are held; False, a limit was met and nothing changed.
+Register = Callable[[int], bool]
+
+
+class Found(NamedTuple):
+    """held_bytes: the sum that is held. met: a limit keeps one region more from being held.
+
+    tries: registrations asked for, those refused included.
+    """
+
+    held_bytes: int
+    met: bool
+    tries: int
+
+
+def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> Found:
+    """Find how many regions of ``region_bytes`` are held, up to ``up_to_bytes`` in all.
+
+    largest_bytes: of one registration, at least ``region_bytes``.
+    """
+    most = max(1, largest_bytes // region_bytes)  # regions in one registration
+    wanted = up_to_bytes // region_bytes
+    held = tries = 0
+    step = 1
+    while held < wanted:
+        asked = min(step, most, wanted - held)
+        tries += 1
+        if not register(asked * region_bytes):
+            return _halve(register, region_bytes, held, asked - 1, tries)
+        held += asked
+        step *= 2
+    return Found(held * region_bytes, False, tries)
+
+
+def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> Found:
+    """Between ``held`` regions, which fit, and ``held + gap``, the most that may."""
+    while gap:
+        asked = (gap + 1) // 2
+        tries += 1
+        if register(asked * region_bytes):
+            held += asked
+            gap -= asked
+        else:
+            gap = asked - 1
+    return Found(held * region_bytes, True, tries)

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
+from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.probes.answer import Answer
+from preflight.probes.child import Order
 from preflight.probes.limits import Met
 from preflight.probes.prediction import Ceiling, Need
+from preflight.probes.run import Measurement
+from preflight.probes.users import Users
+from preflight.render.plain_data import fields, plain
 
 SCHEMA = "mooncake-preflight/probe-registration/v1"
 _WIDTH = 11
 
-Json = dict[str, Any]
+
+class Answer(NamedTuple):
+    """status: measured (no launch was given), fits, too little, unknown, refused."""
+
+    status: str
+    reason: str
+    devices: tuple[str, ...] = ()
+    order: Order | None = None
+    predicted: tuple[Ceiling, ...] = ()
+    measured: Measurement | None = None
+    met: Met | None = None
+    need: Need | Unknown | None = None
+    users: tuple[Users, ...] = ()
+    saved: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        codes = {
+            "measured": exit_codes.PASS,
+            "fits": exit_codes.PASS,
+            "too little": exit_codes.FAIL,
+        }
+        return codes.get(self.status, exit_codes.UNKNOWN)
 
 
 def answer_text(answer: Answer) -> str:
@@ -64,60 +90,37 @@ def _ceiling(ceiling: Ceiling) -> str:
     return f"{ceiling.regions} regions"
 
 
-def answer_object(answer: Answer) -> Json:
-    """One object, whatever the answer is."""
-    order, measured = answer.order, answer.measured
+def answer_object(answer: Answer) -> dict[str, Any]:
+    """Return one object, whatever the answer is."""
+    order = ("page_bytes", "region_bytes", "up_to_bytes", "spend_bytes")
+    need = ("process_bytes", "nic_bytes", "nic_regions", "nic_objects")
     return {
         "schema": SCHEMA,
         "version": program_version(),
-        "status": answer.status,
-        "reason": answer.reason,
-        "exit_code": answer.exit_code,
-        "devices": list(answer.devices),
-        "page_bytes": None if order is None else order.page_bytes,
-        "region_bytes": None if order is None else order.region_bytes,
-        "up_to_bytes": None if order is None else order.up_to_bytes,
-        "spend_bytes": None if order is None else order.spend_bytes,
-        "measured": None
-        if measured is None
-        else {
-            "held_bytes": measured.held_bytes,
-            "held_regions": measured.held_regions,
-            "region_bytes": measured.region_bytes,
-            "longest_bytes": measured.range_bytes,
-            "registrations": measured.registrations,
-            "spent_bytes": measured.spent_bytes,
-            "memory_drop_bytes": measured.memory_drop_bytes,
-            "stopped": measured.stopped,
-            "left_regions": measured.left,
-        },
-        "met": None if answer.met is None else _met(answer, answer.met),
-        "predicted": [ceiling._asdict() for ceiling in answer.predicted],
-        "need": _need(answer.need),
-        "users": [{**one._asdict(), "processes": list(one.processes)} for one in answer.users],
-        "saved": list(answer.saved),
+        **fields(answer, "status", "reason", "exit_code", "devices"),
+        **(dict.fromkeys(order) if answer.order is None else fields(answer.order, *order)),
+        "measured": None if answer.measured is None else _measured_object(answer.measured),
+        "met": None if answer.met is None else _met_object(answer, answer.met),
+        "predicted": plain(answer.predicted),
+        "need": fields(answer.need, *need) if isinstance(answer.need, Need) else plain(answer.need),
+        **fields(answer, "users", "saved"),
     }
 
 
-def _met(answer: Answer, met: Met) -> Json:
+def _measured_object(measured: Measurement) -> dict[str, Any]:
+    counts = ("registrations", "spent_bytes", "memory_drop_bytes", "stopped")
+    return {
+        **fields(measured, "held_bytes", "held_regions", "region_bytes"),
+        "longest_bytes": measured.range_bytes,
+        **fields(measured, *counts),
+        "left_regions": measured.left,
+    }
+
+
+def _met_object(answer: Answer, met: Met) -> dict[str, Any]:
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
-        "kind": met.kind,
-        "sure": met.sure,
-        "text": met.text,
+        **met._asdict(),
         "device": None if refusal is None else refusal.device,
         "errno": None if refusal is None else refusal.number,
-    }
-
-
-def _need(need: Need | Unknown | None) -> Json | None:
-    if need is None:
-        return None
-    if isinstance(need, Unknown):
-        return {"unknown": need.reason}
-    return {
-        "process_bytes": need.process_bytes,
-        "nic_bytes": need.nic_bytes,
-        "nic_regions": need.nic_regions,
-        "nic_objects": need.nic_objects,
     }

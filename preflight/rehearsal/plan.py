@@ -17,9 +17,13 @@ from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, Process, StoreClient
 from preflight.rehearsal.library import Library
-from preflight.rehearsal.members import has_no_segment, members_of
+from preflight.rehearsal.members import (
+    has_no_segment,
+    members_of,
+    refused_registration,
+    until_refused,
+)
 from preflight.rehearsal.records import Member, Plan, Step
-from preflight.rehearsal.refusals import refused_registration, until_refused
 from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
 from preflight.sizing.admission import Admission
 from preflight.sizing.launch_inputs import worst

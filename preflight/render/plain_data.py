@@ -33,6 +33,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def fields(record: Any, *names: str) -> dict[str, Any]:
+    """Return these fields of a record as plain data, in this order."""
+    return {name: plain(getattr(record, name)) for name in names}
+
+
 def _key(key: Any) -> str:
     """A tuple's parts are joined: JSON has no key but a text."""
     if isinstance(key, tuple):

@@ -15,7 +15,7 @@ from checks.hugetlb.fit import Stock
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
-from preflight.render.cell_widths import cell_widths
+from preflight.render.text import cell_widths
 from preflight.sizing.advice import Recommendation
 from preflight.sizing.sizing import Sizing, taken_pages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
@@ -13,10 +14,9 @@ from checks.run.reading import read_facts
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.topology.build import topology_of
+from preflight.topology.build import Topology, topology_of
 from preflight.topology.notes import notes
-from preflight.topology.to_text import Answer
-from preflight.topology.views import MooncakeView, engine_of_host, views_of
+from preflight.topology.views import Engine, MooncakeView, engine_of_host, views_of
 
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
 # What others judge of the same: the module of each id.
@@ -28,6 +28,23 @@ CHECKS = {
     "rdma.no-device": "checks.rdma.judge",
     "gpu.count": "checks.gpu.judge",
 }
+
+
+class Answer(NamedTuple):
+    """All that is shown. source: the launch, "" without one. asked: the library itself too.
+
+    findings: of the checks about placement and devices, passes and skips included.
+    """
+
+    root: str
+    source: str
+    topology: Topology
+    engine: Engine | Unknown
+    views: tuple[MooncakeView, ...]
+    asked: bool
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    status: Status
 
 
 def topology_answer(

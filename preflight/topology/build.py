@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
@@ -15,8 +16,7 @@ from checks.pci.paths import PathClass
 from checks.rdma.facts import Nic
 from checks.rdma.ports import Port
 from checks.run.facts import Facts
-from preflight.topology.names import natural
-from preflight.topology.records import Device, Node, Topology
+from preflight.render.names import natural
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
@@ -137,3 +137,36 @@ def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
         name = address if nic in facts.pci.nics else nic
         return Unknown(f"{name}: is no PCI device here", absent=True)
     return path
+
+
+class Device(NamedTuple):
+    """A GPU or an RDMA device.
+
+    kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
+    node: its NUMA node, None where the firmware names none. what: model and, of a NIC, its ports
+    (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
+    """
+
+    kind: str
+    name: str
+    address: str
+    node: int | None
+    what: str
+    used_by: tuple[str, ...] = ()
+
+
+class Node(NamedTuple):
+    """A NUMA node. cpus: as the kernel lists them. memory_bytes: MemTotal."""
+
+    node: int
+    cpus: str
+    memory_bytes: int | Unknown
+
+
+class Topology(NamedTuple):
+    """paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE, SYS, or Unknown."""
+
+    nodes: tuple[Node, ...]
+    gpus: tuple[Device, ...]
+    nics: tuple[Device, ...]
+    paths: Mapping[tuple[str, str], str | Unknown]

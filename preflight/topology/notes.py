@@ -11,8 +11,8 @@ from checks.gpu.hardware_use import physical_gpus, splits_segment
 from checks.pci.paths import PathClass
 from checks.placement.mooncake_topology import OWN_DISCOVERY, View
 from checks.run.facts import Facts
-from preflight.topology.names import folded
-from preflight.topology.records import Topology
+from preflight.render.names import folded
+from preflight.topology.build import Topology
 from preflight.topology.views import MooncakeView
 
 

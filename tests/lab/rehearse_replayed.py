@@ -22,7 +22,7 @@ from preflight.rehearsal.answer import judge
 from preflight.rehearsal.library import Library
 from preflight.rehearsal.records import Done, Held, Plan, Run, Transfer
 from preflight.rehearsal.rehearse import answer_of, prepare
-from preflight.rehearsal.to_json import answer_object
+from preflight.rehearsal.report import answer_object
 from tests.lab.rehearse_staged import staged_plan
 
 LIMIT_SECONDS = 60

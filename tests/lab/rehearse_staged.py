@@ -47,8 +47,8 @@ def rehearse_staged(
     from preflight.base.output import say_json
     from preflight.rehearsal.answer import judge
     from preflight.rehearsal.library import Library, find_library
+    from preflight.rehearsal.report import answer_object
     from preflight.rehearsal.run import run
-    from preflight.rehearsal.to_json import answer_object
 
     library = find_library(None)
     assert isinstance(library, Library), library

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.pictures.bars import SHADES, bars_text, draws_blocks
-from preflight.pictures.launch_takes import Take
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Part, Place, memory_map
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Part, Place, Take, memory_map
 from preflight.render.shares import columns_of
 from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
 

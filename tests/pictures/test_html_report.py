@@ -10,12 +10,12 @@ from checks.base.unknown import Unknown
 from preflight.capacity.records import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
 from preflight.pictures.capacity_figure import capacity_figure
-from preflight.pictures.html_report import Made, Section, error_page, report_page
+from preflight.pictures.check_page import Made, Section, error_page, report_page
 from preflight.pictures.memory_figure import memory_figure
 from preflight.pictures.memory_map import Bar, MemoryMap, Part, Place
 from preflight.pictures.topology_figure import nearest, topology_figure
 from preflight.render.html_page import Html, escape
-from preflight.topology.records import Device, Node, Topology
+from preflight.topology.build import Device, Node, Topology
 from tests.pictures.markup import Markup, faults
 from tests.pictures.test_html_page import ANY_TEXT
 

@@ -14,8 +14,15 @@ from checks.base.unknown import Unknown
 from checks.run.facts import Facts
 from preflight.inputs.host_source import Sized, open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.pictures.launch_takes import Take, launch_takes
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, memory_map
+from preflight.pictures.memory_map import (
+    KINDS,
+    Bar,
+    MemoryMap,
+    Place,
+    Take,
+    launch_takes,
+    memory_map,
+)
 from tests.pictures.memory_hosts import (
     ONE_NODE,
     PAGE,

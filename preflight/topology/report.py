@@ -1,42 +1,28 @@
-"""The whole answer for a terminal: the drawing, the matrix, Mooncake's choice, what is wrong."""
+"""The answer of ``topology``: drawing, matrix, Mooncake's choice, what is wrong; and as JSON."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any
 
-from checks.base.finding import Finding, Status
+from checks.base.finding import Status
 from checks.base.fold import fold
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
 from preflight.base.one_line import clean
-from preflight.topology.drawing import ASCII, LINES, boxes
-from preflight.topology.matrix import Paint, matrix
-from preflight.topology.names import folded, natural, without_source
-from preflight.topology.records import Device, Topology
+from preflight.base.program_version import program_version
+from preflight.render.names import folded, natural, without_source
+from preflight.render.plain_data import fields, plain
+from preflight.render.text import wrapped
+from preflight.topology.answer import Answer
+from preflight.topology.build import Device, Topology
+from preflight.topology.drawing import ASCII, LINES, Paint, boxes, matrix
 from preflight.topology.views import Engine, MooncakeView
 
+SCHEMA = "mooncake-preflight/topology/v1"
 COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
 # Wide enough for the matrix of eight NICs, and what most terminals have.
 MOST_COLUMNS = 80
-
-
-class Answer(NamedTuple):
-    """All that is shown. source: the launch, "" without one. asked: the library itself too.
-
-    findings: of the checks about placement and devices, passes and skips included.
-    """
-
-    root: str
-    source: str
-    topology: Topology
-    engine: Engine | Unknown
-    views: tuple[MooncakeView, ...]
-    asked: bool
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    status: Status
 
 
 def answer_text(answer: Answer, paint: Paint, width: int, ascii_only: bool) -> str:
@@ -48,7 +34,7 @@ def answer_text(answer: Answer, paint: Paint, width: int, ascii_only: bool) -> s
         boxes(_renamed(answer.topology, processes), width, strokes),
         matrix(answer.topology, starred(answer), paint, width),
         _mooncake(answer, processes, paint, width),
-        _findings(answer, processes, paint, width),
+        _judged(answer, processes, paint, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -79,15 +65,15 @@ def starred(answer: Answer) -> dict[str, tuple[str, ...]]:
 
 def _mooncake(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
     if not answer.views:
-        return _wrapped("Mooncake: no process of the launch uses RDMA", width)
+        return wrapped("Mooncake: no process of the launch uses RDMA", width)
     lines: list[str] = []
     for seen in answer.views:
         rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
         who = clean(folded(processes[name] for name in seen.processes))
         title = f"{who}: the NICs that {rule} prefers, and those for another try"
-        lines += _wrapped(title, width)
+        lines += wrapped(title, width)
         if isinstance(seen.view, Unknown):
-            lines += _wrapped(f"  not known: {clean(seen.view.reason)}", width)
+            lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
         else:
             lines += _places(seen.view, width)
         lines += _measured(answer, seen, paint, width)
@@ -103,19 +89,19 @@ def _places(view: View, width: int) -> list[str]:
     first = max((len(name) for name, _ in rows), default=0)
     lines = [line for name, place in rows for line in _place(name.ljust(first), place, width)]
     if isinstance(view.gpus, Unknown):
-        lines += _wrapped(f"  memory of GPUs: not known: {clean(view.gpus.reason)}", width)
+        lines += wrapped(f"  memory of GPUs: not known: {clean(view.gpus.reason)}", width)
     return lines or ["  none: it has no location for any memory"]
 
 
 def _place(name: str, place: Location, width: int) -> list[str]:
     if isinstance(place.preferred, Unknown):
-        return _wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
+        return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
         return [f"  {name}  no NIC"]
     if not place.preferred:
-        return _wrapped(f"  {name}  none; any of {_nics(place.others)}", width)
+        return wrapped(f"  {name}  none; any of {_nics(place.others)}", width)
     others = f"; then {_nics(place.others)}" if place.others else ""
-    return _wrapped(f"  {name}  {_nics(place.preferred)}{others}", width)
+    return wrapped(f"  {name}  {_nics(place.preferred)}{others}", width)
 
 
 def _nics(names: Iterable[str]) -> str:
@@ -126,20 +112,20 @@ def _measured(answer: Answer, seen: MooncakeView, paint: Paint, width: int) -> l
     if not answer.asked:
         return []
     if isinstance(seen.found, Unknown):
-        return _wrapped(f"  {paint('not measured', 'magenta')}: {clean(seen.found.reason)}", width)
+        return wrapped(f"  {paint('not measured', 'magenta')}: {clean(seen.found.reason)}", width)
     who = "the installed Mooncake"
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
     if not seen.differs:
         told = "" if isinstance(seen.view, View) else ", which nothing was foretold of"
-        return _wrapped(f"  measured: {who} says the same{told}", width)
-    lines = _wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
+        return wrapped(f"  measured: {who} says the same{told}", width)
+    lines = wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
     for name, foretold, found in seen.differs:
-        lines += _wrapped(f"  {clean(name)}: {clean(found)} (foretold: {clean(foretold)})", width)
+        lines += wrapped(f"  {clean(name)}: {clean(found)} (foretold: {clean(foretold)})", width)
     return lines
 
 
-def _findings(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+def _judged(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
     sources = {name.removesuffix(short) for name, short in processes.items()} - {""}
     for status, colour in COLOURS.items():
@@ -153,24 +139,61 @@ def _findings(answer: Answer, processes: Mapping[str, str], paint: Paint, width:
             for source in sources:
                 subject = subject.replace(source, "")
             head = f"{finding.check}, {clean(subject)}{seen}"
-            lines += _wrapped(f"{paint(status.value, colour)}: {head}", width)
+            lines += wrapped(f"{paint(status.value, colour)}: {head}", width)
             if finding.text:
-                lines += _wrapped(f"    {clean(finding.text)}", width)
+                lines += wrapped(f"    {clean(finding.text)}", width)
             if finding.advice:
-                lines += _wrapped(f"    to do: {clean(finding.advice)}", width)
+                lines += wrapped(f"    to do: {clean(finding.advice)}", width)
     for note in answer.notes:
-        lines += _wrapped(f"note: {clean(note)}", width)
+        lines += wrapped(f"note: {clean(note)}", width)
     return lines
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """Broken at spaces, further lines set in by four more columns."""
-    indent = " " * (len(text) - len(text.lstrip()) + 4)
-    return textwrap.wrap(
-        text,
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
-    )
+def answer_object(answer: Answer, exit_code: int) -> dict[str, Any]:
+    """Return all as ``schemas/topology-v1.schema.json``, the checks' passes and skips too."""
+    topology = answer.topology
+    device = ("name", "address", "node", "what", "used_by")
+    finding = ("subject", "have", "need", "text", "advice")
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "status": answer.status.value,
+        "exit_code": exit_code,
+        **fields(answer, "root", "source"),
+        "nodes": plain(topology.nodes),
+        "gpus": [fields(gpu, *device) for gpu in topology.gpus],
+        "nics": [fields(nic, *device) for nic in topology.nics],
+        "paths": [
+            {"gpu": gpu, "nic": nic, "path": plain(path)}
+            for (gpu, nic), path in topology.paths.items()
+        ],
+        "installed": plain(answer.engine),
+        "mooncake": [_view_object(seen) for seen in answer.views],
+        "findings": [
+            {"id": found.check, "status": found.status.value, **fields(found, *finding)}
+            for found in answer.findings
+        ],
+        "notes": plain(answer.notes),
+    }
+
+
+def _view_object(seen: MooncakeView) -> dict[str, Any]:
+    view = seen.view
+    return {
+        **fields(seen, "processes", "release"),
+        "devices": plain(seen.devices.names),
+        "chosen_by": seen.devices.how,
+        "lost": [fields(lost, "name", "cause", "why") for lost in seen.devices.lost],
+        "predicted": _locations(view if isinstance(view, Unknown) else view.locations),
+        "measured": _locations(seen.found),
+        "differs": [
+            {"location": name, "predicted": foretold, "measured": found}
+            for name, foretold, found in seen.differs
+        ],
+    }
+
+
+def _locations(found: Iterable[Location] | Unknown | None) -> Any:
+    if found is None or isinstance(found, Unknown):
+        return plain(found)
+    return [{"location": place.name, **fields(place, "preferred", "others")} for place in found]

@@ -1,17 +1,22 @@
-"""The answer of ``rehearse`` for a person: the verdict, then each step, predicted and measured."""
+"""The answer of ``rehearse``: the verdict, then each step, predicted and measured; and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from checks.base.needs import Spot
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter
-from preflight.mooncake.allocations import Backing
+from preflight.base.program_version import program_version
+from preflight.mooncake.allocations import Allocation, Backing
 from preflight.rehearsal.answer import Answer, died, predicted_pages
 from preflight.rehearsal.records import Done, Plan, Run, Step
+from preflight.render.plain_data import fields, plain
+from preflight.render.text import table
 
+SCHEMA = "mooncake-preflight/rehearse/v1"
 _COLOURS = {
     "starts": "green",
     "warns": "yellow",
@@ -39,17 +44,9 @@ def answer_text(answer: Answer, color: str) -> str:
 
 
 def _table(plan: Plan, run: Run) -> str:
-    from tabulate import tabulate
-
     rows = [_row(plan, done) for done in run.done if done.step.kind != "register"]
     heads = ("process", "step", "predicted", "measured", "time")
-    widths = None if columns() >= 80 else 24
-    return "\n".join(
-        line.rstrip()
-        for line in tabulate(
-            rows, heads, tablefmt="simple", disable_numparse=True, maxcolwidths=widths
-        ).splitlines()
-    )
+    return table(rows, heads, widths=None if columns() >= 80 else 24)
 
 
 def _row(plan: Plan, done: Done) -> tuple[str, ...]:
@@ -157,3 +154,103 @@ def _sum(sizes: Iterable[int | Unknown | None]) -> str:
     known = [size for size in every if isinstance(size, int)]
     text = format_bytes(sum(known))
     return text if len(known) == len(every) else f"{text} and more that is not known"
+
+
+def answer_object(answer: Answer) -> dict[str, Any]:
+    """Return all of the answer, as ``schemas/rehearse-v1.schema.json`` has it.
+
+    Null is what is not known, and what comes of a plan or a run that there was none of.
+    """
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        **fields(answer, "status", "exit_code", "reason", "as_predicted"),
+        **fields(answer, "differences", "warnings"),
+        **dict.fromkeys(("library", "scale", "full_size", "notes")),
+        **dict.fromkeys(("steps", "processes", "pages", "transfer", "left_pages")),
+        "lowest_room_bytes": None,
+        **({} if answer.plan is None else _plan_object(answer.plan)),
+        **(
+            {}
+            if answer.plan is None or answer.run is None
+            else _run_object(answer.plan, answer.run)
+        ),
+    }
+
+
+def _plan_object(plan: Plan) -> dict[str, Any]:
+    return {
+        "library": fields(plan.library, "distribution", "version", "python", "folder"),
+        "scale": plan.scale,
+        "full_size": dict(zip(("status", "reason"), plan.full_size, strict=True)),
+        "notes": plain(plan.notes),
+    }
+
+
+def _run_object(plan: Plan, run: Run) -> dict[str, Any]:
+    moved = run.transfer
+    return {
+        "steps": [_step_object(plan, done) for done in run.done],
+        "processes": [
+            {
+                **fields(member, "name", "program"),
+                "node": member.process.node,
+                "nics": list(member.nics) if isinstance(member.nics, tuple) else None,
+                **fields(held, "pinned_bytes", "locked_bytes", "resident_bytes"),
+                "predicted_pinned_bytes": (
+                    member.pinned_bytes if isinstance(member.pinned_bytes, int) else None
+                ),
+            }
+            for member, held in zip(plan.members, run.held, strict=True)
+        ],
+        "pages": _page_objects(run.pages),
+        "transfer": {
+            "put": moved.put or None,
+            "got": moved.got or None,
+            **fields(moved, "bytes", "seconds"),
+            "error": moved.error or None,
+            "skipped": moved.skipped or None,
+        },
+        "left_pages": [
+            {"page_bytes": size, "pages": pages} for size, pages in sorted(run.left.items())
+        ],
+        "lowest_room_bytes": run.lowest_room_bytes,
+    }
+
+
+def _step_object(plan: Plan, done: Done) -> dict[str, Any]:
+    step, failure = done.step, done.step.failure
+    times = ("seconds", "populated_seconds", "registered_seconds")
+    return {
+        "process": plan.members[step.member].name,
+        **fields(step, "kind", "what"),
+        "asked": [_allocation_object(one) for one in step.asked],
+        "predicted": {
+            "pages": None if step.taken is None else _page_objects(predicted_pages(step.taken)),
+            "fails_at": None if failure is None else plain(failure.what),
+            "error": None if failure is None else failure.error,
+        },
+        "measured": {
+            "pages": None if died(done) else _page_objects(done.pages),
+            "error": done.error or None,
+            "lines": plain(done.lines),
+            **fields(done, *times, "resident_bytes", "pinned_bytes"),
+        },
+    }
+
+
+def _allocation_object(one: Allocation) -> dict[str, Any]:
+    return {
+        **fields(one, "what", "bytes", "backing"),
+        "page_bytes": one.page_size_bytes,
+        **fields(one, "pages", "node", "registered"),
+    }
+
+
+def _page_objects(pages: Mapping[Spot, int]) -> list[dict[str, Any]]:
+    ordered = sorted(pages.items(), key=lambda item: (item[0].page_size_bytes, item[0].node or -1))
+    return [
+        {"page_bytes": spot.page_size_bytes, "node": spot.node, "pages": count}
+        for spot, count in ordered
+        if count
+    ]

@@ -1,0 +1,239 @@
+"""The answer of ``capacity``: for a person, what follows from it in sentences, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.base.program_version import program_version
+from preflight.capacity.answer import Answer, ServerAnswer
+from preflight.capacity.curve import Paint, curve_text
+from preflight.capacity.records import Bounds, Keys, Round, Tier
+from preflight.capacity.workload import Workload
+from preflight.render.plain_data import fields, plain
+from preflight.render.text import filled, table
+
+SCHEMA = "mooncake-preflight/capacity/v1"
+
+
+def capacity_text(found: Answer, width: int, paint: Paint, ascii_only: bool) -> str:
+    """The whole answer without a final newline. ascii_only: no other characters."""
+    parts = [
+        "\n\n".join(part for part in _server(server, found, width, paint, ascii_only) if part)
+        for server in found.servers
+    ]
+    parts += [filled(note, width) for note in found.notes]
+    return "\n\n".join(parts)
+
+
+def _server(
+    server: ServerAnswer, found: Answer, width: int, paint: Paint, ascii_only: bool
+) -> Iterator[str]:
+    capacity = server.capacity
+    yield filled(_head(server), width)
+    yield _tiers(capacity.tiers)
+    formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
+    yield "\n".join(filled(line, width) for line in (*formulas, *_keys(capacity.keys)))
+    if isinstance(found.workload, Workload) and capacity.rounds:
+        yield filled(_workload(found.workload), width)
+        yield _rounds_table(capacity.rounds)
+        yield curve_text(capacity.rounds, paint, width, ascii_only)
+    yield "\n".join(filled(line, width) for line in conclusions(server, found.workload))
+    yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
+
+
+def _head(server: ServerAnswer) -> str:
+    size = server.capacity.bytes_per_token
+    each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
+    page = "" if server.page_tokens is None else f", pages of {server.page_tokens}"
+    return f"{server.subject}: {server.model}{each}{page}"
+
+
+def _keys(keys: Keys | Unknown | None) -> Iterator[str]:
+    if isinstance(keys, Keys):
+        yield (
+            f"master: {keys.number:,} keys when the pool is full, about "
+            f"{format_bytes(keys.master_bytes)} of its memory"
+        )
+
+
+def _tiers(tiers: Sequence[Tier]) -> str:
+    counted = any(tier.conversations is not None for tier in tiers)
+    rows = [
+        [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens, _number)]
+        for tier in tiers
+    ]
+    heads = ["tier", "", "bytes", "tokens"]
+    if counted:
+        heads.append("conversations")
+        for row, tier in zip(rows, tiers, strict=True):
+            row.append("" if tier.conversations is None else _known(tier.conversations, _number))
+    return table(rows, heads, right=range(2, len(heads)))
+
+
+def _rounds_table(rounds: Sequence[Round]) -> str:
+    names = [name for name, _, _ in rounds[0].hits]
+    heads = ["round", "tokens held", "seen before"]
+    heads += [name if index == 0 else f"to {name}" for index, name in enumerate(names)]
+    rows = [
+        [
+            str(each.number),
+            f"{each.held_tokens:,}",
+            f"{each.reusable_tokens:,}",
+            *(share(least, most) if each.reusable_tokens else "-" for _, least, most in each.hits),
+            _evicting(each),
+        ]
+        for each in rounds
+    ]
+    return table(rows, [*heads, "evicting"], right=range(len(heads)))
+
+
+def _evicting(each: Round) -> str:
+    maybe = [f"{name}?" for name in each.may_evict if name not in each.evicting]
+    return " ".join((*each.evicting, *maybe))
+
+
+def _workload(workload: Workload) -> str:
+    length = f"{workload.first_tokens:,}"
+    if workload.next_tokens != workload.first_tokens:
+        length = f"{length}, then {workload.next_tokens:,}"
+    return (
+        f"{workload.clients} clients x {length} tokens x {workload.rounds} rounds, answers of "
+        f"{workload.output_tokens} ({workload.origin}); the part of what was seen before that is "
+        "still there:"
+    )
+
+
+def conclusions(server: ServerAnswer, workload: Workload | Unknown | None) -> Iterator[str]:
+    """One sentence for each tier, and one for what is lost first."""
+    rounds = server.capacity.rounds
+    if not rounds or not isinstance(workload, Workload):
+        return
+    known = [tier for tier in server.capacity.tiers if isinstance(tier.tokens, Bounds)]
+    for tier in known:
+        if isinstance(tier.tokens, Bounds):
+            yield _fate(tier, tier.tokens, rounds)
+    if known:
+        yield from _losses(rounds)
+
+
+def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
+    """The first round by whose end the tier has evicted, for certain."""
+    return next((each.number for each in rounds if name in each.evicting), None)
+
+
+def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
+    """The first round by whose end it may have."""
+    return next((each.number for each in rounds if name in each.may_evict), None)
+
+
+def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
+    lead = f"{tier.name} ({tier.what}), {span(tokens)} tokens"
+    maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
+    last = rounds[-1]
+    if maybe is None:
+        return (
+            f"{lead}: never evicts in {_rounds(last.number)}, which come to "
+            f"{last.held_tokens:,} tokens"
+        )
+    held = rounds[maybe - 1].held_tokens
+    before = f"holds {_through(maybe - 1)}" if maybe > 1 else "holds no whole round"
+    if certain == maybe:
+        return f"{lead}: {before} and starts to evict in round {maybe} ({held:,} tokens)"
+    ends = f"has in round {certain}" if certain else f"may never in {_rounds(last.number)}"
+    return f"{lead}: {before}, may start to evict in round {maybe} ({held:,} tokens), {ends}"
+
+
+def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
+    """The first round in which all tiers together no longer have everything, and the last."""
+    lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
+    if not lost:
+        yield "nothing that was seen before is computed again"
+        return
+    for each in dict.fromkeys((lost[0], lost[-1])):
+        name, least, most = each.hits[-1]
+        likely = dict(each.likely).get(name)
+        said = "" if likely is None else f", {percent(likely)} in a random order"
+        yield (
+            f"in round {each.number}, of {each.reusable_tokens:,} tokens seen before, "
+            f"{share(least, most)} are still there{said}"
+        )
+
+
+def _through(last: int) -> str:
+    return "round 1" if last == 1 else f"rounds 1 to {last}"
+
+
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
+def _number(number: int) -> str:
+    return f"{number:,}"
+
+
+def _known(bounds: Bounds | Unknown, shown: Callable[[int], str]) -> str:
+    return "unknown" if isinstance(bounds, Unknown) else span(bounds, shown)
+
+
+def span(bounds: Bounds, shown: Callable[[int], str] = _number) -> str:
+    """Return ``1,024``, or ``1,024 to 2,048``: once where both read alike."""
+    least, most = shown(bounds.least), shown(bounds.most)
+    return least if least == most else f"{least} to {most}"
+
+
+def share(least: float, most: float) -> str:
+    """Whole percents, rounded away from all and from nothing: 100% is everything."""
+    low, high = percent(least), percent(most)
+    return low if low == high else f"{low.removesuffix('%')} to {high}"
+
+
+def percent(part: float) -> str:
+    whole = round(part * 100)
+    if 0 < part < 1:
+        whole = min(99, max(1, whole))
+    return f"{whole}%"
+
+
+def capacity_object(found: Answer, exit_code: int) -> dict[str, Any]:
+    """Return all of the answer, as ``schemas/capacity-v1.schema.json`` has it."""
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "status": "known" if exit_code == 0 else "unknown",
+        "exit_code": exit_code,
+        "workload": plain(found.workload),
+        "servers": [_server_object(server, found) for server in found.servers],
+        "notes": plain(found.notes),
+    }
+
+
+def _server_object(server: ServerAnswer, found: Answer) -> dict[str, Any]:
+    capacity = server.capacity
+    return {
+        **fields(server, "subject", "model", "page_tokens"),
+        "bytes_per_token": plain(capacity.bytes_per_token),
+        "tiers": [
+            fields(tier, "name", "what", "bytes", "tokens", "conversations", "formula")
+            for tier in capacity.tiers
+        ],
+        "keys": plain(capacity.keys),
+        "rounds": [_round_object(each) for each in capacity.rounds],
+        "conclusions": list(conclusions(server, found.workload)),
+        "notes": plain(server.notes),
+    }
+
+
+def _round_object(each: Round) -> dict[str, Any]:
+    likely = dict(each.likely)
+    hits = [
+        {"up_to": name, "least": least, "most": most, "likely": likely.get(name)}
+        for name, least, most in each.hits
+    ]
+    return {
+        **fields(each, "number", "held_tokens", "reusable_tokens"),
+        "hits": hits,
+        **fields(each, "evicting", "may_evict"),
+    }

@@ -1,0 +1,89 @@
+"""Tables and sentences for a terminal: as wide as it is, and no wider."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Sequence
+
+# What no cell is broken below: a word of most sentences.
+LEAST_CELL = 12
+
+
+def cell_widths(
+    lines: Sequence[Sequence[str]],
+    width: int,
+    firm: Collection[int],
+    least: int = LEAST_CELL,
+    whole_words: bool = False,
+) -> list[int | None]:
+    """None where a column may have what it takes; the widest give way until a line fits.
+
+    firm: columns that are never broken. whole_words: nor is a word (a name to copy), though a line
+    is then too long.
+    """
+    floors = [least] * len(lines[0])
+    if whole_words:
+        floors = [
+            max([least, *(len(word) for line in lines for word in line[at].split())])
+            for at in range(len(lines[0]))
+        ]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]))]
+    over = sum(widths) + 2 * (len(widths) - 1) - width
+    limits: list[int | None] = [None] * len(widths)
+    while over > 0:
+        loose = [at for at in range(len(widths)) if at not in firm and widths[at] > floors[at]]
+        if not loose:
+            break
+        widest = max(loose, key=lambda at: widths[at])
+        widths[widest] -= 1
+        limits[widest] = widths[widest]
+        over -= 1
+    return limits
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    heads: Sequence[str],
+    *,
+    right: Collection[int] = (),
+    widths: Sequence[int | None] | int | None = None,
+    margin: str = "",
+) -> str:
+    """Return a table with a line below its heads; no line of it ends with a space.
+
+    right: columns, by index, whose cells stand to the right. widths: where a cell is broken.
+    """
+    from tabulate import tabulate
+
+    aligns = ["right" if at in right else "left" for at in range(len(heads))]
+    text = tabulate(
+        rows,
+        heads,
+        tablefmt="simple",
+        disable_numparse=True,
+        colalign=aligns if rows else None,
+        maxcolwidths=widths,
+    )
+    return "\n".join(f"{margin}{line}".rstrip() for line in text.splitlines())
+
+
+def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> list[str]:
+    """Return the lines of ``text``, each set in as it is itself, and further ones by more.
+
+    Words are never broken; with ``hyphens``, a line may end behind one.
+    """
+    inner = text.lstrip(" ")
+    margin = text[: len(text) - len(inner)]
+    return textwrap.wrap(
+        inner,
+        width,
+        initial_indent=margin,
+        subsequent_indent=margin + " " * further,
+        break_long_words=False,
+        break_on_hyphens=hyphens,
+    )
+
+
+def filled(text: str, width: int) -> str:
+    """Return ``wrapped`` as one text."""
+    return "\n".join(wrapped(text, width))
