@@ -7,8 +7,9 @@ over TCP were also run (the wheels 0.3.8 to 0.3.13.post1 and 0.3.14), see ``test
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.units import GIB, MIB
 from checks.base.version_text import Numbers, version_numbers
@@ -75,11 +76,6 @@ class MooncakeRelease(NamedTuple):
     # mismatch") is another number, 2.0.0 in all of these.
     together: frozenset[str]
 
-    def changed(self, *first: int, together: str | None = None, **facts: object) -> MooncakeRelease:
-        """Return the row of a later release, which differs in ``facts``."""
-        row = self._replace(first=(*first, *(0,) * (4 - len(first))), **facts)  # type: ignore[arg-type]
-        return row if together is None else row._replace(together=frozenset(together.split()))
-
 
 _OLDEST = MooncakeRelease(
     first=(0, 0, 0, 0),
@@ -111,78 +107,68 @@ _OLDEST = MooncakeRelease(
     takes_any_gid=False,
     together=frozenset(),
 )
-_0_3_6_1 = _OLDEST.changed(0, 3, 6, 1, eviction_watermark=0.95)
-_0_3_8 = _0_3_6_1.changed(
-    0, 3, 8, looks_at_nodes=True, chooses_gid=True, together="0.3.8 0.3.8.post1"
-)
-_0_3_8_1 = _0_3_8.changed(
-    0, 3, 8, 1, hugepages=True, page_sizes_bytes=(2 * MIB, GIB), reads_relaxed_ordering=True
-)
-_0_3_9 = _0_3_8_1.changed(0, 3, 9, together="0.3.9 0.3.10")
-_0_3_10 = _0_3_9.changed(0, 3, 10, hot_cache=True, takes_any_gid=True)
-_0_3_10_2 = _0_3_10.changed(
-    0,
-    3,
-    10,
-    2,
-    numa_segments=NumaSegments.REGULAR,
-    setup_offloads=True,
-    together="0.3.10.post2",
-)
-_0_3_11 = _0_3_10_2.changed(0, 3, 11, arena=True, together="0.3.11 0.3.11.post1")
-_0_3_12 = _0_3_11.changed(
-    0,
-    3,
-    12,
-    numa_segments=NumaSegments.HUGETLB,
-    registers_hot_cache=True,
-    negative_sizes_wrap=False,
-    tenants=True,
-    eviction_watermark=0.90,
-    reads_te_filters=True,
-    ranks_gids=True,
-    together="0.3.12 0.3.12.post1",
-)
-_0_3_13 = _0_3_12.changed(
-    0,
-    3,
-    13,
-    registers_in_pieces=True,
-    relaxed_ordering=True,
-    common_reader=True,
-    # A client 0.3.14 was not tried with an older master.
-    together="0.3.13 0.3.13.post1 0.3.14",
-)
-_0_3_14 = _0_3_13.changed(
-    0,
-    3,
-    14,
-    arena_in_store_pages=True,
-    numa_segments_stay_bound=True,
-    page_sizes_bytes=(2 * MIB, 512 * MIB, GIB),
-    no_local_buffer="setup returns -1",
-    no_host_pool="RuntimeError: Failed to map shared memory using {page} hugepages (size {size} "
-    "bytes, need {pages} hugepages): Cannot allocate memory",
-    registers_whole_pool=True,
-    registrations_end_on_pages=True,
-    locks_offload_folder=True,
-)
 
-RELEASES = (
-    _OLDEST,
-    _0_3_6_1,
-    _0_3_8,
-    _0_3_8_1,
-    _0_3_9,
-    _0_3_10,
-    _0_3_10_2,
-    _0_3_11,
-    _0_3_12,
-    _0_3_13,
-    _0_3_14,
+
+def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
+    """Return what a release changed; what it does not name holds as before."""
+    return version, facts
+
+
+# What each release changed, the oldest first: a new one is a line here.
+_CHANGES = (
+    _change("0.3.6.post1", eviction_watermark=0.95),
+    _change(
+        "0.3.8",
+        looks_at_nodes=True,
+        chooses_gid=True,
+        together=frozenset("0.3.8 0.3.8.post1".split()),
+    ),
+    _change(
+        "0.3.8.post1", hugepages=True, page_sizes_bytes=(2 * MIB, GIB), reads_relaxed_ordering=True
+    ),
+    _change("0.3.9", together=frozenset("0.3.9 0.3.10".split())),
+    _change("0.3.10", hot_cache=True, takes_any_gid=True),
+    _change(
+        "0.3.10.post2",
+        numa_segments=NumaSegments.REGULAR,
+        setup_offloads=True,
+        together=frozenset({"0.3.10.post2"}),
+    ),
+    _change("0.3.11", arena=True, together=frozenset("0.3.11 0.3.11.post1".split())),
+    _change(
+        "0.3.12",
+        numa_segments=NumaSegments.HUGETLB,
+        registers_hot_cache=True,
+        negative_sizes_wrap=False,
+        tenants=True,
+        eviction_watermark=0.90,
+        reads_te_filters=True,
+        ranks_gids=True,
+        together=frozenset("0.3.12 0.3.12.post1".split()),
+    ),
+    # A client 0.3.14 was not tried with an older master.
+    _change(
+        "0.3.13",
+        registers_in_pieces=True,
+        relaxed_ordering=True,
+        common_reader=True,
+        together=frozenset("0.3.13 0.3.13.post1 0.3.14".split()),
+    ),
+    _change(
+        "0.3.14",
+        arena_in_store_pages=True,
+        numa_segments_stay_bound=True,
+        page_sizes_bytes=(2 * MIB, 512 * MIB, GIB),
+        no_local_buffer="setup returns -1",
+        no_host_pool="RuntimeError: Failed to map shared memory using {page} hugepages (size "
+        "{size} bytes, need {pages} hugepages): Cannot allocate memory",
+        registers_whole_pool=True,
+        registrations_end_on_pages=True,
+        locks_offload_folder=True,
+    ),
 )
 # The newest release that this table was held against.
-NEWEST_KNOWN = "0.3.14"
+NEWEST_KNOWN = _CHANGES[-1][0]
 
 
 def parse_version(text: str) -> Numbers:
@@ -218,3 +204,15 @@ def work_together(one: str, other: str) -> bool | None:
     if len(tried) == 2:
         return False
     return True if tried and {one, other} <= tried[0] else None
+
+
+def _rows() -> Iterator[MooncakeRelease]:
+    """Yield the row of each release."""
+    row = _OLDEST
+    yield row
+    for text, facts in _CHANGES:
+        row = row._replace(first=parse_version(text), **facts)
+        yield row
+
+
+RELEASES = tuple(_rows())

@@ -9,8 +9,9 @@ also run, see ``tests/sglang``; so was the class that reads the store's configur
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.version_text import Numbers, version_numbers
 
@@ -134,16 +135,6 @@ class SglangRelease(NamedTuple):
     probes_numactl: bool  # a rank that numactl cannot bind goes on unbound; else it ends
     store: StoreReader
 
-    def changed(self, *first: int, **facts: object) -> SglangRelease:
-        """Return the row of a later release, which differs in ``facts``.
-
-        Fields of ``store`` stand among them by their own names.
-        """
-        own = {name: fact for name, fact in facts.items() if name in self._fields}
-        of_store = {name: fact for name, fact in facts.items() if name not in own}
-        store = self.store._replace(**of_store)  # type: ignore[arg-type]
-        return self._replace(first=(*first, *(0,) * (4 - len(first))), store=store, **own)  # type: ignore[arg-type]
-
 
 _SERVER_CHECK = frozenset(("master_metrics_port", "check_server"))
 _STANDALONE = frozenset(("standalone_storage", "client_server_address"))
@@ -167,7 +158,7 @@ _STORE = StoreReader(
     set_counts=False,
     typed=frozenset(),
 )
-_0_5_2 = SglangRelease(
+_OLDEST = SglangRelease(
     first=(0, 5, 2, 0),
     extra_page=False,
     pinned_power_of_two=True,
@@ -204,107 +195,70 @@ _0_5_2 = SglangRelease(
     probes_numactl=False,
     store=_STORE,
 )
-_0_5_3 = _0_5_2.changed(
-    0, 5, 3, segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH
-)
-_0_5_4 = _0_5_3.changed(0, 5, 4, gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT)
-_0_5_4_POST2 = _0_5_4.changed(0, 5, 4, 2, pinned_power_of_two=False, pins_itself=True)
-_0_5_5_POST3 = _0_5_4_POST2.changed(0, 5, 5, 3, extra_page=True)
-_0_5_6 = _0_5_5_POST3.changed(
-    0,
-    5,
-    6,
-    spread_layers=True,
-    local_buffer=False,
-    hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
-    set_counts=True,
-)
-_0_5_7 = _0_5_6.changed(0, 5, 7, absent=_OFFLOAD | _TENANT)
-_0_5_9 = _0_5_7.changed(0, 5, 9, indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX)
-_0_5_10 = _0_5_9.changed(
-    0, 5, 10, indexer=Indexer.INSIDE, hybrid_size=HybridSize.EACH, binds_numa=True
-)
-_0_5_11 = _0_5_10.changed(0, 5, 11, indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE)
-_0_5_12 = _0_5_11.changed(
-    0,
-    5,
-    12,
-    sliding_pools=True,
-    absent=_TENANT,
-    typed=_PREFETCH | _PREFIX | {"prefetch_timeout_max"},
-)
-_0_5_13 = _0_5_12.changed(
-    0,
-    5,
-    13,
-    hugepage_environment=True,
-    indexer_name="DSA",
-    looks_at_pinning=True,
-    protocol="rdma",
-)
-_0_5_14 = _0_5_13.changed(0, 5, 14, default_layout="page_first", asymmetric_heads=True)
-_0_5_15 = _0_5_14.changed(
-    0, 5, 15, must_exceed_device=False, stages_share_tokens=True, probes_numactl=True
-)
-_0_5_16 = _0_5_15.changed(0, 5, 16, mem_fraction_rules=True)
-_0_5_17 = _0_5_16.changed(
-    0,
-    5,
-    17,
-    hybrid_size=HybridSize.SHARED,
-    decode_offload_allocates=True,
-    absent=frozenset(),
-)
-_0_5_18 = _0_5_17.changed(
-    0, 5, 18, draft_indexer=True, packed_drafts=True, decode_ratio=1.0, numa_switch=True
-)
-_0_5_19 = _0_5_18.changed(
-    0,
-    5,
-    19,
-    ranks_share_memory=True,
-    decode_ratio=0.2,
-    segment_divisor=SegmentDivisor.TP_PP,
-    pins_in_chunks=True,
-    buffer_only=True,
-)
-_0_5_21 = _0_5_19.changed(
-    0,
-    5,
-    21,
-    cgroup_headroom=True,
-    auto_size=True,
-    decode_fits_request=True,
-    registers_halves=True,
-    rank_offload_folders=True,
-    hostname_first=True,
-    typed=_PREFETCH | _PREFIX,
-)
-_0_5_22 = _0_5_21.changed(0, 5, 22, compact_index=True)
-_0_5_23 = _0_5_22.changed(0, 5, 23, draft=DraftPool.EXACT, protocol_from_environment=True)
 
-RELEASES = (
-    _0_5_2,
-    _0_5_3,
-    _0_5_4,
-    _0_5_4_POST2,
-    _0_5_5_POST3,
-    _0_5_6,
-    _0_5_7,
-    _0_5_9,
-    _0_5_10,
-    _0_5_11,
-    _0_5_12,
-    _0_5_13,
-    _0_5_14,
-    _0_5_15,
-    _0_5_16,
-    _0_5_17,
-    _0_5_18,
-    _0_5_19,
-    _0_5_21,
-    _0_5_22,
-    _0_5_23,
+
+def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
+    """Return what a release changed; what it does not name holds as before."""
+    return version, facts
+
+
+# What each release changed, the oldest first: a new one is a line here.
+_CHANGES = (
+    _change("0.5.3", segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH),
+    _change("0.5.4", gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT),
+    _change("0.5.4.post2", pinned_power_of_two=False, pins_itself=True),
+    _change("0.5.5.post3", extra_page=True),
+    _change(
+        "0.5.6",
+        spread_layers=True,
+        local_buffer=False,
+        hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
+        set_counts=True,
+    ),
+    _change("0.5.7", absent=_OFFLOAD | _TENANT),
+    _change("0.5.9", indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX),
+    _change("0.5.10", indexer=Indexer.INSIDE, hybrid_size=HybridSize.EACH, binds_numa=True),
+    _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
+    _change(
+        "0.5.12",
+        sliding_pools=True,
+        absent=_TENANT,
+        typed=_PREFETCH | _PREFIX | {"prefetch_timeout_max"},
+    ),
+    _change(
+        "0.5.13",
+        hugepage_environment=True,
+        indexer_name="DSA",
+        looks_at_pinning=True,
+        protocol="rdma",
+    ),
+    _change("0.5.14", default_layout="page_first", asymmetric_heads=True),
+    _change("0.5.15", must_exceed_device=False, stages_share_tokens=True, probes_numactl=True),
+    _change("0.5.16", mem_fraction_rules=True),
+    _change(
+        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
+    ),
+    _change("0.5.18", draft_indexer=True, packed_drafts=True, decode_ratio=1.0, numa_switch=True),
+    _change(
+        "0.5.19",
+        ranks_share_memory=True,
+        decode_ratio=0.2,
+        segment_divisor=SegmentDivisor.TP_PP,
+        pins_in_chunks=True,
+        buffer_only=True,
+    ),
+    _change(
+        "0.5.21",
+        cgroup_headroom=True,
+        auto_size=True,
+        decode_fits_request=True,
+        registers_halves=True,
+        rank_offload_folders=True,
+        hostname_first=True,
+        typed=_PREFETCH | _PREFIX,
+    ),
+    _change("0.5.22", compact_index=True),
+    _change("0.5.23", draft=DraftPool.EXACT, protocol_from_environment=True),
 )
 
 # Every release: the host pool of a prefix cache holds twice the device's tokens (a server with
@@ -314,7 +268,7 @@ BUFFER_ONLY_RATIO = 1.2
 
 # The oldest and the newest release that this table was held against.
 OLDEST_KNOWN = "0.5.2"
-NEWEST_KNOWN = "0.5.23"
+NEWEST_KNOWN = _CHANGES[-1][0]
 
 
 def parse_version(text: str) -> Numbers:
@@ -359,3 +313,18 @@ def release_of(text: str) -> SglangRelease | None:
     except ValueError:
         return None
     return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
+
+
+def _rows() -> Iterator[SglangRelease]:
+    """Yield the row of each release."""
+    row = _OLDEST
+    yield row
+    for text, facts in _CHANGES:
+        own = {name: fact for name, fact in facts.items() if name in row._fields}
+        of_store = {name: fact for name, fact in facts.items() if name not in own}
+        store = row.store._replace(**of_store)
+        row = row._replace(first=parse_version(text), store=store, **own)
+        yield row
+
+
+RELEASES = tuple(_rows())

@@ -10,7 +10,7 @@ from preflight.base.usage_error import UsageError
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
 from preflight.sglang.host_pools import PoolRequest
 from preflight.sglang.model import Models
-from preflight.sglang.pool_request import Given, Purpose, pool_request
+from preflight.sglang.pool_request import Purpose, SizedServer, pool_request
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import server_ranks
 from preflight.sizing.launch_inputs import LaunchInputs
@@ -27,7 +27,7 @@ class Deployment(NamedTuple):
     """
 
     process: LaunchProcess
-    given: Given
+    given: SizedServer
     request: PoolRequest | Unknown
     memory: ServerMemory
     model: str
@@ -83,7 +83,7 @@ def deployments(
         ranks = server_ranks(process.server)
         if isinstance(ranks, Unknown):
             raise UsageError(f"{process.name}: {ranks.reason}")
-        given = Given(
+        given = SizedServer(
             process.server,
             ranks,
             server_hardware(process.server, models, inputs.sglang, gpu),

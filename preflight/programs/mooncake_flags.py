@@ -27,7 +27,7 @@ class Flag(NamedTuple):
     until: str = ""
 
 
-class Given(NamedTuple):
+class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
     value: None where a variable decides it. problem: the program's own words for why it ends, ""
@@ -71,7 +71,7 @@ def flags_of(program: str) -> Mapping[str, Flag]:
     return flag_table().programs[program]
 
 
-def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[Given]:
+def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
     """Every flag of a command line in its order; what else stands there is passed over."""
     left = list(words)
     while left:
@@ -90,24 +90,24 @@ def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[G
             bare = name.removeprefix("no")
             says = f"ERROR: boolean value ({name}) specified for {negated.type} command line flag"
             problem = "" if negated.type == "bool" else says
-            yield Given(bare, "0", word, problem, negated)
+            yield FlagRead(bare, "0", word, problem, negated)
             continue
         flag = known.get(name)
         if flag is None:
-            yield Given(name, resolved, word, f"ERROR: unknown command line flag '{name}'")
+            yield FlagRead(name, resolved, word, f"ERROR: unknown command line flag '{name}'")
         elif flag.type == "bool" and not equals:
             beside = left[0].text if left else ""
             looks = beside.lower() in TRUE | FALSE
-            yield Given(name, "1", word, "", flag, beside if looks else "")
+            yield FlagRead(name, "1", word, "", flag, beside if looks else "")
         elif equals:
-            yield Given(name, resolved, word, _illegal(name, flag, resolved), flag)
+            yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
         elif not left:
             says = f"ERROR: flag '--{name}' is missing its argument"
-            yield Given(name, None, word, "" if word.unresolved else says, flag)
+            yield FlagRead(name, None, word, "" if word.unresolved else says, flag)
         else:
             argument = left.pop(0)
             resolved = None if argument.unresolved else argument.text
-            yield Given(name, resolved, word, _illegal(name, flag, resolved), flag)
+            yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
 
 
 def value_of(words: tuple[Word, ...], name: str) -> Word | None:

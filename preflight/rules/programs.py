@@ -14,7 +14,7 @@ from preflight.programs import mooncake_grammar
 from preflight.programs.mooncake_flags import (
     TRUE,
     Flag,
-    Given,
+    FlagRead,
     as_double,
     flag_table,
     flags_of,
@@ -187,7 +187,7 @@ def _number(process: LaunchProcess, name: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 6 else None
 
 
-def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[Given]]:
+def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
     """What the program of ``process`` knows, and what it is given; nothing for other programs."""
     program = _PROGRAMS.get(process.kind)
     if program is None:
@@ -196,12 +196,12 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[Given]]:
     return known, list(read_flags(process.arguments, known))
 
 
-def _seen(process: LaunchProcess, text: str, given: Given) -> Seen:
+def _seen(process: LaunchProcess, text: str, given: FlagRead) -> Seen:
     """What is said of a flag, where it stands."""
     return Seen(f"{process.kind.value}: {text}", given.word.origin)
 
 
-def _master_refuses(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
+def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     """The flag, and what the master says of its value, or of it and another."""
 
     def text(name: str) -> str | None:
@@ -228,7 +228,7 @@ def _master_refuses(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
         yield from _together(values)
 
 
-def _together(values: Mapping[str, Given]) -> Iterator[tuple[str, str]]:
+def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     """What flags say against each other, where no file says more."""
 
     def is_on(name: str) -> bool:

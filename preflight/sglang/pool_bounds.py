@@ -22,7 +22,7 @@ from preflight.sglang.host_pools import (
     PoolRequest,
     host_pools,
 )
-from preflight.sglang.pool_request import Given, Purpose, default_ratio
+from preflight.sglang.pool_request import Purpose, SizedServer, default_ratio
 
 # How a pool class refuses: the reason then is the exception that ends the server.
 _STOPS = ("ValueError: ", "AssertionError: ")
@@ -44,10 +44,10 @@ class ServerMemory(NamedTuple):
     budget_bytes: int | None = None
 
 
-def bounds(given: Given, purpose: Purpose, request: PoolRequest, asked: str) -> ServerMemory:
+def bounds(sized: SizedServer, purpose: Purpose, request: PoolRequest, asked: str) -> ServerMemory:
     """The pools of ``request``, and what of its draft is not known."""
-    found = _widest_stage(given, purpose, request, asked)
-    own = given.hardware.drafts.own
+    found = _widest_stage(sized, purpose, request, asked)
+    own = sized.hardware.drafts.own
     if isinstance(own, Unknown) and purpose is not Purpose.OFFLOAD:
         if isinstance(found.most_pools_bytes, Unknown):
             return found
@@ -56,19 +56,21 @@ def bounds(given: Given, purpose: Purpose, request: PoolRequest, asked: str) -> 
     if isinstance(found.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
         # Without its draft the target's own pool may be known: the least there will be.
         plain = request._replace(draft=None, packed_drafts=0)
-        alone = _widest_stage(given, purpose, plain, asked)
+        alone = _widest_stage(sized, purpose, plain, asked)
         return found._replace(least_pools_bytes=alone.least_pools_bytes)
     return found
 
 
-def _widest_stage(given: Given, purpose: Purpose, request: PoolRequest, asked: str) -> ServerMemory:
+def _widest_stage(
+    sized: SizedServer, purpose: Purpose, request: PoolRequest, asked: str
+) -> ServerMemory:
     """Of the pipeline's stages, the least and the most that one rank takes."""
     stages = []
     for stage in range(request.pp):
         draft = request.draft if stage == request.pp - 1 else None
         pools = host_pools(request._replace(stage=stage, draft=draft))
         if purpose is Purpose.OFFLOAD and isinstance(pools, HostPools):
-            pools = _without_indexer(given, pools)
+            pools = _without_indexer(sized, pools)
         stages.append(_stage_bounds(pools, asked))
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
@@ -81,10 +83,10 @@ def _most_bytes(memory: ServerMemory) -> float:
     return float("inf") if isinstance(most, Unknown) else sum(most)
 
 
-def _without_indexer(given: Given, pools: HostPools) -> HostPools | Unknown:
+def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
     """The offload manager mirrors keys and values alone."""
     indexer = [pool for pool in pools.pools if pool.what == "indexer"]
-    if indexer and given.release.indexer is not Indexer.ON_TOP:
+    if indexer and sized.release.indexer is not Indexer.ON_TOP:
         return Unknown("this release's offload pool of a sparse-attention model is not computed")
     return HostPools(tuple(pool for pool in pools.pools if pool not in indexer))
 
@@ -132,28 +134,28 @@ _BAD_FRACTION = "ValueError: --hicache-host-memory-fraction must be in (0, 1]."
 
 
 def by_ratio(
-    given: Given, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
+    sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
 ) -> ServerMemory:
     said = f"--hicache-ratio {request.ratio:g}"
     if isinstance(tokens, Unknown):
         return ServerMemory((), tokens, f"{said}: {tokens.reason}")
     ends = [
-        bounds(given, purpose, request._replace(device_tokens=count), f"of {count} tokens")
+        bounds(sized, purpose, request._replace(device_tokens=count), f"of {count} tokens")
         for count in (tokens.least, tokens.most)
     ]
     return between(ends[0], ends[1], f"{said} of {tokens.most} tokens on the GPU; {tokens.reason}")
 
 
 def by_default(
-    given: Given, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
+    sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
 ) -> ServerMemory:
     if isinstance(tokens, Unknown):
         why = f"neither --hicache-size nor --hicache-ratio: {tokens.reason}"
         return ServerMemory((), tokens, why)
-    least = default_ratio(given, purpose, request, tokens.least)[0]
-    most = default_ratio(given, purpose, request, tokens.most)[1]
+    least = default_ratio(sized, purpose, request, tokens.least)[0]
+    most = default_ratio(sized, purpose, request, tokens.most)[1]
     ends = [
-        bounds(given, purpose, request._replace(device_tokens=count, ratio=ratio), "")
+        bounds(sized, purpose, request._replace(device_tokens=count, ratio=ratio), "")
         for count, ratio in ((tokens.least, least), (tokens.most, most))
     ]
     span = f"{most:g}" if least == most else f"{least:g} to {most:g}"
@@ -162,21 +164,21 @@ def by_default(
 
 
 def by_host(
-    given: Given, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
+    sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
 ) -> ServerMemory:
     """The default ratio, lowered until the pools fit the share of the host's memory."""
     unset = "neither --hicache-size nor --hicache-ratio"
-    fraction = given.value("hicache_host_memory_fraction")
+    fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction
     if isinstance(fraction, Unknown):
         return ServerMemory((), fraction, f"{unset}: {fraction.reason}")
     if not 0 < fraction <= 1:
         return refused(_BAD_FRACTION)
-    budgets = _budgets(given, fraction)
+    budgets = _budgets(sized, fraction)
     if isinstance(budgets, str):
         return refused(budgets)
     if isinstance(budgets, Unknown):
-        top = by_default(given, purpose, request, tokens)
+        top = by_default(sized, purpose, request, tokens)
         if isinstance(top.most_pools_bytes, Unknown):
             return top
         why = f"{unset}: at most {top.why}; {budgets.reason}"
@@ -186,7 +188,7 @@ def by_host(
         f"{unset}: at most {_AUTO_SHARE:.0%} of {format_bytes(most_budget)} of host memory for "
         f"each rank (fraction {fraction:g}, as free now)"
     )
-    own = given.hardware.drafts.own
+    own = sized.hardware.drafts.own
     missing = next((it for it in (tokens, request.geometry, own) if isinstance(it, Unknown)), None)
     if missing is not None or isinstance(tokens, Unknown):
         # Whatever the GPU holds, the pools share the budget; each may round up by a page.
@@ -201,26 +203,26 @@ def by_host(
         mirrored = mirrored_bytes(asked, count)
         if isinstance(mirrored, Unknown):
             return ServerMemory((), mirrored, f"{said}; {mirrored.reason}")
-        ratio = default_ratio(given, purpose, asked, count)[end]
+        ratio = default_ratio(sized, purpose, asked, count)[end]
         if count and mirrored:
             ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
         ratios.append(ratio)
         if ratio <= 0:
             ends.append(ServerMemory((), (), "nothing left"))
         else:
-            ends.append(bounds(given, purpose, asked._replace(ratio=ratio), ""))
+            ends.append(bounds(sized, purpose, asked._replace(ratio=ratio), ""))
     why = f"{said}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
     return between(ends[0], ends[1], why)._replace(budget_bytes=most_budget)
 
 
-def _budgets(given: Given, fraction: float) -> tuple[int, int] | Unknown | str:
+def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown | str:
     """A rank's budget once the server runs, and now; or the words that stop the server."""
-    host, ranks = given.hardware.host, given.ranks
+    host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host
     if isinstance(host.headroom_bytes, Unknown):
         return _NO_CGROUP
-    most = auto_budget_bytes(host, ranks.sharing, given.release, fraction)
+    most = auto_budget_bytes(host, ranks.sharing, sized.release, fraction)
     if most <= 0:
         return _NO_MEMORY_LEFT
     taken = ranks.here * _MOST_PROCESS_BYTES
@@ -228,4 +230,4 @@ def _budgets(given: Given, fraction: float) -> tuple[int, int] | Unknown | str:
         host.available_bytes - taken,
         None if host.headroom_bytes is None else host.headroom_bytes - taken,
     )
-    return max(0, auto_budget_bytes(later, ranks.sharing, given.release, fraction)), most
+    return max(0, auto_budget_bytes(later, ranks.sharing, sized.release, fraction)), most

@@ -44,7 +44,7 @@ class Purpose(Enum):
     RETRACTION = "retracted requests (decode, without a flag)"
 
 
-class Given(NamedTuple):
+class SizedServer(NamedTuple):
     """A server with everything that its pools depend on."""
 
     server: SglangServer
@@ -56,12 +56,12 @@ class Given(NamedTuple):
         return self.server.value(name)
 
 
-def pool_request(given: Given, purpose: Purpose) -> PoolRequest | Unknown:
-    server, ranks, hardware = given.server, given.ranks, given.hardware
+def pool_request(sized: SizedServer, purpose: Purpose) -> PoolRequest | Unknown:
+    server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
     draft_type = server.value("speculative_draft_kv_cache_dtype")
-    layout, dcp = _layout(given), server.number("dcp_size")
+    layout, dcp = _layout(sized), server.number("dcp_size")
     for value in (size, ratio, page, kv_type, layout, draft_type, dcp):
         if isinstance(value, Unknown):
             return value
@@ -75,7 +75,7 @@ def pool_request(given: Given, purpose: Purpose) -> PoolRequest | Unknown:
         draft_bytes = _ITEM_BYTES.get(draft_type) or own.dtype_bytes
     return PoolRequest(
         geometry=hardware.geometry,
-        release=given.release,
+        release=sized.release,
         page_tokens=max(1, page or 1) * max(1, dcp),
         layout=layout,
         size_gb=max(0, size or 0),
@@ -92,37 +92,37 @@ def pool_request(given: Given, purpose: Purpose) -> PoolRequest | Unknown:
     )
 
 
-def _layout(given: Given) -> Any:
+def _layout(sized: SizedServer) -> Any:
     """The layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
-    layout, backend = given.value("hicache_mem_layout"), given.value("hicache_io_backend")
-    if not given.server.arguments.given("hicache_mem_layout"):
-        layout = given.release.default_layout
+    layout, backend = sized.value("hicache_mem_layout"), sized.value("hicache_io_backend")
+    if not sized.server.arguments.given("hicache_mem_layout"):
+        layout = sized.release.default_layout
     if layout == "page_first" and backend == "direct":
         return "page_first_direct"
-    dcp = given.value("dcp_size")
-    stored = given.value("hicache_storage_backend") in ("mooncake", "npu_memcache")
+    dcp = sized.value("dcp_size")
+    stored = sized.value("hicache_storage_backend") in ("mooncake", "npu_memcache")
     if layout != "layer_first" or not stored or (isinstance(dcp, int) and dcp > 1):
         return layout
     return {"direct": "page_first_direct", "kernel": "page_first"}.get(backend, layout)
 
 
-def ratio_tokens(given: Given, request: PoolRequest) -> Interval | Unknown:
-    device = _device_request(given, request)
+def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval | Unknown:
+    device = _device_request(sized, request)
     return device if isinstance(device, Unknown) else device_tokens(device)
 
 
-def _device_request(given: Given, request: PoolRequest) -> DeviceRequest | Unknown:
+def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest | Unknown:
     names = (
         "mem_fraction_static",
         "max_total_tokens",
         "chunked_prefill_size",
         "max_running_requests",
     )
-    values = {name: given.value(name) for name in names}
+    values = {name: sized.value(name) for name in names}
     for value in values.values():
         if isinstance(value, Unknown):
             return value
-    hardware, drafts = given.hardware, given.hardware.drafts
+    hardware, drafts = sized.hardware, sized.hardware.drafts
     weights = hardware.weights_bytes
     if drafts.own is not None:
         # The draft's weights take their share of the same GPU.
@@ -139,33 +139,33 @@ def _device_request(given: Given, request: PoolRequest) -> DeviceRequest | Unkno
         values["max_total_tokens"],
         values["chunked_prefill_size"],
         values["max_running_requests"],
-        "" if given.server.mode == "null" else given.server.mode,
+        "" if sized.server.mode == "null" else sized.server.mode,
         bool(drafts.algorithm),
     )
 
 
 def default_ratio(
-    given: Given, purpose: Purpose, request: PoolRequest, tokens: int
+    sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: int
 ) -> tuple[float, float]:
     """The ratio that SGLang takes where none is given, between two bounds."""
     if purpose is Purpose.RETRACTION:
-        return _retraction_ratio(given, request, tokens)
-    buffers = given.value("hicache_host_memory_mode") == "buffer_only"
-    if buffers and given.release.buffer_only and purpose is Purpose.PREFIX_CACHE:
+        return _retraction_ratio(sized, request, tokens)
+    buffers = sized.value("hicache_host_memory_mode") == "buffer_only"
+    if buffers and sized.release.buffer_only and purpose is Purpose.PREFIX_CACHE:
         return BUFFER_ONLY_RATIO, BUFFER_ONLY_RATIO
     return DEFAULT_RATIO, DEFAULT_RATIO
 
 
-def _retraction_ratio(given: Given, request: PoolRequest, tokens: int) -> tuple[float, float]:
+def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
     """At least one request of the model's context, which is never longer than the GPU's pool."""
-    floor = given.release.decode_ratio or 0.0
-    most = max(floor, 1.0) if given.release.decode_fits_request else floor
-    context = given.value("context_length")
-    context = given.hardware.context_tokens if context is None else context
+    floor = sized.release.decode_ratio or 0.0
+    most = max(floor, 1.0) if sized.release.decode_fits_request else floor
+    context = sized.value("context_length")
+    context = sized.hardware.context_tokens if context is None else context
     if tokens <= 0 or not isinstance(context, int):
         return floor, most
     held = context + _ROW_HEADROOM_TOKENS
-    ratio = decode_pool_ratio(given.release, tokens, request.page_tokens, held)
+    ratio = decode_pool_ratio(sized.release, tokens, request.page_tokens, held)
     least = ratio if isinstance(ratio, float) else floor
     # Drafts lengthen a request by what their settings come to.
-    return least, most if given.hardware.drafts.algorithm else least
+    return least, most if sized.hardware.drafts.algorithm else least

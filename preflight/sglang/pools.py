@@ -19,9 +19,9 @@ from preflight.sglang.pool_bounds import (
     refused,
 )
 from preflight.sglang.pool_request import (
-    Given,
     Hardware,
     Purpose,
+    SizedServer,
     pool_request,
     ratio_tokens,
 )
@@ -34,8 +34,8 @@ def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
     """All host pools of one rank of ``server``."""
-    given = Given(server, ranks, hardware, release)
-    found = [_pool(given, purpose) for purpose in _purposes(given)]
+    sized = SizedServer(server, ranks, hardware, release)
+    found = [_pool(sized, purpose) for purpose in _purposes(sized)]
     if not found:
         return ServerMemory((), (), "no hierarchical cache")
     if len(found) == 1:
@@ -56,47 +56,47 @@ def server_memory(
     )
 
 
-def _purposes(given: Given) -> list[Purpose]:
-    server = given.server
+def _purposes(sized: SizedServer) -> list[Purpose]:
+    server = sized.server
     purposes = [Purpose.PREFIX_CACHE] if server.hicache else []
     if server.mode != "decode":
         return purposes
-    if given.value("disaggregation_decode_enable_offload_kvcache") is True:
+    if sized.value("disaggregation_decode_enable_offload_kvcache") is True:
         return [*purposes, Purpose.OFFLOAD]
-    if not purposes and _backs_retraction_up(given):
+    if not purposes and _backs_retraction_up(sized):
         purposes.append(Purpose.RETRACTION)
     return purposes
 
 
-def _backs_retraction_up(given: Given) -> bool:
+def _backs_retraction_up(sized: SizedServer) -> bool:
     """Whether a decode server keeps retracted requests in a host pool (kv_cache_builder.py)."""
-    backup = given.value("disaggregation_decode_retraction_backup")
-    if given.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
+    backup = sized.value("disaggregation_decode_retraction_backup")
+    if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
         return False
     if backup == "host_pool":
         return True
     preempts = (
-        given.value("enable_priority_scheduling") is True
-        and given.value("disable_priority_preemption") is not True
+        sized.value("enable_priority_scheduling") is True
+        and sized.value("disable_priority_preemption") is not True
     )
-    dcp = given.value("dcp_size")
+    dcp = sized.value("dcp_size")
     if preempts or (isinstance(dcp, int) and dcp > 1):
         return False
-    if given.value("disaggregation_decode_enable_radix_cache") is True:
+    if sized.value("disaggregation_decode_enable_radix_cache") is True:
         return False
-    geometry = given.hardware.geometry
+    geometry = sized.hardware.geometry
     if isinstance(geometry, Unknown):
         return True  # its model may be one that has the pool: a bound
-    if given.value("enable_unified_memory") is True and geometry.sliding is not None:
+    if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
         return False
     mha = geometry.kind is AttentionKind.MHA and LayerKind.LINEAR not in geometry.layers
     return mha and LayerKind.FULL in geometry.layers
 
 
-def _pool(given: Given, purpose: Purpose) -> ServerMemory:
-    geometry = given.hardware.geometry
-    words = None if isinstance(geometry, Unknown) else _unfit(given, purpose, geometry)
-    memory = _sized(given, purpose) if words is None else refused(words)
+def _pool(sized: SizedServer, purpose: Purpose) -> ServerMemory:
+    geometry = sized.hardware.geometry
+    words = None if isinstance(geometry, Unknown) else _unfit(sized, purpose, geometry)
+    memory = _sized(sized, purpose) if words is None else refused(words)
     if purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
         # A model of another kind has no such pool.
         memory = memory._replace(least_pools_bytes=(), pools=())
@@ -105,11 +105,11 @@ def _pool(given: Given, purpose: Purpose) -> ServerMemory:
     return memory._replace(why=f"{purpose.value}: {memory.why}")
 
 
-def _unfit(given: Given, purpose: Purpose, geometry: ModelGeometry) -> str | None:
+def _unfit(sized: SizedServer, purpose: Purpose, geometry: ModelGeometry) -> str | None:
     """The words with which SGLang refuses a decode server's pool for this kind of model."""
     hybrid = LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers
     if purpose is Purpose.OFFLOAD and hybrid:
-        unified = given.value("enable_unified_memory") is True and geometry.sliding is not None
+        unified = sized.value("enable_unified_memory") is True and geometry.sliding is not None
         return None if unified else "ValueError: Unsupported KV cache type for decode offload"
     plain = geometry.kind is AttentionKind.MHA and LayerKind.LINEAR not in geometry.layers
     if purpose is Purpose.RETRACTION and not plain:
@@ -120,18 +120,18 @@ def _unfit(given: Given, purpose: Purpose, geometry: ModelGeometry) -> str | Non
     return None
 
 
-def _sized(given: Given, purpose: Purpose) -> ServerMemory:
-    request = pool_request(given, purpose)
+def _sized(sized: SizedServer, purpose: Purpose) -> ServerMemory:
+    request = pool_request(sized, purpose)
     if isinstance(request, Unknown):
         return ServerMemory((), request, request.reason)
     if request.size_gb > 0:
-        return bounds(given, purpose, request, f"--hicache-size {request.size_gb}")
+        return bounds(sized, purpose, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
         unknown = Unknown("decode context parallelism with a pool that follows the GPU's")
         return ServerMemory((), unknown, unknown.reason)
-    tokens = ratio_tokens(given, request)
+    tokens = ratio_tokens(sized, request)
     if request.ratio is not None:
-        return by_ratio(given, purpose, request, tokens)
-    if given.release.auto_size and purpose is not Purpose.OFFLOAD:
-        return by_host(given, purpose, request, tokens)
-    return by_default(given, purpose, request, tokens)
+        return by_ratio(sized, purpose, request, tokens)
+    if sized.release.auto_size and purpose is not Purpose.OFFLOAD:
+        return by_host(sized, purpose, request, tokens)
+    return by_default(sized, purpose, request, tokens)

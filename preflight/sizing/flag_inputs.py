@@ -61,7 +61,7 @@ class Flags(NamedTuple):
     sglang_version: str | None = None
 
 
-class _Reading:
+class _Gathered:
     """The inputs as they are being gathered."""
 
     def __init__(self, flags: Flags, environment: Mapping[str, str], root: Root) -> None:
@@ -82,22 +82,22 @@ def gather_flags(
 
     Raises UsageError on a value that no launch can have.
     """
-    reading = _Reading(flags, environment, root)
-    ranks = _ranks(reading)
-    mooncake = _mooncake(reading)
-    protocol = _protocol(reading)
-    settings = _settings(reading, mooncake)
-    nics = _nic_nodes(reading, protocol)
+    gathered = _Gathered(flags, environment, root)
+    ranks = _ranks(gathered)
+    mooncake = _mooncake(gathered)
+    protocol = _protocol(gathered)
+    settings = _settings(gathered, mooncake)
+    nics = _nic_nodes(gathered, protocol)
     known_nics = () if isinstance(nics, Unknown) else nics
-    nodes = _rank_nodes(reading, ranks, known_nics)
+    nodes = _rank_nodes(gathered, ranks, known_nics)
     local_buffer = flags.local_buffer_bytes
-    reading.shown["local_buffer_bytes"] = (
+    gathered.shown["local_buffer_bytes"] = (
         Input(SGLANG_LOCAL_BUFFER_BYTES, "default of SGLang")
         if local_buffer is None
         else Input(local_buffer, "--local-buffer-size")
     )
     client = StoreClient(
-        _segment_per_process(reading),
+        _segment_per_process(gathered),
         SGLANG_LOCAL_BUFFER_BYTES if local_buffer is None else local_buffer,
         protocol,
     )
@@ -110,8 +110,8 @@ def gather_flags(
         default_page_bytes = 2 * MIB
     launch = Launch(processes, mooncake, known_nics, default_page_bytes)
     unknown = nics if isinstance(nics, Unknown) else None
-    doubt = _halves_may_overlap(reading, launch)
-    notes = tuple(reading.notes)
+    doubt = _halves_may_overlap(gathered, launch)
+    notes = tuple(gathered.notes)
     terms = RuleTerms(
         flags.tp_size,
         flags.hicache_bytes,
@@ -125,7 +125,7 @@ def gather_flags(
         terms,
         launch,
         unknown,
-        reading.shown,
+        gathered.shown,
         notes,
         None,
         doubt,
@@ -135,48 +135,48 @@ def gather_flags(
     )
 
 
-def _halves_may_overlap(reading: _Reading, launch: Launch) -> Unknown | None:
+def _halves_may_overlap(gathered: _Gathered, launch: Launch) -> Unknown | None:
     """What flags do not tell: whether the model's L2 is registered as K and V, which may end it.
 
     ``preflight.rules.memory`` judges it where the launch itself is given.
     """
-    flags = reading.flags
+    flags = gathered.flags
     huge = any(process.settings.hugepages for process in launch.processes)
     if flags.segment_scope == "process" or not flags.hicache_bytes or not huge:
         return None
-    sglang = _known_sglang(reading)
+    sglang = _known_sglang(gathered)
     known = sglang is not None and not sglang.registers_halves
     if known or not launch.release.registers_whole_pool:
         return None
-    mooncake = reading.shown["mooncake_version"]
+    mooncake = gathered.shown["mooncake_version"]
     why = (
         f"SGLang 0.5.21 and newer register K and V of L2 apart (all but MLA models), and Mooncake "
         f"{mooncake.value} refuses V where L2 is on huge pages: such a server ends when its model "
         "is loaded. Take Mooncake 0.3.13.post1, or size the launch itself"
     )
     if sglang is None or mooncake.origin.startswith(ASSUMED):
-        reading.note("l2-halves-may-overlap", why)
+        gathered.note("l2-halves-may-overlap", why)
         return None
     return Unknown(why)
 
 
-def _known_sglang(reading: _Reading) -> SglangRelease | None:
+def _known_sglang(gathered: _Gathered) -> SglangRelease | None:
     """The SGLang that is named or installed; None where it would have to be assumed."""
-    known = known_sglang(reading.flags.sglang_version)
+    known = known_sglang(gathered.flags.sglang_version)
     if known is None:
         return None
-    release, reading.shown["sglang_version"] = known
+    release, gathered.shown["sglang_version"] = known
     return release
 
 
-def _ranks(reading: _Reading) -> int:
-    flags = reading.flags
+def _ranks(gathered: _Gathered) -> int:
+    flags = gathered.flags
     for name in ("tp_size", "pp_size", "dp_size"):
         size = getattr(flags, name)
         if size < 1:
             raise UsageError(f"--{name.replace('_', '-')} {size}: must be 1 or more")
         given = name == "tp_size" or size != 1
-        reading.shown[name] = Input(size, f"--{name.replace('_', '-')}" if given else "default")
+        gathered.shown[name] = Input(size, f"--{name.replace('_', '-')}" if given else "default")
     ranks = flags.tp_size * flags.pp_size * flags.dp_size
     if ranks > MOST_RANKS:
         raise UsageError(
@@ -188,68 +188,68 @@ def _ranks(reading: _Reading) -> int:
             "--hicache-size 0: to SGLang 0 means 'not set' (--hicache-ratio decides then); give "
             "the size of a rank's L2 pool, or --segment-scope process for a store without one"
         )
-    reading.shown["hicache_bytes"] = Input(flags.hicache_bytes, "--hicache-size, per rank")
+    gathered.shown["hicache_bytes"] = Input(flags.hicache_bytes, "--hicache-size, per rank")
     return ranks
 
 
-def _segment_per_process(reading: _Reading) -> int:
-    flags = reading.flags
-    reading.shown["global_segment_bytes"] = Input(flags.segment_bytes, "--global-segment-size")
-    reading.shown["segment_scope"] = Input(flags.segment_scope, "--segment-scope, or its default")
+def _segment_per_process(gathered: _Gathered) -> int:
+    flags = gathered.flags
+    gathered.shown["global_segment_bytes"] = Input(flags.segment_bytes, "--global-segment-size")
+    gathered.shown["segment_scope"] = Input(flags.segment_scope, "--segment-scope, or its default")
     if flags.segment_scope == "process":
         return flags.segment_bytes
     # SGLang 0.5.19 and later (mooncake_store.py): // (tp * pp); each data-parallel replica anew.
     return flags.segment_bytes // (flags.tp_size * flags.pp_size)
 
 
-def _mooncake(reading: _Reading) -> MooncakeRelease:
-    behaviour, shown, notes = choose_mooncake(reading.flags.mooncake_version)
-    reading.shown["mooncake_version"] = shown
-    reading.notes.extend(notes)
+def _mooncake(gathered: _Gathered) -> MooncakeRelease:
+    behaviour, shown, notes = choose_mooncake(gathered.flags.mooncake_version)
+    gathered.shown["mooncake_version"] = shown
+    gathered.notes.extend(notes)
     return behaviour
 
 
-def _protocol(reading: _Reading) -> Protocol:
-    named = reading.environment.get("MOONCAKE_PROTOCOL")
-    if reading.flags.protocol:
-        protocol, origin = Protocol(reading.flags.protocol), "--protocol"
+def _protocol(gathered: _Gathered) -> Protocol:
+    named = gathered.environment.get("MOONCAKE_PROTOCOL")
+    if gathered.flags.protocol:
+        protocol, origin = Protocol(gathered.flags.protocol), "--protocol"
     elif named in ("rdma", "tcp"):
         protocol, origin = Protocol(named), "environment, MOONCAKE_PROTOCOL"
     else:
         protocol, origin = Protocol.RDMA, "default of SGLang 0.5.13 and later"
         if named:
             text = f"MOONCAKE_PROTOCOL={named}: neither rdma nor tcp; rdma is taken here"
-            reading.note("protocol-unknown", text)
-    reading.shown["protocol"] = Input(protocol.value, origin)
+            gathered.note("protocol-unknown", text)
+    gathered.shown["protocol"] = Input(protocol.value, origin)
     return protocol
 
 
-def _settings(reading: _Reading, mooncake: MooncakeRelease) -> StoreSettings:
-    flags = reading.flags
-    found, notes = read_store_settings(reading.environment, mooncake)
-    reading.notes.extend(notes)
+def _settings(gathered: _Gathered, mooncake: MooncakeRelease) -> StoreSettings:
+    flags = gathered.flags
+    found, notes = read_store_settings(gathered.environment, mooncake)
+    gathered.notes.extend(notes)
     if flags.use_hugepage is not None:
         hugepages, origin = flags.use_hugepage, "--use-hugepage or --no-use-hugepage"
     elif found.hugepages:
         hugepages, origin = True, "environment, MC_STORE_USE_HUGEPAGE"
     else:
         hugepages, origin = True, "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"
-    reading.shown["use_hugepage"] = Input(hugepages, origin)
+    gathered.shown["use_hugepage"] = Input(hugepages, origin)
     return StoreSettings(
         hugepages,
-        _hugepage_bytes(reading, mooncake, found),
-        _arena_bytes(reading, found),
+        _hugepage_bytes(gathered, mooncake, found),
+        _arena_bytes(gathered, found),
         found.arena_disabled,
         found.hot_cache,
     )
 
 
-def _hugepage_bytes(reading: _Reading, mooncake: MooncakeRelease, found: StoreSettings) -> int:
-    size = reading.flags.hugepage_bytes
+def _hugepage_bytes(gathered: _Gathered, mooncake: MooncakeRelease, found: StoreSettings) -> int:
+    size = gathered.flags.hugepage_bytes
     if size is None:
-        named = "MC_STORE_HUGEPAGE_SIZE" in reading.environment
+        named = "MC_STORE_HUGEPAGE_SIZE" in gathered.environment
         origin = "environment, MC_STORE_HUGEPAGE_SIZE" if named else "default of Mooncake"
-        reading.shown["hugepage_bytes"] = Input(found.hugepage_bytes, origin)
+        gathered.shown["hugepage_bytes"] = Input(found.hugepage_bytes, origin)
         return found.hugepage_bytes
     sizes = mooncake.page_sizes_bytes
     if sizes and size not in sizes:
@@ -258,50 +258,50 @@ def _hugepage_bytes(reading: _Reading, mooncake: MooncakeRelease, found: StoreSe
             f"--hugepage-size {format_bytes(size)}: this Mooncake maps pages of {known}, and 2 MiB "
             "in place of any other: write 2mb, 512mb or 1gb"
         )
-    reading.shown["hugepage_bytes"] = Input(size, "--hugepage-size")
+    gathered.shown["hugepage_bytes"] = Input(size, "--hugepage-size")
     return size
 
 
-def _arena_bytes(reading: _Reading, found: StoreSettings) -> int | None:
-    size = reading.flags.arena_bytes
+def _arena_bytes(gathered: _Gathered, found: StoreSettings) -> int | None:
+    size = gathered.flags.arena_bytes
     if size is not None:
-        reading.shown["arena_pool_bytes"] = Input(size, "--arena-pool-size, per rank")
+        gathered.shown["arena_pool_bytes"] = Input(size, "--arena-pool-size, per rank")
         return size or None
     origin = (
         "default: no arena"
         if found.arena_bytes is None
         else "environment, MC_MMAP_ARENA_POOL_SIZE, per rank"
     )
-    reading.shown["arena_pool_bytes"] = Input(found.arena_bytes or 0, origin)
+    gathered.shown["arena_pool_bytes"] = Input(found.arena_bytes or 0, origin)
     return found.arena_bytes
 
 
-def _nic_nodes(reading: _Reading, protocol: Protocol) -> tuple[int, ...] | Unknown:
-    named = reading.environment.get("MOONCAKE_DEVICE", "")
-    placed = place_nics(protocol, reading.flags.nic_nodes, named, reading.root)
+def _nic_nodes(gathered: _Gathered, protocol: Protocol) -> tuple[int, ...] | Unknown:
+    named = gathered.environment.get("MOONCAKE_DEVICE", "")
+    placed = place_nics(protocol, gathered.flags.nic_nodes, named, gathered.root)
     shown = None if isinstance(placed.nodes, Unknown) else list(placed.nodes)
-    reading.shown["nic_numa_nodes"] = Input(shown, placed.origin)
-    reading.notes.extend(placed.notes)
+    gathered.shown["nic_numa_nodes"] = Input(shown, placed.origin)
+    gathered.notes.extend(placed.notes)
     return placed.nodes
 
 
-def _rank_nodes(reading: _Reading, ranks: int, nics: tuple[int, ...]) -> tuple[int | None, ...]:
-    placed = _placed_ranks(reading, ranks, nics)
+def _rank_nodes(gathered: _Gathered, ranks: int, nics: tuple[int, ...]) -> tuple[int | None, ...]:
+    placed = _placed_ranks(gathered, ranks, nics)
     bound = [node for node in placed.nodes if node is not None]
-    reading.shown["rank_numa_nodes"] = Input(bound, placed.origin)
-    reading.notes.extend(placed.notes)
+    gathered.shown["rank_numa_nodes"] = Input(bound, placed.origin)
+    gathered.notes.extend(placed.notes)
     return placed.nodes
 
 
-def _placed_ranks(reading: _Reading, ranks: int, nics: tuple[int, ...]) -> RankPlacement:
-    given = reading.flags.rank_nodes
+def _placed_ranks(gathered: _Gathered, ranks: int, nics: tuple[int, ...]) -> RankPlacement:
+    given = gathered.flags.rank_nodes
     if given is not None:
         return given_ranks(ranks, given)
-    if reading.flags.segment_scope == "process":
+    if gathered.flags.segment_scope == "process":
         return unbound(ranks, "not ranks of SGLang")
-    if not binds_ranks(reading.environment):
+    if not binds_ranks(gathered.environment):
         return unbound(ranks, "environment, SGLANG_AUTO_NUMA_BIND")
-    return place_ranks(ranks, nics, reading.root)
+    return place_ranks(ranks, nics, gathered.root)
 
 
 def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
