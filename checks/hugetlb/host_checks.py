@@ -26,10 +26,8 @@ from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
-_CGROUP = "hugetlb.cgroup-limit"
 
-
-@CHECKS.check(_CGROUP, wanted_pages)
+@CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
 def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size, against this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
@@ -156,10 +154,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
     return sum(count << (at - order) for row in rows for at, count in enumerate(row) if at >= order)
 
 
-_BOOT = "hugetlb.after-reboot"
-
-
-@CHECKS.check(_BOOT, wanted_pages)
+@CHECKS.check("hugetlb.after-reboot", wanted_pages)
 def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Each page size."""
     default = hugetlb.hugetlb.default_page_size_bytes

@@ -119,20 +119,14 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     return (Evidence(path, f"nr {share.total_pages}, free {share.free_pages}"),)
 
 
-_SHORTAGE = "hugetlb.shortage"
-
-
-@CHECKS.check(_SHORTAGE, wanted_pages)
+@CHECKS.check("hugetlb.shortage", wanted_pages)
 def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size, over all nodes."""
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
 
-_NODE = "hugetlb.node-shortage"
-
-
-@CHECKS.check(_NODE, wanted_pages)
+@CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each node that pages are bound to."""
     spots = wanted.spots(bound=True)
@@ -142,10 +136,7 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         yield skip("nothing is bound to a NUMA node")
 
 
-_SIZE = "hugetlb.page-size"
-
-
-@CHECKS.check(_SIZE, wanted_pages)
+@CHECKS.check("hugetlb.page-size", wanted_pages)
 def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Each page size of the launch."""
     host = hugetlb.hugetlb

@@ -19,10 +19,7 @@ CHECKS = CheckSet()
 SGLANG_FILES = 65535
 
 
-_FILES = "limits.nofile"
-
-
-@CHECKS.check(_FILES, the_launch)
+@CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     servers = [process for process in needs.processes if process.program == "sglang"]
     if not servers:
@@ -66,10 +63,7 @@ def _files_of(
     return Unknown("the launch sets no nofile, and no daemon is seen that would hand one on"), ""
 
 
-_RUN_AS = "limits.run-as"
-
-
-@CHECKS.check(_RUN_AS, the_launch)
+@CHECKS.check("limits.run-as", the_launch)
 def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     yield from fold(_judge_user(system, limits, process) for process in needs.processes)
     if not needs.processes:

@@ -24,7 +24,6 @@ from checks.limits.threads import Ceiling
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
-_ID = "limits.threads"
 
 # Threads once it serves, with one CPU: the fewest of the releases 0.3.7.post2 to 0.3.14, as
 # measured; with fewer the program aborts. A store inside a Python process: its 27 with setup().
@@ -56,7 +55,7 @@ class _Need(NamedTuple):
     formula: str
 
 
-@CHECKS.check(_ID, the_launch)
+@CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     if not needs.processes:
         yield skip("the launch has no process on this host")

@@ -15,10 +15,8 @@ from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
-_INERT = "memlock.inert-capability"
 
-
-@CHECKS.check(_INERT, registering_or_host)
+@CHECKS.check("memlock.inert-capability", registering_or_host)
 def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:

@@ -23,10 +23,7 @@ CHECKS = CheckSet()
 _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
 
 
-_LIMIT = "memlock.limit"
-
-
-@CHECKS.check(_LIMIT, registering)
+@CHECKS.check("memlock.limit", registering)
 def memlock_limit(
     needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -137,10 +134,7 @@ def page_bytes(system: SystemFacts) -> int:
     return 65536 if isinstance(size, Unknown) else size
 
 
-_RINGS = "memlock.io-uring-buffers"
-
-
-@CHECKS.check(_RINGS, the_launch)
+@CHECKS.check("memlock.io-uring-buffers", the_launch)
 def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     users = [process for process in needs.processes if process.uses_uring]
     if not users:

@@ -16,10 +16,8 @@ from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
-_RUNTIME = "memlock.runtime-limit"
 
-
-@CHECKS.check(_RUNTIME, any_launch)
+@CHECKS.check("memlock.runtime-limit", any_launch)
 def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:

@@ -15,10 +15,8 @@ from checks.memlock.demand import declares_ipc_lock, registering_or_host, soft_t
 
 CHECKS = CheckSet()
 
-_NAMESPACE = "memlock.user-namespace"
 
-
-@CHECKS.check(_NAMESPACE, registering_or_host)
+@CHECKS.check("memlock.user-namespace", registering_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
     held = bool(mask >> IPC_LOCK_BIT & 1)

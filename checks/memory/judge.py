@@ -38,10 +38,7 @@ def _formula(needs: LaunchNeeds) -> str:
     return " + ".join(terms)
 
 
-_HOST = "memory.host"
-
-
-@CHECKS.check(_HOST, the_launch)
+@CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """All processes together."""
     found = passed("regular memory")
@@ -63,10 +60,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     yield Finding("", status, "regular memory", have, need, formula, text, evidence, advice)
 
 
-_CGROUP = "memory.cgroup"
-
-
-@CHECKS.check(_CGROUP, the_launch)
+@CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """This process's own cgroup, and the limit that a manifest of the launch sets."""
     found = passed("cgroup")

@@ -19,10 +19,8 @@ RUNTIME_SHM_BYTES = 64 * MIB
 # The kernel's default is 65530; distributions that run large services set it to 262144 and more.
 USUAL_MAP_COUNT = 262144
 
-_SHM = "shm.space"
 
-
-@CHECKS.check(_SHM, the_launch)
+@CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """/dev/shm as it is here, and as each of the launch's containers would have its own."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
@@ -103,10 +101,7 @@ def _shm(
     return passed(subject, have, need, evidence=evidence)
 
 
-_MAPS = "memory.max-map-count"
-
-
-@CHECKS.check(_MAPS)
+@CHECKS.check("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     """The host's limit."""
     count = memory.max_map_count
@@ -125,10 +120,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     )
 
 
-_OVERCOMMIT = "memory.overcommit"
-
-
-@CHECKS.check(_OVERCOMMIT, any_launch)
+@CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
     """The host's policy."""
     found = passed("overcommit")

@@ -33,10 +33,7 @@ def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:
     return ports
 
 
-_TAKEN = "network.port-taken"
-
-
-@CHECKS.check(_TAKEN, _ports)
+@CHECKS.check("network.port-taken", _ports)
 def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
     must_be_read(network)
@@ -79,10 +76,7 @@ def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Fi
     return passed(subject, state.error, need, evidence=evidence).failed(text, advice)
 
 
-_RANGE = "network.port-range"
-
-
-@CHECKS.check(_RANGE, _ports)
+@CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
     span, reserved = known(network.ephemeral), known(network.reserved)
@@ -111,10 +105,7 @@ def port_range(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Findi
         yield passed("ports", have)
 
 
-_CONNECTIONS = "network.time-wait"
-
-
-@CHECKS.check(_CONNECTIONS, the_launch)
+@CHECKS.check("network.time-wait", the_launch)
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     """The host, where a process of the launch moves data over TCP."""
     if not _moves_over_tcp(needs):
@@ -140,10 +131,7 @@ def _moves_over_tcp(needs: LaunchNeeds) -> bool:
     return any(process.program in stores and process.rdma is None for process in needs.processes)
 
 
-_ADVERTISED = "network.advertised-address"
-
-
-@CHECKS.check(_ADVERTISED, the_launch)
+@CHECKS.check("network.advertised-address", the_launch)
 def advertised(
     needs: LaunchNeeds, network: NetworkFacts, services: ServiceFacts
 ) -> Iterator[Finding]:

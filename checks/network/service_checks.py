@@ -40,10 +40,7 @@ def _subject(service: Service) -> str:
     return f"{service.kind} {host}{port}"
 
 
-_ADDRESS = "service.address"
-
-
-@CHECKS.check(_ADDRESS, _talking)
+@CHECKS.check("service.address", _talking)
 def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
     """Each service."""
     for service in _called(needs):
@@ -71,10 +68,7 @@ def _address(service: Service, answer: Answer | None, hosts: int) -> Finding:
     return passed(subject, have, evidence=evidence)
 
 
-_REACHABLE = "service.reachable"
-
-
-@CHECKS.check(_REACHABLE, _talking)
+@CHECKS.check("service.reachable", _talking)
 def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
     """Each service that the launch does not start itself."""
     for service in _called(needs):

@@ -19,13 +19,11 @@ from checks.gpu.hardware_use import visible_gpus
 from checks.numa.facts import NumaFacts
 from checks.pci.facts import Function, PciFacts
 from checks.rdma.facts import RdmaFacts
-from checks.rdma.use import devices_in_use
+from checks.rdma.use import ChosenBy, devices_in_use
 from checks.releases.mooncake import MooncakeRelease
 
-# How ``devices_in_use`` calls it where nobody names a device.
-OWN_DISCOVERY = "Mooncake's own discovery"
 # Anything on this host, with all that Mooncake finds by itself.
-ANY_PROCESS = ProcessNeeds("this host", "", {}, rdma=RdmaUse((), OWN_DISCOVERY))
+ANY_PROCESS = ProcessNeeds("this host", "", {}, rdma=RdmaUse((), ChosenBy.DISCOVERY.value))
 # What of a process's environment decides the topology of the classic engine.
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -80,7 +78,7 @@ def predicted(
         return used.names
     visible = visible_gpus(gpus, process) if knows_gpus else ()
     path = process.environment.get("MC_CUSTOM_TOPO_JSON", "")
-    if path and used.how == f"MC_CUSTOM_TOPO_JSON={path}":
+    if path and used.chosen is ChosenBy.TOPOLOGY:
         read = known(parse_locations(_json(rdma.topologies[path])))
         return View(tuple(_only(place, used.names) for place in read), visible)
     places = [_of_node(rdma, node.node, used.names) for node in numa.nodes]

@@ -16,10 +16,8 @@ from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
-_NUMACTL = "software.numactl-missing"
 
-
-@CHECKS.check(_NUMACTL, the_launch)
+@CHECKS.check("software.numactl-missing", the_launch)
 def numactl_missing(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from checks.rdma.devices import DEVICES
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.judging import NO_RDMA, rdma_launch
 from checks.rdma.problems import Cause, reach_problem
-from checks.rdma.use import FORCED_TCP, Transport, Use, uses
+from checks.rdma.use import ChosenBy, DevicesInUse, Transport, Use, uses
 
 CHECKS = CheckSet()
 _TOPOLOGY = "Mooncake topology.cpp, client_service.cpp, transfer_engine_impl.cpp"
@@ -29,8 +29,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     for fact in (rdma.nics, process.rdma.devices):
         if isinstance(fact, Unknown):
             return unknown(use.who, fact.reason)
-    filters = "MC_MS_FILTERS" in use.environment and devices.how.startswith("MC_MS_FILTERS")
-    if not process.rdma.devices and not filters:
+    if not process.rdma.devices and devices.chosen is not ChosenBy.FILTERS:
         text = "it names no device: Mooncake looks for them itself"
         return skip(text, use.who)
     there = tuple(nic.name for nic in rdma.present)
@@ -64,20 +63,22 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         status=Status.WARN if left else Status.FAIL,
         text=text,
         advice=advice,
-        settings=_names_setting(process, devices.how, left or good),
+        settings=_names_setting(process, devices, left or good),
     )
 
 
-def _names_setting(process: ProcessNeeds, origin: str, names: list[str]) -> tuple[Setting, ...]:
+def _names_setting(
+    process: ProcessNeeds, devices: DevicesInUse, names: list[str]
+) -> tuple[Setting, ...]:
     """Where the names stand, as far as that is one variable or flag."""
     wanted = ",".join(names)
     if not wanted:
         return ()
-    for variable in ("MC_MS_FILTERS", "MOONCAKE_DEVICE"):
-        if variable in process.environment and variable in origin:
-            return (Setting(Kind.ENVIRONMENT, variable, wanted, process.environment[variable]),)
+    variable = "MC_MS_FILTERS" if devices.chosen is ChosenBy.FILTERS else "MOONCAKE_DEVICE"
+    if variable in process.environment and variable in devices.how:
+        return (Setting(Kind.ENVIRONMENT, variable, wanted, process.environment[variable]),)
     for flag in ("--disaggregation-ib-device", "--mooncake-ib-device"):
-        if flag in origin:
+        if flag in devices.how:
             return (Setting(Kind.FLAG, flag, wanted),)
     return ()
 
@@ -104,7 +105,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         if devices.transport is Transport.TCP
         else "setup returns an error"
     )
-    if devices.how == FORCED_TCP:
+    if devices.chosen is ChosenBy.FORCED_TCP:
         return finding.warned(
             "MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
             "take MC_FORCE_TCP away, or say protocol tcp",

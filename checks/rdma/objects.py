@@ -10,7 +10,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.registration import largest_region_bytes, load_of
-from checks.rdma.use import FORCED_TCP, Use
+from checks.rdma.use import ChosenBy, Use
 from checks.releases.mooncake import release_of
 
 # config.h: MC_NUM_QP_PER_EP, MC_NUM_CQ_PER_CTX.
@@ -60,7 +60,7 @@ def objects_of(nic: Nic, rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Us
 
 def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
     """Processes that open ``nic``, if it lets itself be opened."""
-    if nic.name not in use.devices.candidates or use.devices.how == FORCED_TCP:
+    if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
         return ()
     return use.processes
 

@@ -89,10 +89,7 @@ def _limit_of(nic: Nic) -> Evidence:
     return Evidence(f"ibv_query_device {nic.name}", f"max_mr_size {value}")
 
 
-_TABLE = "rdma.table-capacity"
-
-
-@CHECKS.check(_TABLE, rdma_launch)
+@CHECKS.check("rdma.table-capacity", rdma_launch)
 def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     found = uses(rdma, needs)
     findings = [instead for _, instead in users(found) if instead is not None]

@@ -18,9 +18,6 @@ from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.problems import Cause, Lost, open_problem, reach_problem
 from checks.releases.mooncake import MooncakeRelease, release_of
 
-# It is read before any device is looked for.
-FORCED_TCP = "MC_FORCE_TCP"
-
 
 class Transport(Enum):
     """What a process ends up with."""
@@ -31,11 +28,23 @@ class Transport(Enum):
     NOT_ASKED = "not RDMA"
 
 
+class ChosenBy(Enum):
+    """Who says which devices a process looks for."""
+
+    NOBODY = "not RDMA, or not known"
+    LAUNCH = "names in the launch"
+    DISCOVERY = "Mooncake's own discovery"
+    FILTERS = "MC_MS_FILTERS"
+    TOPOLOGY = "MC_CUSTOM_TOPO_JSON"
+    FORCED_TCP = "MC_FORCE_TCP, which is read before any device is looked for"
+
+
 class DevicesInUse(NamedTuple):
     """names: the devices that memory is registered with, or why that cannot be told.
 
     candidates: those that it would take if all were well. lost: which of them are not used, and
-    why. how: who chose them. without: what becomes of a process that can open none of them.
+    why. chosen: who chose them; how: the same, with where that is written. without: what becomes of
+    a process that can open none of them.
     """
 
     names: tuple[str, ...] | Unknown
@@ -44,6 +53,7 @@ class DevicesInUse(NamedTuple):
     transport: Transport | Unknown
     how: str
     without: Transport = Transport.NONE
+    chosen: ChosenBy = ChosenBy.NOBODY
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -110,11 +120,12 @@ def devices_in_use(
     if "MC_USE_TENT" in environment:
         return _unknown(Unknown("MC_USE_TENT: that engine chooses its devices by itself"))
     assert not isinstance(named, Unknown)
-    wanted, automatic, how = _wanted(rdma, named, environment, process.rdma.origin)
+    wanted, chosen, how = _wanted(rdma, named, environment, process.rdma.origin)
     if isinstance(wanted, Unknown):
         return _unknown(wanted)
+    automatic = chosen is not ChosenBy.LAUNCH
     if not automatic and not named:
-        return DevicesInUse((), (), (), Transport.NONE, how)
+        return DevicesInUse((), (), (), Transport.NONE, how, chosen=chosen)
     there = {nic.name: nic for nic in rdma.present}
     candidates = tuple(there) if wanted is None else wanted
     listed = _listed(environment, release)
@@ -145,15 +156,17 @@ def devices_in_use(
         else:
             names.append(nic.name)
     if automatic and "MC_FORCE_TCP" in environment:
-        return DevicesInUse((), candidates, (), Transport.TCP, FORCED_TCP)
+        return DevicesInUse(
+            (), candidates, (), Transport.TCP, "MC_FORCE_TCP", chosen=ChosenBy.FORCED_TCP
+        )
     silent = automatic and "MC_FORCE_HCA" not in environment
     without = Transport.TCP if silent else Transport.NONE
     if doubts:
-        return DevicesInUse(doubts[0], candidates, tuple(lost), doubts[0], how, without)
+        return DevicesInUse(doubts[0], candidates, tuple(lost), doubts[0], how, without, chosen)
     transport = Transport.RDMA if names else Transport.NONE
     if not reached:
         transport = without
-    return DevicesInUse(tuple(names), candidates, tuple(lost), transport, how, without)
+    return DevicesInUse(tuple(names), candidates, tuple(lost), transport, how, without, chosen)
 
 
 def _unknown(reason: Unknown) -> DevicesInUse:
@@ -162,8 +175,8 @@ def _unknown(reason: Unknown) -> DevicesInUse:
 
 def _wanted(
     rdma: RdmaFacts, named: tuple[str, ...], environment: Mapping[str, str], origin: str
-) -> tuple[tuple[str, ...] | Unknown | None, bool, str]:
-    """The names to look for (None: all), whether by Mooncake's own discovery, and who said so.
+) -> tuple[tuple[str, ...] | Unknown | None, ChosenBy, str]:
+    """Return the names to look for (None: all), who chose them, and where that is written.
 
     Source: client_service.cpp, get_auto_discover and get_auto_discover_filters.
     """
@@ -172,19 +185,23 @@ def _wanted(
     if switch in (0, 1):
         automatic = switch == 1
     if not automatic:
-        return tuple(dict.fromkeys(named)), False, origin
+        return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
     if path is not None:
         content = rdma.topologies.get(path, Unknown(f"{path}: not an absolute path", absent=True))
         if isinstance(content, str):
-            return _of_topology(content), True, f"MC_CUSTOM_TOPO_JSON={path}"
+            return _of_topology(content), ChosenBy.TOPOLOGY, f"MC_CUSTOM_TOPO_JSON={path}"
         if not content.absent:
-            return content, True, path
+            return content, ChosenBy.TOPOLOGY, path
     if "MC_MS_FILTERS" in environment:
         text = environment["MC_MS_FILTERS"]
         names = [name.strip() for name in text.split(",")]
-        return tuple(dict.fromkeys(filter(None, names))), True, f"MC_MS_FILTERS={text!r}"
-    return None, True, "Mooncake's own discovery"
+        return (
+            tuple(dict.fromkeys(filter(None, names))),
+            ChosenBy.FILTERS,
+            f"MC_MS_FILTERS={text!r}",
+        )
+    return None, ChosenBy.DISCOVERY, ChosenBy.DISCOVERY.value
 
 
 def _of_topology(content: str) -> tuple[str, ...]:

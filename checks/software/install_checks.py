@@ -27,10 +27,7 @@ _MISSING_TEXT = (
 )
 
 
-_MISSING = "software.mooncake-missing"
-
-
-@CHECKS.check(_MISSING, using_mooncake)
+@CHECKS.check("software.mooncake-missing", using_mooncake)
 def mooncake_missing(
     processes: list[ProcessNeeds], software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -69,10 +66,7 @@ def _have(engine: Environment) -> str:
     return "Mooncake without a wheel" if engine.package is not None else "none"
 
 
-_DUPLICATE = "software.mooncake-duplicate"
-
-
-@CHECKS.check(_DUPLICATE)
+@CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     engine = known(software.engine)
     if engine is None:

@@ -33,10 +33,7 @@ PACKAGES = {
 _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "anolis", "amzn")
 
 
-_LIBRARY = "software.library-missing"
-
-
-@CHECKS.check(_LIBRARY, any_launch)
+@CHECKS.check("software.library-missing", any_launch)
 def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:

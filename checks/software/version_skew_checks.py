@@ -14,10 +14,8 @@ from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
 
-_SKEW = "software.version-skew"
 
-
-@CHECKS.check(_SKEW, the_launch)
+@CHECKS.check("software.version-skew", the_launch)
 def version_skew(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:

@@ -33,10 +33,7 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
     return found
 
 
-_PATH = "storage.offload-path"
-
-
-@CHECKS.check(_PATH, _offloads)
+@CHECKS.check("storage.offload-path", _offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Each folder."""
     for item in items:
@@ -94,10 +91,7 @@ def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, .
     return passed(path, where, evidence=seen)
 
 
-_SPACE = "storage.offload-space"
-
-
-@CHECKS.check(_SPACE, _offloads)
+@CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Each folder, with all its users."""
     for item in items:
@@ -128,10 +122,7 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
     )
 
 
-_FILES = "storage.files"
-
-
-@CHECKS.check(_FILES, the_launch)
+@CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
     """Each absolute path; a model's name on a hub is none."""
     items = [item for item in needs.storage if item.kind != "offload"]

@@ -18,10 +18,8 @@ from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 
 CHECKS = CheckSet()
 
-_URING = "io-uring.unavailable"
 
-
-@CHECKS.check(_URING, the_launch)
+@CHECKS.check("io-uring.unavailable", the_launch)
 def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     users = [process for process in needs.processes if process.uses_uring]
     if not users:
@@ -86,7 +84,6 @@ def _allow(system: SystemFacts, refused_with: int, process: ProcessNeeds) -> tup
     return (Setting(Kind.ENVIRONMENT, "MOONCAKE_OFFLOAD_USE_URING", "", now),)
 
 
-_PAGE = "system.page-size"
 # HugeTLB sizes of arm64 by base page: kernel Documentation/arch/arm64/hugetlbpage.rst.
 ARM64_SIZES_BYTES = {
     4 * KIB: (64 * KIB, 2 * MIB, 32 * MIB, GIB),
@@ -97,7 +94,7 @@ ARM64_SIZES_BYTES = {
 _USUAL_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.check(_PAGE, any_launch)
+@CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
@@ -147,9 +144,6 @@ def _spelled(sizes: list[int]) -> str:
     return format_page_size(sizes[-1]).replace("iB", "B").replace(" ", "")
 
 
-_KERNEL = "system.kernel-old"
-
-
 class _Wants(NamedTuple):
     """A kernel that something of a launch needs: ``what`` it has since then, ``without`` it."""
 
@@ -163,7 +157,7 @@ _URING_KERNEL = _Wants((5, 1), "io_uring", "reads from the SSD fail")
 _DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
 
 
-@CHECKS.check(_KERNEL, the_launch)
+@CHECKS.check("system.kernel-old", the_launch)
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     kernel = known(system.kernel)
     wants = sorted(set(_wants(needs)))

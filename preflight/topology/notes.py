@@ -9,11 +9,14 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import physical_gpus, splits_segment
 from checks.pci.paths import PathClass
-from checks.placement.mooncake_topology import OWN_DISCOVERY, View
+from checks.placement.mooncake_topology import View
+from checks.rdma.use import ChosenBy
 from checks.run.facts import Facts
 from preflight.render.names import folded
 from preflight.topology.build import Topology
 from preflight.topology.views import MooncakeView
+
+_WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
 
 
 def notes(
@@ -69,7 +72,7 @@ def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
     """NICs that are nearer to a GPU than any in use, and that the launch does not name."""
     names = seen.devices.names
-    if isinstance(names, Unknown) or not names or seen.devices.how in ("", OWN_DISCOVERY):
+    if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
         return
     lost = {one.name for one in seen.devices.lost}
     usable = [nic.name for nic in topology.nics if nic.name not in lost and "ACTIVE" in nic.what]
@@ -119,8 +122,9 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
             split.setdefault(process.segment_nodes, []).append(process.name)
     for nodes, names in split.items():
         listed = ", ".join(str(node) for node in sorted(nodes))
-        how = seen.devices.how
-        where = "NICs" if how in ("", OWN_DISCOVERY) else f"devices of {how}"
+        where = (
+            "NICs" if seen.devices.chosen in _WITHOUT_NAMES else f"devices of {seen.devices.how}"
+        )
         yield f"{_named(names)}: the segment is split over nodes {listed}, where the {where} sit"
 
 

@@ -9,7 +9,6 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
-    OWN_DISCOVERY,
     VARIABLES,
     Location,
     View,
@@ -17,7 +16,7 @@ from checks.placement.mooncake_topology import (
     measured,
     predicted,
 )
-from checks.rdma.use import DevicesInUse, Transport, devices_in_use
+from checks.rdma.use import ChosenBy, DevicesInUse, Transport, devices_in_use
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from checks.software.facts import Environment
@@ -115,5 +114,5 @@ def _found(
         return Unknown("not asked: the process is told to use TCP")
     if "MC_USE_TENT" in process.environment:
         return Unknown("not asked: MC_USE_TENT is another engine, whose answer is of another form")
-    named = devices.how != OWN_DISCOVERY and not devices.how.startswith("MC_CUSTOM_TOPO_JSON=")
+    named = devices.chosen not in (ChosenBy.DISCOVERY, ChosenBy.TOPOLOGY)
     return measured(root, engine.interpreter, process, devices.candidates if named else ())
