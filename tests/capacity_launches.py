@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from checks.base.unknown import Unknown
-from preflight.capacity.answer import Answer, Asked, ServerAnswer, capacity_of
+from preflight.capacity.answer import Asked, CapacityAnswer, ServerCapacity, capacity_of
 from preflight.capacity.deployment import Cluster
 from preflight.capacity.records import Bounds, Tier
 from preflight.capacity.workload import Wanted
@@ -32,7 +32,7 @@ def answer_to(
     other_bytes: int = 0,
     watermark: float | None = None,
     model_config: str | None = None,
-) -> Answer:
+) -> CapacityAnswer:
     """What ``capacity`` says of ``script`` on a large host without anything of note."""
     place = folder / "launch.sh"
     place.write_text(f"{script}\n")
@@ -52,17 +52,17 @@ def answer_to(
     return found
 
 
-def server_of(folder: Path, script: str, **options: object) -> ServerAnswer:
+def server_of(folder: Path, script: str, **options: object) -> ServerCapacity:
     """The same of a script with one server."""
     (server,) = answer_to(folder, script, **options).servers  # type: ignore[arg-type]
     return server
 
 
-def tier_of(server: ServerAnswer, name: str) -> Tier:
+def tier_of(server: ServerCapacity, name: str) -> Tier:
     return next(tier for tier in server.capacity.tiers if tier.name == name)
 
 
-def tokens_of(server: ServerAnswer, name: str) -> Bounds:
+def tokens_of(server: ServerCapacity, name: str) -> Bounds:
     """A tier's tokens, which are known."""
     tokens = tier_of(server, name).tokens
     assert isinstance(tokens, Bounds), tokens

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
 from preflight.capacity.records import Bounds, Round
-from preflight.capacity.rounds import Holder, cached_tokens, rounds
+from preflight.capacity.rounds import TierModel, cached_tokens, rounds
 from preflight.capacity.workload import Workload
 
 
@@ -24,8 +24,8 @@ def workload(
     )
 
 
-def exact(name: str, tokens: int) -> Holder:
-    return Holder(name, Bounds(tokens, tokens), Bounds(tokens, tokens))
+def exact(name: str, tokens: int) -> TierModel:
+    return TierModel(name, Bounds(tokens, tokens), Bounds(tokens, tokens))
 
 
 workloads = st.builds(
@@ -59,27 +59,27 @@ def test_later_rounds_never_hold_less(work: Workload, page: int, tokens: int) ->
 
 
 @st.composite
-def tiers(draw: st.DrawFn) -> list[Holder]:
+def tiers(draw: st.DrawFn) -> list[TierModel]:
     """Tiers as deployments have them: a farther one holds what nearer ones do, and more."""
-    found: list[Holder] = []
+    found: list[TierModel] = []
     least = most = 0
     for name in ("L1", "L2", "L3"):
         if draw(st.integers(0, 4)) == 0:
             unknown = Unknown("not given")
-            found.append(Holder(name, unknown, unknown, ordered=name != "L3"))
+            found.append(TierModel(name, unknown, unknown, ordered=name != "L3"))
             continue
         least = least + draw(st.integers(0, 8_000))
         most = max(most, least) + draw(st.integers(0, 8_000))
         sticky = draw(st.booleans()) or name == "L3"
         late = draw(st.booleans()) and name != "L1"
         bounds = Bounds(least, most)
-        found.append(Holder(name, bounds, bounds, sticky, name != "L3", late))
+        found.append(TierModel(name, bounds, bounds, sticky, name != "L3", late))
     return found
 
 
 @given(workloads, pages, tiers())
 def test_shares_are_parts_and_grow_from_tier_to_tier(
-    work: Workload, page: int, below: list[Holder]
+    work: Workload, page: int, below: list[TierModel]
 ) -> None:
     for each in rounds(work, page, below):
         likely = dict(each.likely)
@@ -222,7 +222,7 @@ def test_what_a_client_leaves(rounds_: int, page: int, tokens: int) -> None:
 
 def test_no_conversation_is_certain_where_requests_go_anywhere() -> None:
     """Several caches side by side: the next request may come to another."""
-    spread = Holder("L2", Bounds(10**6, 10**7), Bounds(10**6, 10**7), sticky=False)
+    spread = TierModel("L2", Bounds(10**6, 10**7), Bounds(10**6, 10**7), sticky=False)
     found: Round = rounds(workload(4, 3, 64), 1, [spread])[2]
     assert found.hits == (("L2", 0.0, 1.0),)
     assert found.likely == ()

@@ -48,7 +48,7 @@ from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
 from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
 from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
-from preflight.probes.report import Answer, answer_object, answer_text
+from preflight.probes.report import ProbeAnswer, answer_object, answer_text
 from preflight.probes.run import Measurement, ProbeError, measure
 from preflight.probes.users import users_of
 from tests.checks.limit_hosts import facts as limit_facts
@@ -248,7 +248,7 @@ def test_a_launch_is_held_against_what_was_measured(
 ) -> None:
     found, reason = judge(measurement, need, 256 * MIB, ORDER)
     assert (found, bool(reason)) == (status, True)
-    answer = Answer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
+    answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
     jsonschema.validate(answer_object(answer), SCHEMA)
     assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
     assert reason in answer_text(answer)

@@ -24,7 +24,7 @@ from preflight.cli.main import run as run_program
 from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.programs.store_environment import read_store_settings
-from preflight.rehearsal.answer import Answer, judge, predicted_pages, same_error
+from preflight.rehearsal.answer import RehearsalAnswer, judge, predicted_pages, same_error
 from preflight.rehearsal.child import cpus_of
 from preflight.rehearsal.library import Library, find_library
 from preflight.rehearsal.memory import MemoryWatch, others, pages_in_use
@@ -520,7 +520,7 @@ def test_errors_have_the_promised_form(code: int) -> None:
 
 def test_an_answer_without_a_plan_has_the_promised_form() -> None:
     """Nothing was rehearsed: every number is null."""
-    shown = answer_object(Answer("unknown", "why"))
+    shown = answer_object(RehearsalAnswer("unknown", "why"))
     jsonschema.validate(shown, SCHEMA)
     assert shown["steps"] is None
-    assert answer_text(Answer("unknown", "why"), "never") == "UNKNOWN: why"
+    assert answer_text(RehearsalAnswer("unknown", "why"), "never") == "UNKNOWN: why"

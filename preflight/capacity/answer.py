@@ -12,7 +12,7 @@ from preflight.base.usage_error import UsageError
 from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
 from preflight.capacity.page_objects import PageObjects, page_objects
 from preflight.capacity.records import Bounds, Capacity, Round, Tier
-from preflight.capacity.rounds import Tiers, cached_tokens, holders, rounds
+from preflight.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
 from preflight.capacity.server_tiers import gpu_tier, host_tier
 from preflight.capacity.store_tiers import (
     Eviction,
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     watermark: float | None = None
 
 
-class ServerAnswer(NamedTuple):
+class ServerCapacity(NamedTuple):
     """One server. page_tokens: None where a variable decides it. notes: what to know about it."""
 
     subject: str
@@ -48,10 +48,10 @@ class ServerAnswer(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Answer(NamedTuple):
+class CapacityAnswer(NamedTuple):
     """workload: None where none was asked about. conversation_tokens: of one client at its end."""
 
-    servers: tuple[ServerAnswer, ...]
+    servers: tuple[ServerCapacity, ...]
     workload: Workload | Unknown | None
     conversation_tokens: int | None
     notes: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Store(NamedTuple):
 
 def capacity_of(
     words: LaunchWords, root: str, timeout_seconds: float, asked: Asked
-) -> Answer | Unknown:
+) -> CapacityAnswer | Unknown:
     """Return what is asked of a launch on a host; Unknown where it could not be read in time.
 
     Raises UsageError for no launch, one without a server, and for numbers that cannot be.
@@ -89,13 +89,15 @@ def answer(
     root: Root,
     asked: Asked,
     folders: Mapping[str, Folder | Unknown],
-) -> Answer:
+) -> CapacityAnswer:
     """Raises UsageError for a launch without a server, and for numbers that cannot be."""
     found = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
     servers = tuple(_server(each, inputs, store, workload, asked) for each in found)
-    return Answer(servers, workload, _conversation(workload, asked, 1), tuple(_notes(inputs)))
+    return CapacityAnswer(
+        servers, workload, _conversation(workload, asked, 1), tuple(_notes(inputs))
+    )
 
 
 def _store(
@@ -129,7 +131,7 @@ def _server(
     store: _Store,
     workload: Workload | Unknown | None,
     asked: Asked,
-) -> ServerAnswer:
+) -> ServerCapacity:
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
@@ -144,7 +146,7 @@ def _server(
     shown = tuple(_counted(tier, length) for tier in tiers.shown)
     found: tuple[Round, ...] = ()
     if isinstance(workload, Workload) and page is not None and deployment.reuses:
-        found = rounds(workload, page, holders(deployment, tiers))
+        found = rounds(workload, page, tier_models(deployment, tiers))
     capacity = Capacity(
         shown,
         objects if isinstance(objects, Unknown) else objects.token_bytes,
@@ -152,7 +154,7 @@ def _server(
         None if pool is None else pool.keys,
     )
     notes = tuple(_server_notes(deployment, tiers, workload))
-    return ServerAnswer(deployment.process.name, deployment.model, page, capacity, notes)
+    return ServerCapacity(deployment.process.name, deployment.model, page, capacity, notes)
 
 
 def _conversation(workload: Workload | Unknown | None, asked: Asked, page: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.program_version import program_version
-from preflight.capacity.answer import Answer, ServerAnswer
+from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.curve import Paint, curve_text
 from preflight.capacity.records import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import Workload
@@ -18,7 +18,7 @@ from preflight.render.text import filled, table
 SCHEMA = "mooncake-preflight/capacity/v1"
 
 
-def capacity_text(found: Answer, width: int, paint: Paint, ascii_only: bool) -> str:
+def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
     """The whole answer without a final newline. ascii_only: no other characters."""
     parts = [
         "\n\n".join(part for part in _server(server, found, width, paint, ascii_only) if part)
@@ -29,7 +29,7 @@ def capacity_text(found: Answer, width: int, paint: Paint, ascii_only: bool) -> 
 
 
 def _server(
-    server: ServerAnswer, found: Answer, width: int, paint: Paint, ascii_only: bool
+    server: ServerCapacity, found: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     capacity = server.capacity
     yield filled(_head(server), width)
@@ -44,7 +44,7 @@ def _server(
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
 
 
-def _head(server: ServerAnswer) -> str:
+def _head(server: ServerCapacity) -> str:
     size = server.capacity.bytes_per_token
     each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
     page = "" if server.page_tokens is None else f", pages of {server.page_tokens}"
@@ -106,7 +106,7 @@ def _workload(workload: Workload) -> str:
     )
 
 
-def conclusions(server: ServerAnswer, workload: Workload | Unknown | None) -> Iterator[str]:
+def conclusions(server: ServerCapacity, workload: Workload | Unknown | None) -> Iterator[str]:
     """One sentence for each tier, and one for what is lost first."""
     rounds = server.capacity.rounds
     if not rounds or not isinstance(workload, Workload):
@@ -197,7 +197,7 @@ def percent(part: float) -> str:
     return f"{whole}%"
 
 
-def capacity_object(found: Answer, exit_code: int) -> dict[str, Any]:
+def capacity_object(found: CapacityAnswer, exit_code: int) -> dict[str, Any]:
     """Return all of the answer, as ``schemas/capacity-v1.schema.json`` has it."""
     return {
         "schema": SCHEMA,
@@ -210,7 +210,7 @@ def capacity_object(found: Answer, exit_code: int) -> dict[str, Any]:
     }
 
 
-def _server_object(server: ServerAnswer, found: Answer) -> dict[str, Any]:
+def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, Any]:
     capacity = server.capacity
     return {
         **fields(server, "subject", "model", "page_tokens"),

@@ -22,7 +22,7 @@ from preflight.capacity.store_tiers import StoreTier
 from preflight.capacity.workload import Workload
 
 
-class Holder(NamedTuple):
+class TierModel(NamedTuple):
     """A tier as the model sees it.
 
     fills: the tokens with which it begins to evict, those included that only a tier in front of it
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
     after: int
 
 
-def rounds(workload: Workload, page_tokens: int, tiers: Sequence[Holder]) -> tuple[Round, ...]:
+def rounds(workload: Workload, page_tokens: int, tiers: Sequence[TierModel]) -> tuple[Round, ...]:
     """Every round of ``workload``; ``tiers``: nearest to the GPU first."""
     return tuple(_rounds(workload, page_tokens, tiers))
 
@@ -57,7 +57,7 @@ def cached_tokens(workload: Workload, rounds_: int, page_tokens: int) -> int:
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
-def _rounds(workload: Workload, page_tokens: int, tiers: Sequence[Holder]) -> Iterator[Round]:
+def _rounds(workload: Workload, page_tokens: int, tiers: Sequence[TierModel]) -> Iterator[Round]:
     for number in range(1, workload.rounds + 1):
         turn = Turn(
             workload.clients,
@@ -90,7 +90,7 @@ def _rounds(workload: Workload, page_tokens: int, tiers: Sequence[Holder]) -> It
         )
 
 
-def _evicts(turn: Turn, tier: Holder, maybe: bool) -> bool:
+def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
     """Whether the tier has had to evict by the end of the round."""
     if isinstance(tier.fills, Unknown):
         return False
@@ -100,7 +100,7 @@ def _evicts(turn: Turn, tier: Holder, maybe: bool) -> bool:
     return turn.clients * arrived > tier.fills.most
 
 
-def _served(turn: Turn, tier: Holder) -> tuple[float, float, float | None]:
+def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     """The parts of the reusable tokens, least and most, and the mean of random orders."""
     reusable = turn.clients * turn.before
     if not reusable:
@@ -127,7 +127,7 @@ def _served(turn: Turn, tier: Holder) -> tuple[float, float, float | None]:
     return min(least, most) / reusable, most / reusable, likely
 
 
-def _before_full(turn: Turn, tier: Holder) -> float:
+def _before_full(turn: Turn, tier: TierModel) -> float:
     """The clients whose turn comes before the tier is full, where it was not when the round began.
 
     Each adds what its round adds: the order does not matter.
@@ -209,13 +209,13 @@ class Tiers(NamedTuple):
         return tuple(part for part in parts if part is not None)
 
 
-def holders(deployment: Deployment, tiers: Tiers) -> tuple[Holder, ...]:
+def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
     """Nearest to the GPU first."""
     sticky = deployment.groups == 1
     policy = deployment.server.value("radix_eviction_policy")
     ordered = policy in (None, "lru")
     gpu = _spread(tiers.gpu)
-    found = [Holder("L1", gpu, gpu, sticky, ordered=ordered)]
+    found = [TierModel("L1", gpu, gpu, sticky, ordered=ordered)]
     if tiers.host is not None:
         found.append(_host(deployment, tiers.host, gpu)._replace(sticky=sticky, ordered=ordered))
     if tiers.pool is not None:
@@ -233,29 +233,29 @@ def _spread(tier: ServerTier) -> Bounds | Unknown:
     return total if isinstance(total, Unknown) else Bounds(own.least, total.most)
 
 
-def _host(deployment: Deployment, host: ServerTier, gpu: Bounds | Unknown) -> Holder:
+def _host(deployment: Deployment, host: ServerTier, gpu: Bounds | Unknown) -> TierModel:
     own = _spread(host)
     if isinstance(own, Unknown):
-        return Holder("L2", own, own)
+        return TierModel("L2", own, own)
     if deployment.write_policy == DEFAULT_WRITE_POLICY:
         # What is on the GPU too is not evicted, so a smaller L2 adds to L1.
         beside = 0 if isinstance(gpu, Unknown) or gpu.most <= own.least else gpu.most
         nearer = 0 if isinstance(gpu, Unknown) else gpu.least
-        return Holder("L2", own, Bounds(max(own.least, nearer), own.most + beside))
+        return TierModel("L2", own, Bounds(max(own.least, nearer), own.most + beside))
     if isinstance(gpu, Unknown):
         why = Unknown(f"{deployment.write_policy} fills L2 by way of L1: {gpu.reason}")
-        return Holder("L2", why, why)
+        return TierModel("L2", why, why)
     both = own.most + gpu.most
     if deployment.write_policy == SELECTIVE:
         fills = Bounds(min(own.least, gpu.least), own.most)
-        return Holder("L2", fills, Bounds(gpu.least, both), late=True)
-    return Holder("L2", Bounds(own.least, both), Bounds(max(own.least, gpu.least), both))
+        return TierModel("L2", fills, Bounds(gpu.least, both), late=True)
+    return TierModel("L2", Bounds(own.least, both), Bounds(max(own.least, gpu.least), both))
 
 
-def _pool(deployment: Deployment, pool: StoreTier, nearer: Holder) -> Holder:
+def _pool(deployment: Deployment, pool: StoreTier, nearer: TierModel) -> TierModel:
     own = pool.tier.tokens
     if isinstance(own, Unknown):
-        return Holder("L3", own, own, ordered=False)
+        return TierModel("L3", own, own, ordered=False)
     front = _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
     keeps = Bounds(own.least, own.most + front)
     selective = deployment.write_policy == SELECTIVE
@@ -263,14 +263,14 @@ def _pool(deployment: Deployment, pool: StoreTier, nearer: Holder) -> Holder:
     if deployment.write_policy != DEFAULT_WRITE_POLICY:
         lost = nearer.fills.least if isinstance(nearer.fills, Bounds) and selective else own.least
         fills = Bounds(min(own.least, lost), own.most + (0 if selective else front))
-    return Holder("L3", fills, keeps, ordered=False, late=selective)
+    return TierModel("L3", fills, keeps, ordered=False, late=selective)
 
 
-def _disk(tiers: Tiers, disk: Tier, nearer: Holder) -> Holder:
+def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
     own = disk.tokens
     if isinstance(own, Unknown):
-        return Holder("SSD", own, own, ordered=False)
+        return TierModel("SSD", own, own, ordered=False)
     front = _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
     fills = Bounds(own.least, own.most + front) if tiers.evicted_alone else own
     keeps = Bounds(own.least, own.most + front)
-    return Holder("SSD", fills, keeps, ordered=False, late=nearer.late)
+    return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)

@@ -16,7 +16,7 @@ from preflight.fit.launch_edit import Edited, edited
 from preflight.fit.launch_texts import launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.not_described import is_not_described, tolerant
-from preflight.fit.records import Answer, Fitted, Goal
+from preflight.fit.records import FitAnswer, Fitted, Goal
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
@@ -104,7 +104,7 @@ def fitted(
     )
 
 
-def _of_description(answer: Answer, machine: HostState) -> Answer:
+def _of_description(answer: FitAnswer, machine: HostState) -> FitAnswer:
     """Without what checks of the host miss in a description, but for devices that it leaves out."""
     asked = {check.id for check, _ in machine.checks}
     kept = [
@@ -115,7 +115,7 @@ def _of_description(answer: Answer, machine: HostState) -> Answer:
     return answer._replace(beside=tuple(kept))
 
 
-def _exit_code(answer: Answer) -> int:
+def _exit_code(answer: FitAnswer) -> int:
     if answer.fits is None and not answer.reason:
         return exit_codes.FAIL
     if answer.fits is None or answer.unknown:
@@ -126,7 +126,7 @@ def _exit_code(answer: Answer) -> int:
 
 
 def _edited(
-    launch: LaunchWords, state: LaunchState, host: Host, answer: Answer
+    launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """The launch's files with the new values, or the command line with them."""
     words = launch.words
@@ -144,7 +144,7 @@ def _edited(
     return by_hand(state.launch.reading, answer.sizes, answer.values), ""
 
 
-def _host_commands(answer: Answer, context: Context) -> tuple[str, ...]:
+def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
     """What sets the pools that have to grow."""
     from preflight.settings.targets import NR_HUGEPAGES
 

@@ -12,21 +12,21 @@ from preflight.check.launch import GATE
 from preflight.fit.judged_values import HostState, LaunchState, facts_with_pools
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import released_root
-from preflight.fit.records import Answer, Goal
+from preflight.fit.records import FitAnswer, Goal
 from preflight.fit.solver import largest_sizes
 from preflight.sglang.host_pool_records import GIGABYTE
 
 _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
-def hints(state: LaunchState, host: HostState, answer: Answer) -> tuple[str, ...]:
+def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, ...]:
     """Sentences, each with what would fit then; none where nothing more would."""
     if answer.reason:
         return ()
     return (*_released(state, host, answer), *_regular(state, host, answer))
 
 
-def _regular(state: LaunchState, host: HostState, answer: Answer) -> Iterator[str]:
+def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """SGLang's gate asks for the pool's size of available memory, whatever the pool lies on."""
     gated = any(finding.check == GATE.id for bound in answer.bounds for finding in bound.findings)
     gated = gated or any(finding.check == GATE.id for finding in answer.blocking)
@@ -49,7 +49,7 @@ def _regular(state: LaunchState, host: HostState, answer: Answer) -> Iterator[st
         )
 
 
-def _released(state: LaunchState, host: HostState, answer: Answer) -> Iterator[str]:
+def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Pages that are reserved, free, and more than the launch takes: a plan never lowers a pool."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
@@ -75,7 +75,7 @@ def _released(state: LaunchState, host: HostState, answer: Answer) -> Iterator[s
         )
 
 
-def _taken(answer: Answer) -> dict[int, int]:
+def _taken(answer: FitAnswer) -> dict[int, int]:
     """Pages of each size that the launch takes, with the sizes found or the least."""
     judged = answer.fits or answer.least
     pages: dict[int, int] = {}
@@ -86,7 +86,7 @@ def _taken(answer: Answer) -> dict[int, int]:
     return pages
 
 
-def _more(found: Values, answer: Answer) -> bool:
+def _more(found: Values, answer: FitAnswer) -> bool:
     """At least one step of either size more, and none less."""
     if answer.fits is None:
         return True

@@ -44,7 +44,7 @@ class Share(NamedTuple):
     tokens: int | None
 
 
-class Answer(NamedTuple):
+class FitAnswer(NamedTuple):
     """fits: the sizes found, judged; None where nothing fits, and then ``blocking`` says why, for
     the sizes in ``values``, or ``reason`` why no size can be given.
 
@@ -77,7 +77,7 @@ class Fitted(NamedTuple):
 
     launch: str
     host: str
-    answer: Answer
+    answer: FitAnswer
     keep_bytes: int
     edited: Edited | None
     written: tuple[str, ...]

@@ -15,7 +15,7 @@ from preflight.base.usage_error import UsageError
 from preflight.fit.candidates import Solver
 from preflight.fit.judged_values import HostState, Judgement, LaunchState
 from preflight.fit.launch_values import Values
-from preflight.fit.records import Answer, Bound, Goal
+from preflight.fit.records import Bound, FitAnswer, Goal
 from preflight.fit.shares import shares
 from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sglang.model import Models
@@ -25,12 +25,12 @@ _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
 _NO_GATE = "nothing that could be judged of this launch here depends on the size"
 
 
-def solve(state: LaunchState, host: HostState, goal: Goal) -> Answer:
+def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
     """The largest sizes by ``goal``. Raises UsageError for a size that the launch has not."""
     _refuse(state, goal)
     solver = Solver(state, host)
     limits, low, values = _solved(solver, state, host, goal)
-    nothing = Answer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
+    nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
     nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
     if decisive:
@@ -42,7 +42,7 @@ def solve(state: LaunchState, host: HostState, goal: Goal) -> Answer:
         near = solver.nearest() or low
         return nothing._replace(values=near.values, blocking=solver.stopping(near))
     found = solver.whole(solver.best(values).values)
-    return Answer(
+    return FitAnswer(
         goal,
         state.sizes,
         found.values,

@@ -10,7 +10,7 @@ from checks.base.units import format_bytes, format_page_size
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.fit.not_described import is_not_described
-from preflight.fit.records import Answer, Bound, Fitted, Goal, Share
+from preflight.fit.records import Bound, FitAnswer, Fitted, Goal, Share
 from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
@@ -60,7 +60,7 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     return "\n".join(lines)
 
 
-def _verdict(answer: Answer, paint: Paint) -> str:
+def _verdict(answer: FitAnswer, paint: Paint) -> str:
     """That the sizes fit is no good news of a launch that fails for something else."""
     if any(finding.status is Status.FAIL for finding in answer.beside):
         return paint("THE SIZES FIT, AND IT FAILS ALL THE SAME (see below)", "red")

@@ -24,7 +24,7 @@ from preflight.probes.child import Order, layout_of
 from preflight.probes.limits import CGROUP, MEMLOCK
 from preflight.probes.memory import lists_bytes, memory_available_bytes
 from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
-from preflight.probes.report import Answer
+from preflight.probes.report import ProbeAnswer
 from preflight.probes.run import Measurement, ProbeError, measure
 from preflight.probes.users import users_of
 
@@ -53,7 +53,7 @@ def probe_registration(
     force: bool,
     save: bool,
     timeout_seconds: float,
-) -> Answer:
+) -> ProbeAnswer:
     """Return how much the devices let be registered; ``force`` measures beside other users.
 
     ``timeout_seconds`` are for reading the host and the launch. Raises UsageError.
@@ -67,16 +67,16 @@ def probe_registration(
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
         reason = rdma.reason if isinstance(rdma, Unknown) else rdma.nics.reason
-        return Answer("unknown", reason)
+        return ProbeAnswer("unknown", reason)
     nics = _chosen(devices, facts, None if needs is None else launch_devices(facts, needs))
     if isinstance(nics, Unknown):
-        return Answer("unknown", nics.reason)
+        return ProbeAnswer("unknown", nics.reason)
     names = tuple(nic.name for nic in nics)
     if not names:
-        return Answer("unknown", "this host has no RDMA device (/sys/class/infiniband)")
+        return ProbeAnswer("unknown", "this host has no RDMA device (/sys/class/infiniband)")
     need = None if needs is None else need_of(facts, needs, names)
     order = _order(sizes, facts, nics, need)
-    base = Answer("", "", names, order, need=need)
+    base = ProbeAnswer("", "", names, order, need=need)
     busy = tuple(users_of(facts, nics))
     if busy and not force:
         reason = (
@@ -256,7 +256,7 @@ def _spend_for(order: Order) -> int:
     return layout.own_bytes + lists_bytes(everywhere, order.page_bytes, order.soft)
 
 
-def _saved(nics: tuple[Nic, ...], answer: Answer) -> tuple[str, ...]:
+def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
     """The files that the result was kept in. One measured beside others is not a device's."""
     if answer.users or answer.measured is None:
         return ()

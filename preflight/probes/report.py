@@ -20,7 +20,7 @@ SCHEMA = "mooncake-preflight/probe-registration/v1"
 _WIDTH = 11
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """status: measured (no launch was given), fits, too little, unknown, refused."""
 
     status: str
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
         return codes.get(self.status, exit_codes.UNKNOWN)
 
 
-def answer_text(answer: Answer) -> str:
+def answer_text(answer: ProbeAnswer) -> str:
     """Line by line: the answer, then what it rests on."""
     lines = [f"{answer.status}: {answer.reason}"]
     order, measured = answer.order, answer.measured
@@ -90,7 +90,7 @@ def _ceiling(ceiling: Ceiling) -> str:
     return f"{ceiling.regions} regions"
 
 
-def answer_object(answer: Answer) -> dict[str, Any]:
+def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
     """Return one object, whatever the answer is."""
     order = ("page_bytes", "region_bytes", "up_to_bytes", "spend_bytes")
     need = ("process_bytes", "nic_bytes", "nic_regions", "nic_objects")
@@ -117,7 +117,7 @@ def _measured_object(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _met_object(answer: Answer, met: Met) -> dict[str, Any]:
+def _met_object(answer: ProbeAnswer, met: Met) -> dict[str, Any]:
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
         **met._asdict(),

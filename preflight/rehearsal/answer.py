@@ -17,7 +17,7 @@ EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "
 _DIED = "(exit code "
 
 
-class Answer(NamedTuple):
+class RehearsalAnswer(NamedTuple):
     """status: as in EXIT_CODES. as_predicted: None where there is nothing to compare.
 
     differences: each a sentence. warnings: what else there is to say, the least sure last.
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 def judge(
     plan: Plan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
-) -> Answer:
+) -> RehearsalAnswer:
     """The answer of a rehearsal that has run.
 
     checked: what the checks find that keeps memory from being registered, which no replay tells.
@@ -51,7 +51,7 @@ def judge(
     if failed is not None and failed.step.kind == "register" and plan.refused:
         findings += (plan.refused,)
     differences = tuple(_differences(plan, run, failed, bool(findings)))
-    base = Answer("", "", None, plan, run, differences, tuple(warned))
+    base = RehearsalAnswer("", "", None, plan, run, differences, tuple(warned))
     if run.stopped:
         return base._replace(status="stopped", reason=run.stopped)
     if plan.replayed is None:
@@ -76,7 +76,7 @@ def judge(
     )
 
 
-def _unpredicted(base: Answer, failed: Done | None, plan: Plan) -> Answer:
+def _unpredicted(base: RehearsalAnswer, failed: Done | None, plan: Plan) -> RehearsalAnswer:
     unread = "nothing is predicted here, since a pool of huge pages cannot be read"
     if failed is not None:
         return base._replace(status="fails", reason=f"{told(plan, failed)} ({unread})")

@@ -21,7 +21,7 @@ _MOST_LINES = 4
 _MOST_COLUMNS = 300
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """error: the call and what it said, or how the process ended; "" where it went well."""
 
     error: str
@@ -87,7 +87,7 @@ class Running:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look) -> Answer:
+    def ask(self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look) -> Reply:
         """Do one thing. ``look`` is called meanwhile, and raises StoppedError to break it off."""
         self.order(order)
         return self.answer(limit_seconds, look)
@@ -97,7 +97,7 @@ class Running:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
-    def answer(self, limit_seconds: float, look: Look = _no_look) -> Answer:
+    def answer(self, limit_seconds: float, look: Look = _no_look) -> Reply:
         """What came of the oldest order without an answer."""
         began = time.monotonic()
         while b"\n" not in self._unread:
@@ -105,25 +105,25 @@ class Running:
             if ready:
                 more = os.read(self._answers, 65536)
                 if not more:
-                    return Answer(self.how_it_ended(), time.monotonic() - began)
+                    return Reply(self.how_it_ended(), time.monotonic() - began)
                 self._unread += more
             look()
             if time.monotonic() - began > limit_seconds:
                 raise StoppedError(f"it took more than {limit_seconds:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         answer = json.loads(line)
-        return Answer(answer["error"], answer["seconds"])
+        return Reply(answer["error"], answer["seconds"])
 
     def wait_until(
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
-    ) -> Answer:
+    ) -> Reply:
         """A program is up once ``ready``, or has failed once it is gone."""
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
-                return Answer(self.how_it_ended(), time.monotonic() - began)
+                return Reply(self.how_it_ended(), time.monotonic() - began)
             if ready():
-                return Answer("", time.monotonic() - began)
+                return Reply("", time.monotonic() - began)
             look()
             if time.monotonic() - began > limit_seconds:
                 raise StoppedError(f"it took more than {limit_seconds:g} s")

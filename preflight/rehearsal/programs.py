@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from preflight.rehearsal.plan import CLIENT, HOST, MASTER, OFFLOAD, environment_of
-from preflight.rehearsal.process import Answer, Running
+from preflight.rehearsal.process import Reply, Running
 from preflight.rehearsal.records import Member, Plan, Step
 
 # What of this program's own environment a process needs where the launch does not say it.
@@ -110,7 +110,7 @@ class Programs:
                 raise RehearsalError(f"mooncake_master did not start: {answer.error}: {said}")
             self._master_is_up = True
 
-    def start_client(self, step: Step, member: Member, look: Callable[[], None]) -> Answer:
+    def start_client(self, step: Step, member: Member, look: Callable[[], None]) -> Reply:
         """``mooncake_client`` itself, with the launch's own words but for where things are."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"

@@ -15,7 +15,7 @@ from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.rehearsal.answer import Answer, failed_step, judge
+from preflight.rehearsal.answer import RehearsalAnswer, failed_step, judge
 from preflight.rehearsal.library import Library, find_library
 from preflight.rehearsal.memory import others
 from preflight.rehearsal.plan import make_plan
@@ -33,7 +33,9 @@ READ_SECONDS = 30.0
 _TOPICS = ("system", "limits", "rdma")
 
 
-def rehearse(launch: LaunchWords, python: str | None, scale: int, step_seconds: float) -> Answer:
+def rehearse(
+    launch: LaunchWords, python: str | None, scale: int, step_seconds: float
+) -> RehearsalAnswer:
     """Return what came of it. scale: every size is divided by it. step_seconds: the most for each.
 
     python: the interpreter that has Mooncake, None for this one. Raises UsageError.
@@ -42,20 +44,20 @@ def rehearse(launch: LaunchWords, python: str | None, scale: int, step_seconds: 
         raise UsageError("give the launch: a script, or a command after --")
     library = find_library(python)
     if isinstance(library, Unknown):
-        return Answer("unknown", library.reason)
+        return RehearsalAnswer("unknown", library.reason)
     try:
         mooncake_release(library.version)
     except ValueError as error:
-        return Answer("unknown", f"{library.name}: {error}")
+        return RehearsalAnswer("unknown", f"{library.name}: {error}")
     host = open_host("/")
     words = launch._replace(mooncake_version=library.version)
     sized = size_within(words, host, READ_SECONDS)
     if isinstance(sized, Unknown):
-        return Answer("unknown", sized.reason)
+        return RehearsalAnswer("unknown", sized.reason)
     assert sized is not None
     prepared = prepare(sized, host, library, scale)
     if isinstance(prepared, Unknown):
-        return Answer("unknown", prepared.reason)
+        return RehearsalAnswer("unknown", prepared.reason)
     return perform(prepared, step_seconds)
 
 
@@ -98,7 +100,7 @@ def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
     return written._replace(inputs=both, least=sizing, most=sizing)
 
 
-def perform(prepared: Prepared, timeout_seconds: float) -> Answer:
+def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
     """Run it and hold what was measured against what was predicted."""
     root, plan = Root(), prepared.plan
     warnings = others(root)
@@ -106,13 +108,13 @@ def perform(prepared: Prepared, timeout_seconds: float) -> Answer:
     try:
         done = run(plan, root, timeout_seconds, progress.show)
     except (RehearsalError, OSError) as error:
-        return Answer("unknown", str(error), plan=plan)
+        return RehearsalAnswer("unknown", str(error), plan=plan)
     finally:
         progress.clear()
     return answer_of(prepared, done, warnings)
 
 
-def answer_of(prepared: Prepared, done: Run, warnings: Iterable[str] = ()) -> Answer:
+def answer_of(prepared: Prepared, done: Run, warnings: Iterable[str] = ()) -> RehearsalAnswer:
     """Return what a rehearsal that has run comes to, with what checks find where it failed."""
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)

@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter
 from preflight.base.program_version import program_version
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.rehearsal.answer import Answer, died, predicted_pages
+from preflight.rehearsal.answer import RehearsalAnswer, died, predicted_pages
 from preflight.rehearsal.records import Done, Plan, Run, Step
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table
@@ -27,7 +27,7 @@ _COLOURS = {
 }
 
 
-def answer_text(answer: Answer, color: str) -> str:
+def answer_text(answer: RehearsalAnswer, color: str) -> str:
     """The whole answer without a final newline."""
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[answer.status])
@@ -156,7 +156,7 @@ def _sum(sizes: Iterable[int | Unknown | None]) -> str:
     return text if len(known) == len(every) else f"{text} and more that is not known"
 
 
-def answer_object(answer: Answer) -> dict[str, Any]:
+def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
     """Return all of the answer, as ``schemas/rehearse-v1.schema.json`` has it.
 
     Null is what is not known, and what comes of a plan or a run that there was none of.

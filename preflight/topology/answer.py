@@ -30,7 +30,7 @@ CHECKS = {
 }
 
 
-class Answer(NamedTuple):
+class TopologyAnswer(NamedTuple):
     """All that is shown. source: the launch, "" without one. asked: the library itself too.
 
     findings: of the checks about placement and devices, passes and skips included.
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 
 def topology_answer(
     launch: LaunchWords, root: str, timeout_seconds: float, measure: bool
-) -> Answer:
+) -> TopologyAnswer:
     """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError."""
     host = open_host(root)
     sized = size_within(launch, host, timeout_seconds)
@@ -67,7 +67,7 @@ def topology_answer(
     found = tuple(judge(facts, needs, _checks()))
     source = "" if needs is None else needs.source
     status = _status(found, views)
-    return Answer(host.name, source, drawn, engine, views, measure, found, said, status)
+    return TopologyAnswer(host.name, source, drawn, engine, views, measure, found, said, status)
 
 
 def _checks() -> list[tuple[Check, Judge]]:

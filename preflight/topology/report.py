@@ -14,7 +14,7 @@ from preflight.base.program_version import program_version
 from preflight.render.names import folded, natural, without_source
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import wrapped
-from preflight.topology.answer import Answer
+from preflight.topology.answer import TopologyAnswer
 from preflight.topology.build import Device, Topology
 from preflight.topology.drawing import ASCII, LINES, Paint, boxes, matrix
 from preflight.topology.views import Engine, MooncakeView
@@ -25,7 +25,7 @@ COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
 MOST_COLUMNS = 80
 
 
-def answer_text(answer: Answer, paint: Paint, width: int, ascii_only: bool) -> str:
+def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bool) -> str:
     """Without a final newline."""
     width = min(width, MOST_COLUMNS)
     strokes = ASCII if ascii_only else LINES
@@ -49,7 +49,7 @@ def _renamed(topology: Topology, processes: Mapping[str, str]) -> Topology:
     return topology._replace(gpus=renamed(topology.gpus), nics=renamed(topology.nics))
 
 
-def starred(answer: Answer) -> dict[str, tuple[str, ...]]:
+def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
     """GPU -> NICs preferred for it; of the first process whose GPU it is."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
@@ -63,7 +63,9 @@ def starred(answer: Answer) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _mooncake(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+def _mooncake(
+    answer: TopologyAnswer, processes: Mapping[str, str], paint: Paint, width: int
+) -> list[str]:
     if not answer.views:
         return wrapped("Mooncake: no process of the launch uses RDMA", width)
     lines: list[str] = []
@@ -108,7 +110,7 @@ def _nics(names: Iterable[str]) -> str:
     return clean(folded(sorted(names, key=natural)))
 
 
-def _measured(answer: Answer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
+def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
     if not answer.asked:
         return []
     if isinstance(seen.found, Unknown):
@@ -125,7 +127,9 @@ def _measured(answer: Answer, seen: MooncakeView, paint: Paint, width: int) -> l
     return lines
 
 
-def _judged(answer: Answer, processes: Mapping[str, str], paint: Paint, width: int) -> list[str]:
+def _judged(
+    answer: TopologyAnswer, processes: Mapping[str, str], paint: Paint, width: int
+) -> list[str]:
     lines: list[str] = []
     sources = {name.removesuffix(short) for name, short in processes.items()} - {""}
     for status, colour in COLOURS.items():
@@ -149,7 +153,7 @@ def _judged(answer: Answer, processes: Mapping[str, str], paint: Paint, width: i
     return lines
 
 
-def answer_object(answer: Answer, exit_code: int) -> dict[str, Any]:
+def answer_object(answer: TopologyAnswer, exit_code: int) -> dict[str, Any]:
     """Return all as ``schemas/topology-v1.schema.json``, the checks' passes and skips too."""
     topology = answer.topology
     device = ("name", "address", "node", "what", "used_by")
