@@ -9,16 +9,18 @@ import os
 from collections.abc import Mapping, Sequence
 
 from preflight.launches import compose, kubernetes, shell_script
-from preflight.launches.documents import load_documents
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_kind import Beside, LaunchText
 from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
 from preflight.launches.variables import Layers, environment_words
 
 # The first that recognises a file reads it.
-KINDS = (compose.KIND, kubernetes.KIND, shell_script.KIND)
+KINDS = (
+    compose.KIND,
+    kubernetes.KIND,
+    shell_script.KIND,
+)
 _MARK = "\ufeff"
-_YAML = (".yaml", ".yml", ".json")
 
 
 def read_source(
@@ -85,9 +87,7 @@ def _read(
     arguments: Sequence[str] = (),
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    yaml = path.lower().endswith(_YAML) or _looks_like_manifest(text)
-    documents = load_documents(text, path) if yaml else None
-    launch = LaunchText(path, text, documents, marked, environment, env_texts, beside, arguments)
+    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments)
     for kind in KINDS:
         if kind.recognises(launch):
             return kind.read(launch)
@@ -105,15 +105,3 @@ def _text(path: str) -> str:
         raise SourceError(f"{path!r} is not a regular file: give a script or manifest")
     why = "it may not be read" if not os.access(path, os.R_OK) else "it has more than 4 MiB"
     raise SourceError(f"{path!r} is not read: {why}")
-
-
-def _looks_like_manifest(text: str) -> bool:
-    """True for a text whose first line that says anything opens a mapping or a document."""
-    for line in text[:65536].splitlines():
-        if line.startswith("#!"):
-            return False
-        if line.strip() and not line.startswith("#"):
-            return line.startswith(
-                ("---", "apiVersion:", "kind:", "services:", "version:", "{", "[")
-            )
-    return False

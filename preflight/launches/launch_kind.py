@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from preflight.launches.documents import Node
+from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file
 from preflight.launches.source import Reading, SourceNote, Word
 from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a launch file; None where there is none.
 Beside = Callable[[str], "str | None"]
+_YAML = (".yaml", ".yml", ".json")
 
 
-class LaunchText(NamedTuple):
+@dataclass(frozen=True)
+class LaunchText:
     """The text of a launch file, without a byte order mark, and what was given with it.
 
-    documents: of YAML or JSON, None for any other text. marked: whether the file begins with the
-    mark. environment: the caller's. env_texts: of the files behind --env-file, each its path and
-    its text. arguments: what a script is given.
+    marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
+    files behind --env-file, each its path and its text. arguments: what a script is given.
     """
 
     path: str
     text: str
-    documents: Sequence[Node] | None
     marked: bool
     environment: Mapping[str, str | Word]
     env_texts: Sequence[tuple[str, str]]
     beside: Beside
     arguments: Sequence[str] = ()
+
+    @cached_property
+    def documents(self) -> Sequence[Node] | None:
+        """Those of YAML or JSON, None for any other text. Raises SourceError for what is broken."""
+        if self.path.lower().endswith(_YAML) or _looks_like_manifest(self.text):
+            return load_documents(self.text, self.path)
+        return None
 
 
 class LaunchKind(NamedTuple):
@@ -49,3 +58,15 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
         variables.update(read)
         notes.extend(said)
     return variables, tuple(notes)
+
+
+def _looks_like_manifest(text: str) -> bool:
+    """Tell a text whose first line that says anything opens a mapping or a document."""
+    for line in text[:65536].splitlines():
+        if line.startswith("#!"):
+            return False
+        if line.strip() and not line.startswith("#"):
+            return line.startswith(
+                ("---", "apiVersion:", "kind:", "services:", "version:", "{", "[")
+            )
+    return False
