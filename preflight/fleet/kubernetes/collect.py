@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import expand
+from preflight.fleet.base.option_words import option_words
 from preflight.fleet.kubernetes.pods import Pod, pods_of
 from preflight.fleet.merge.collected import Shown, answer, prepare
 from preflight.fleet.node.records import START, Json
@@ -18,6 +19,7 @@ from preflight.fleet.node.script import SAYS
 
 # The finding that stands for a node whose pod has no log to read.
 POD = "fleet.pod"
+_GIVE = "a command, as 'kubectl --context prod'"
 # kubectl takes some 50 MB of memory, and the API server has others to serve.
 _AT_A_TIME = 8
 _LOOK_SECONDS = 2.0
@@ -57,7 +59,7 @@ def run_fleet_collect(
     container: None for ours.
     """
     expected = () if nodes is None else tuple(expand(nodes))
-    asked = Kubectl(_words(kubectl), namespace, timeout_seconds)
+    asked = Kubectl(option_words("--kubectl", kubectl, _GIVE), namespace, timeout_seconds)
     prepare(shown)
     until = time.monotonic() + wait_seconds
     found: dict[str, Found] = {}
@@ -128,16 +130,6 @@ def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> Found:
         return Found(pod, absent(node, POD, f"pod {pod.name}: {how}{report.reason}"), False)
     text = f"pod {pod.name} runs, and had printed no report after {wait_seconds:g} s"
     return Found(pod, absent(node, TIMEOUT, text), False)
-
-
-def _words(kubectl: str) -> tuple[str, ...]:
-    try:
-        found = tuple(shlex.split(kubectl))
-    except ValueError as error:
-        raise UsageError(f"--kubectl {kubectl!r}: {error}") from None
-    if not found:
-        raise UsageError("--kubectl is empty: give a command, as 'kubectl --context prod'")
-    return found
 
 
 def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[Pod]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
+from preflight.fleet.base.option_words import option_words
 from preflight.fleet.kubernetes.records import ManifestRequest, Place
 from preflight.fleet.node.sent_launch import Sent
 
@@ -47,13 +47,7 @@ def print_manifest(request: ManifestRequest, sent: Sent, notes: Sequence[str]) -
 
 def words_of(text: str) -> tuple[str, ...]:
     """Return the words of --remote-command. Raises UsageError."""
-    try:
-        found = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"--remote-command {text!r}: {error}") from None
-    if not found:
-        raise UsageError("--remote-command is empty: give the program's path in the image")
-    return found
+    return option_words("--remote-command", text, "the program's path in the image")
 
 
 def place_of(

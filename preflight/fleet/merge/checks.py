@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from checks.releases.mooncake import work_together
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.addresses import Names, ServiceAddress, loops, split_address
 from preflight.fleet.reports.records import FleetFinding, NodeRow
@@ -88,10 +89,8 @@ def _one_address(
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
         yield FleetFinding(check, "fail", "launch", have, need, text), sorted(local)
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for at, each in places.items():
-        if at not in loopback:
-            groups.setdefault(tuple(one.same for one in each), []).append(at)
+    elsewhere = [(tuple(one.same for one in places[at]), at) for at in places if at not in loopback]
+    groups = grouped(elsewhere)
     if len(groups) < 2:
         return
     right, others = _majority(list(groups.values()))
@@ -130,12 +129,13 @@ def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) ->
 
 def _rendezvous(rows: Rows) -> Iterator[Blamed]:
     """One server over several hosts, whose ranks look for rank 0 on themselves."""
-    found: dict[str, list[int]] = {}
-    for at, row in rows:
-        if row.launch is not None and row.launch.hosts > 1:
-            for address, own in row.launch.known_services("dist-init"):
-                if not own and loops(split_address(address)[0]):
-                    found.setdefault(address, []).append(at)
+    found = grouped(
+        (address, at)
+        for at, row in rows
+        if row.launch is not None and row.launch.hosts > 1
+        for address, own in row.launch.known_services("dist-init")
+        if not own and loops(split_address(address)[0])
+    )
     for address, places in found.items():
         text = "a rank looks for rank 0 on its own node: the server never forms"
         need = "the address of the node of rank 0 (--dist-init-addr)"
@@ -201,10 +201,8 @@ _RELEASES = {
 
 
 def _protocols(rows: Rows) -> Iterator[Blamed]:
-    groups: dict[str, list[int]] = {}
-    for at, row in rows:
-        if row.launch is not None and isinstance(row.launch.protocol, str) and row.launch.protocol:
-            groups.setdefault(row.launch.protocol, []).append(at)
+    protocols = [(row.launch.protocol, at) for at, row in rows if row.launch is not None]
+    groups = grouped((one, at) for one, at in protocols if isinstance(one, str) and one)
     if len(groups) < 2:
         return
     right, others = _majority(list(groups.values()))
@@ -231,11 +229,7 @@ def _master_ports(rows: Rows, names: Names) -> Iterator[Blamed]:
 
 
 def _same_machine(rows: Rows) -> Iterator[Blamed]:
-    machines: dict[str, list[int]] = {}
-    for at, row in rows:
-        if row.boot:
-            machines.setdefault(row.boot, []).append(at)
-    for boot, places in machines.items():
+    for boot, places in grouped((row.boot, at) for at, row in rows if row.boot).items():
         if len(places) > 1:
             text = "one machine under several names: its memory and its NICs are counted for each"
             found = FleetFinding("fleet.same-machine", "warn", "node", f"boot {boot}", "", text)

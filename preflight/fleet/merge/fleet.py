@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 
 from checks.base.unknown import Unknown
+from preflight.fleet.base.grouping import grouped, holders
 from preflight.fleet.base.node_sets import fold, in_order
 from preflight.fleet.merge.checks import fleet_findings
 from preflight.fleet.merge.fleet_drift import Facts, drift, gathered
@@ -118,18 +119,11 @@ def _said(
     tables: Tables, rows: Sequence[tuple[int, NodeRow]], blamed: Iterable[Blamed], nodes: int
 ) -> tuple[list[Said], list[Said], list[Said]]:
     """Findings with the nodes that say them: wanting, waived, passed; what few say first."""
-    alike: dict[int, tuple[Sequence[int], array[int]]] = {}
-    for at, row in rows:
-        alike.setdefault(id(row.findings), (row.findings, array("I")))[1].append(at)
-    holders: dict[int, array[int]] = {}
-    for numbers, places in alike.values():
-        for number in numbers:
-            holders.setdefault(number, array("I")).extend(places)
     kinds: tuple[list[Said], list[Said], list[Said]] = ([], [], [])
-    for number, held in holders.items():
+    for number, held in holders((at, row.findings) for at, row in rows).items():
         finding = tables.findings[number]
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
-        kinds[kind].append(Said(finding, array("I", sorted(held))))
+        kinds[kind].append(Said(finding, held))
     kinds[0].extend(Said(finding, array("I", places)) for finding, places in blamed)
 
     def place(one: Said) -> tuple[object, ...]:
@@ -171,22 +165,20 @@ def _unknown(
     tables: Tables, rows: Sequence[tuple[int, NodeRow]], facts: Facts
 ) -> tuple[dict[str, Sequence[int]], list[int], list[int]]:
     """Facts that nodes could not read; all that have facts; those without a whole topic."""
-    holders: dict[str, array[int]] = {}
-    vague = []
-    for at, row in rows:
-        names = [tables.unknown_facts[number][0] for number in row.unknown_facts]
-        for name in names:
-            holders.setdefault(name, array("I")).append(at)
-        if any(name not in facts for name in names):
-            vague.append(at)
-    return dict(holders), [at for at, _ in rows], vague
+    unread: dict[str, Sequence[int]] = {}
+    for number, places in holders((at, row.unknown_facts) for at, row in rows).items():
+        name = tables.unknown_facts[number][0]
+        unread[name] = [*unread.get(name, ()), *places]
+    vague = {at for name, places in unread.items() if name not in facts for at in places}
+    return unread, [at for at, _ in rows], sorted(vague)
 
 
 def _masters(rows: Sequence[tuple[int, NodeRow]]) -> tuple[Variant, ...]:
-    groups: dict[str, array[int]] = {}
-    for at, row in rows:
-        if row.launch is not None and row.launch.known_masters:
-            groups.setdefault(", ".join(row.launch.known_masters), array("I")).append(at)
+    groups = grouped(
+        (", ".join(row.launch.known_masters), at)
+        for at, row in rows
+        if row.launch is not None and row.launch.known_masters
+    )
     by_size = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
     return tuple(Variant(master, places) for master, places in by_size)
 

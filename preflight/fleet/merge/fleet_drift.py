@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from preflight.fleet.base.grouping import grouped, holders
 from preflight.fleet.merge.records import Drift, Variant
 from preflight.fleet.reports.records import Value
 
@@ -24,21 +25,8 @@ def gathered(
     table: Sequence[tuple[str, Value]], rows: Iterable[tuple[int, Sequence[int]]]
 ) -> dict[str, dict[str, Sequence[int]]]:
     """Facts by name. rows: (place of the node, numbers of its facts in ``table``)."""
-    alike: dict[int, array[int]] = {}
-    sets: list[tuple[Sequence[int], array[int]]] = []
-    for place, numbers in rows:
-        # Nodes that say the same share one list, so that most of a fleet is looked at once.
-        places = alike.get(id(numbers))
-        if places is None:
-            places = alike[id(numbers)] = array("I")
-            sets.append((numbers, places))
-        places.append(place)
-    holders: dict[int, array[int]] = {}
-    for numbers, places in sets:
-        for number in numbers:
-            holders.setdefault(number, array("I")).extend(places)
     facts: dict[str, dict[str, Sequence[int]]] = {}
-    for number, places in holders.items():
+    for number, places in holders(rows).items():
         name, value = table[number]
         values, text = facts.setdefault(name, {}), written(name, value)
         if text in values and not name.startswith(_ROUNDED):
@@ -119,15 +107,11 @@ def _folded(found: Iterable[Drift]) -> Iterator[Drift]:
     """Facts of several devices that differ alike are one: ``mlx5_0-7.firmware``."""
     from preflight.check.report import fold
 
-    groups: dict[object, list[Drift]] = {}
-    for one in found:
-        key = (
-            re.sub(r"\d+", "0", one.fact),
-            one.most and (one.most.value, bytes(memoryview(array("I", one.most.nodes)))),
-            tuple((other.value, bytes(array("I", other.nodes))) for other in one.others),
-            bytes(array("I", one.unread)),
-        )
-        groups.setdefault(key, []).append(one)
-    for group in groups.values():
+    def likeness(one: Drift) -> object:
+        values = (*one.others, *([] if one.most is None else [one.most]))
+        held = tuple((other.value, bytes(array("I", other.nodes))) for other in values)
+        return re.sub(r"\d+", "0", one.fact), one.most is None, held, bytes(array("I", one.unread))
+
+    for group in grouped((likeness(one), one) for one in found).values():
         names = tuple(one.fact for one in group)
         yield group[0]._replace(fact=fold(names), facts=names)

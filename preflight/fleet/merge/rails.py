@@ -5,11 +5,12 @@ Which device reaches which is not judged here; a rail is held against the same d
 
 from __future__ import annotations
 
-from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.networks import covers, network, subnet_of
 from preflight.fleet.merge.records import Variant
 from preflight.fleet.node.records import Rail, Route
@@ -199,11 +200,11 @@ def devices_of(row: NodeRow, gpus: str) -> str:
     if isinstance(row.rails, Unknown):
         ports = "RDMA ports not read"
     else:
-        kinds: dict[str, int] = {}
-        for rail in row.rails:
-            rate = rail.rate if isinstance(rail.rate, str) else "rate unknown"
-            state = rail.state if isinstance(rail.state, str) else "state unknown"
-            kinds[f"{rate} {state}"] = kinds.get(f"{rate} {state}", 0) + 1
+        kinds = Counter(
+            f"{rail.rate if isinstance(rail.rate, str) else 'rate unknown'} "
+            f"{rail.state if isinstance(rail.state, str) else 'state unknown'}"
+            for rail in row.rails
+        )
         ports = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
     return ", ".join(part for part in (ports, gpus) if part)
 
@@ -211,9 +212,7 @@ def devices_of(row: NodeRow, gpus: str) -> str:
 def grouped_devices(rows: Rows, gpus: Mapping[str, Sequence[int]]) -> tuple[Variant, ...]:
     """Nodes by what devices they have, those with what few have first."""
     gpus_of = {at: names for names, places in gpus.items() for at in places}
-    groups: dict[str, array[int]] = {}
-    for at, row in rows:
-        groups.setdefault(devices_of(row, gpus_of.get(at, "")), array("I")).append(at)
+    groups = grouped((devices_of(row, gpus_of.get(at, "")), at) for at, row in rows)
     return tuple(
         Variant(devices or "no RDMA device and no GPU", places)
         for devices, places in sorted(groups.items(), key=lambda item: len(item[1]))

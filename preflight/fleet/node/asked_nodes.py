@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from preflight.fleet.base.option_words import option_words
+
 
 class SshNodes(NamedTuple):
     """Which nodes, and how to come to them. connect_seconds: until ssh is through."""
@@ -27,3 +29,9 @@ class Remote(NamedTuple):
     command: str
     python: str
     carry: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that start the program. Raises UsageError."""
+        give = "the program's path on the nodes"
+        return option_words("--remote-command", self.command, give)

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from preflight.base.usage_error import UsageError
+from preflight.fleet.node.asked_nodes import Remote
+from preflight.fleet.node.script import TOOL, carried_script, found_script, packed
+from preflight.fleet.node.sent_launch import Sent
 
 OWN = ("checks", "preflight")
 OTHERS = ("click", "tabulate", "yaml", "pynvml")
@@ -50,6 +53,14 @@ def zipapp() -> bytes:
         for name, content in _files():
             archive.writestr(zipfile.ZipInfo(name, _WHEN), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
+
+
+def content(remote: Remote, sent: Sent, carried: bool) -> bytes:
+    """What a node gets on standard input: the launch, and this program or how to start it there."""
+    if carried:
+        script = carried_script(remote.python, sent.words)
+        return packed({**sent.files, TOOL: zipapp()}, script)
+    return packed(sent.files, found_script(remote.words, sent.words))
 
 
 def _files() -> Iterator[tuple[str, bytes]]:

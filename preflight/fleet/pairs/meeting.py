@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from preflight.base.usage_error import UsageError
+from preflight.fleet.node.asked_nodes import Remote
 from preflight.fleet.node.reply import NodeReply, lacks_tool
 from preflight.fleet.node.script import (
     SAYS,
@@ -77,14 +77,7 @@ class Met(NamedTuple):
 
 def tool_of(remote_command: str, remote_python: str, carry: str) -> Tool:
     """Raises UsageError."""
-    import shlex
-
-    try:
-        command = tuple(shlex.split(remote_command))
-    except ValueError as error:
-        raise UsageError(f"--remote-command {remote_command!r}: {error}") from None
-    if not command:
-        raise UsageError("--remote-command is empty: give the program's path on the nodes")
+    command = Remote(remote_command, remote_python, carry).words
     archive = b""
     if carry != "never":
         from preflight.fleet.node.carry import zipapp

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.rdma.ports import ROCE_1
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.networks import covers, network, subnet_of
 from preflight.fleet.node.records import Rail, Route
 from preflight.fleet.reports.records import NodeRow
@@ -168,9 +169,7 @@ def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Un
 
 def groups(nodes: Iterable[tuple[int, Sequence[Lane], str]]) -> list[Group]:
     """Nodes (place, lanes, affinity) by what they have, the largest group first."""
-    found: dict[tuple[tuple[Lane, ...], str], list[int]] = {}
-    for node, lanes, affinity in nodes:
-        found.setdefault((tuple(lanes), affinity), []).append(node)
+    found = grouped(((tuple(lanes), affinity), node) for node, lanes, affinity in nodes)
     made = [Group(lanes, tuple(sorted(held)), how) for (lanes, how), held in found.items()]
     return sorted(made, key=lambda group: (-len(group.nodes), group.nodes))
 

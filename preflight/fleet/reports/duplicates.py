@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.reports.records import STATUSES, FleetFinding, NodeRow
 
 
@@ -17,11 +18,8 @@ class Settled(NamedTuple):
 
 
 def settled_rows(rows: Sequence[NodeRow]) -> Settled:
-    by_node: dict[str, list[NodeRow]] = {}
-    for row in rows:
-        by_node.setdefault(row.node, []).append(row)
     settled = Settled({}, {}, [])
-    for node, group in by_node.items():
+    for node, group in grouped((row.node, row) for row in rows).items():
         if len(group) == 1:
             settled.rows[node] = group[0]
             continue

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 
-from preflight.base.usage_error import UsageError
+from preflight.fleet.base.option_words import option_words
 from preflight.fleet.merge.collected import Shown, answer, interrupted, prepare
 from preflight.fleet.node.asked_nodes import Remote
-from preflight.fleet.node.script import TOOL, carried_script, found_script, packed
-from preflight.fleet.node.sent_launch import Sent, sent_launch
+from preflight.fleet.node.carry import content
+from preflight.fleet.node.sent_launch import sent_launch
 from preflight.fleet.slurm.nodes import asked, read_sinfo, states_of
 from preflight.fleet.slurm.run import SlurmRequest, gather
 from preflight.inputs.launch_words import LaunchWords
@@ -32,10 +31,8 @@ def run_fleet_run(
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError."""
     nodes = asked(node_set, os.environ)
-    options = _words("--srun-options", srun_options)
-    tool = _words("--remote-command", remote.command)
-    if not tool:
-        raise UsageError("--remote-command is empty: give the program's path on the nodes")
+    options = option_words("--srun-options", srun_options)
+    _ = remote.words  # what is wrong with them is said before any node is asked
     reading = max(1.0, min(_MOST_READING_SECONDS, timeout_seconds - _OVERHEAD_SECONDS))
     sent = sent_launch(launch, reading, ignore)
     prepare(shown)
@@ -46,25 +43,10 @@ def run_fleet_run(
             timeout_seconds,
             queue_seconds,
             options,
-            lambda carried: _content(sent, tool, remote.python, carried),
+            lambda carried: content(remote, sent, carried),
             remote.carry,
             os.urandom(8).hex(),
         )
     )
     code = answer(gathered.reports, shown)
     return interrupted(gathered.reports, gathered.stopped) if gathered.stopped else code
-
-
-def _content(sent: Sent, tool: tuple[str, ...], python: str, carried: bool) -> bytes:
-    if not carried:
-        return packed(sent.files, found_script(tool, sent.words))
-    from preflight.fleet.node.carry import zipapp
-
-    return packed({**sent.files, TOOL: zipapp()}, carried_script(python, sent.words))
-
-
-def _words(option: str, text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r}: {error}") from None

@@ -8,10 +8,11 @@ from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.merge.collected import Shown, answer, interrupted, keep, prepare
 from preflight.fleet.node.asked_nodes import Remote, SshNodes
+from preflight.fleet.node.carry import content
 from preflight.fleet.node.records import Json
 from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
-from preflight.fleet.node.script import COMMAND, TOOL, carried_script, found_script, packed
-from preflight.fleet.node.sent_launch import Sent, sent_launch
+from preflight.fleet.node.script import COMMAND
+from preflight.fleet.node.sent_launch import sent_launch
 from preflight.inputs.launch_words import LaunchWords
 
 NO_CLUSTERSHELL = (
@@ -61,7 +62,9 @@ def fleet_reports(
 
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
-    sent = sent_launch(launch, _node_seconds(where), ignore)
+    # What a node may take to read itself, so that it can still say what it could not read.
+    left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
+    sent = sent_launch(launch, max(1.0, min(10.0, left)), ignore)
     prepare(shown)
     progress = Progress(shown.verbosity >= 0)
     ssh = Ssh(
@@ -88,12 +91,11 @@ def fleet_reports(
     stopped = 0
     try:
         if remote.carry != "always":
-            content = _content(remote, sent, carried=False)
-            ask(nodes, COMMAND, content, ssh, take_or_carry, show)
+            found = content(remote, sent, carried=False)
+            ask(nodes, COMMAND, found, ssh, take_or_carry, show)
         carried_to = [one for one in nodes if remote.carry == "always" or one in lacking]
         if carried_to:
-            content = _content(remote, sent, carried=True)
-            ask(carried_to, COMMAND, content, ssh, take, show)
+            ask(carried_to, COMMAND, content(remote, sent, True), ssh, take, show)
     except (RunInterruptedError, KeyboardInterrupt) as signalled:
         stopped = int(signalled.args[0]) if signalled.args else SIGINT
         for node in nodes:
@@ -102,29 +104,6 @@ def fleet_reports(
     finally:
         progress.clear()
     return Got([reports[node] for node in nodes], stopped)
-
-
-def _node_seconds(where: SshNodes) -> float:
-    """What a node may take to read itself, so that it can still say what it could not read."""
-    left = where.timeout_seconds - where.connect_seconds
-    return max(1.0, min(10.0, left - _OVERHEAD_SECONDS))
-
-
-def _content(remote: Remote, sent: Sent, carried: bool) -> bytes:
-    import shlex
-
-    if carried:
-        from preflight.fleet.node.carry import zipapp
-
-        script = carried_script(remote.python, sent.words)
-        return packed({**sent.files, TOOL: zipapp()}, script)
-    try:
-        tool = shlex.split(remote.command)
-    except ValueError as error:
-        raise UsageError(f"--remote-command {remote.command!r}: {error}") from None
-    if not tool:
-        raise UsageError("--remote-command is empty: give the program's path on the nodes")
-    return packed(sent.files, found_script(tool, sent.words))
 
 
 def sets_of(path: str) -> list[str]:
