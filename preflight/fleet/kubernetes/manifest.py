@@ -93,6 +93,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
     pod = _pod(request, sent.words, keys, labels)
     template = {"metadata": {"labels": dict(labels)}, "spec": pod}
     count = request.place.pods
+    spec: Json
     if request.kind == "job":
         spec: dict[str, Any] = {
             "completions": count,

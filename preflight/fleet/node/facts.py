@@ -8,7 +8,7 @@ node's own (addresses, GIDs) is not here but in the report's ``rails``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from checks.base.needs import LaunchNeeds
@@ -37,62 +37,65 @@ UNLIMITED = "unlimited"
 Value = str | int | bool
 
 
-class Digest:
-    """Facts by name; what could not be read apart, with the reason."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Value] = {}
-        self.unknown: dict[str, str] = {}
-
-    def put(self, name: str, value: Value | Unknown | None) -> None:
-        """None, and what is absent, is no fact: the node has no such thing."""
-        if isinstance(value, Unknown):
-            if not value.absent:
-                self.unknown[name] = value.reason
-        elif value is not None:
-            self.known[name] = value
+# None, and what is absent, is no fact: the node has no such thing.
+Pairs = Iterator[tuple[str, Value | Unknown | None]]
 
 
 def node_facts(
     facts: Facts, rails: Iterable[Rail], needs: LaunchNeeds | None, root: Root
 ) -> tuple[dict[str, Value], dict[str, str]]:
     """Known ones, and why the others are not known; a topic that was not read is one of those."""
-    digest = Digest()
-    for topic, add in _TOPICS.items():
+    known: dict[str, Value] = {}
+    unknown: dict[str, str] = {}
+    for name, value in _pairs(facts, rails, needs, root):
+        if isinstance(value, Unknown):
+            if not value.absent:
+                unknown[name] = value.reason
+        elif value is not None:
+            known[name] = value
+    return known, unknown
+
+
+def _pairs(facts: Facts, rails: Iterable[Rail], needs: LaunchNeeds | None, root: Root) -> Pairs:
+    for topic, of_topic in _TOPICS.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
-            digest.unknown[topic] = record.reason
+            yield topic, Unknown(record.reason)
         else:
-            add(digest, record)
+            yield from of_topic(record)
     for rail in rails:
-        _rail(digest, rail)
+        name = f"{rail.device}:{rail.port}"
+        yield f"{name}.mtu_bytes", rail.mtu_bytes
+        yield f"{name}.gid_index", rail.gid_index
+        yield f"{name}.gid_type", rail.gid_type
+        yield f"{name}.netdev", rail.netdev
+        yield f"{name}.netdev_mtu_bytes", rail.netdev_mtu_bytes
     for storage in needs.storage if needs is not None else ():
         if storage.kind in ("model", "draft") and isinstance(storage.path, str):
-            digest.put(f"{storage.kind} {storage.path}", _model(root, storage.path))
-    return digest.known, digest.unknown
+            yield f"{storage.kind} {storage.path}", _model(root, storage.path)
 
 
-def _system(digest: Digest, system: SystemFacts) -> None:
-    digest.put("kernel", system.kernel_release)
-    digest.put("architecture", system.architecture)
+def _system(system: SystemFacts) -> Pairs:
+    yield "kernel", system.kernel_release
+    yield "architecture", system.architecture
     name, version = system.distribution, system.distribution_version
     if isinstance(name, str) and isinstance(version, str):
-        digest.put("distribution", f"{name} {version}")
+        yield "distribution", f"{name} {version}"
     else:
-        digest.put("distribution", name)
-    digest.put("container", system.container.kind)
-    digest.put("hypervisor", system.hypervisor or "none")
-    digest.put("page_bytes", system.page_bytes)
+        yield "distribution", name
+    yield "container", system.container.kind
+    yield "hypervisor", system.hypervisor or "none"
+    yield "page_bytes", system.page_bytes
 
 
-def _limits(digest: Digest, limits: LimitFacts) -> None:
+def _limits(limits: LimitFacts) -> Pairs:
     from checks.limits.facts import IPC_LOCK_BIT
 
-    digest.put("limit.memlock", _limit(limits.memlock))
-    digest.put("limit.nofile", _limit(limits.nofile))
-    digest.put("limit.nproc", _limit(limits.nproc))
-    digest.put("ipc_lock", limits.effective(IPC_LOCK_BIT))
-    digest.put("uid", limits.euid)
+    yield "limit.memlock", _limit(limits.memlock)
+    yield "limit.nofile", _limit(limits.nofile)
+    yield "limit.nproc", _limit(limits.nproc)
+    yield "ipc_lock", limits.effective(IPC_LOCK_BIT)
+    yield "uid", limits.euid
 
 
 def _limit(limit: Limit | Unknown) -> Value | Unknown:
@@ -101,76 +104,76 @@ def _limit(limit: Limit | Unknown) -> Value | Unknown:
     return UNLIMITED if limit.soft is None else limit.soft
 
 
-def _memory(digest: Digest, memory: MemoryFacts) -> None:
-    digest.put("memory.total_bytes", memory.value("MemTotal"))
-    digest.put("memory.shm_bytes", memory.shm_size_bytes)
-    digest.put("vm.max_map_count", memory.max_map_count)
-    digest.put("vm.overcommit_memory", memory.overcommit)
-    digest.put("vm.swappiness", memory.swappiness)
+def _memory(memory: MemoryFacts) -> Pairs:
+    yield "memory.total_bytes", memory.value("MemTotal")
+    yield "memory.shm_bytes", memory.shm_size_bytes
+    yield "vm.max_map_count", memory.max_map_count
+    yield "vm.overcommit_memory", memory.overcommit
+    yield "vm.swappiness", memory.swappiness
 
 
-def _hugetlb(digest: Digest, hugetlb: HugetlbFacts) -> None:
+def _hugetlb(hugetlb: HugetlbFacts) -> Pairs:
     pools = hugetlb.hugetlb.pools
-    digest.put("hugetlb.default_page_bytes", hugetlb.hugetlb.default_page_size_bytes)
-    digest.put("thp.enabled", hugetlb.thp_enabled)
-    digest.put("thp.shmem", hugetlb.thp_shmem)
+    yield "hugetlb.default_page_bytes", hugetlb.hugetlb.default_page_size_bytes
+    yield "thp.enabled", hugetlb.thp_enabled
+    yield "thp.shmem", hugetlb.thp_shmem
     if isinstance(pools, Unknown):
-        digest.put("hugetlb", pools)
+        yield "hugetlb", pools
         return
     for size, pool in pools.items():
         name = f"hugetlb.{size // 1024}KiB"
         if isinstance(pool, Unknown):
-            digest.put(f"{name}.pages", pool)
+            yield f"{name}.pages", pool
             continue
-        digest.put(f"{name}.pages", pool.total_pages)
-        digest.put(f"{name}.overcommit_pages", pool.overcommit_pages)
+        yield f"{name}.pages", pool.total_pages
+        yield f"{name}.overcommit_pages", pool.overcommit_pages
         if len(pool.nodes) > 1:
             for node, share in pool.nodes.items():
-                digest.put(f"{name}.node{node}.pages", share.total_pages)
+                yield f"{name}.node{node}.pages", share.total_pages
 
 
-def _numa(digest: Digest, numa: NumaFacts) -> None:
-    digest.put("numa.nodes", len(numa.nodes) or 1)
+def _numa(numa: NumaFacts) -> Pairs:
+    yield "numa.nodes", len(numa.nodes) or 1
     cpus = [node.cpus for node in numa.nodes]
     unread = next((one for one in cpus if isinstance(one, Unknown)), None)
     counts = [len(one) for one in cpus if not isinstance(one, Unknown)]
-    digest.put("numa.cpus", ", ".join(map(str, counts)) if unread is None else unread)
-    digest.put("numa.balancing", numa.balancing)
+    yield "numa.cpus", ", ".join(map(str, counts)) if unread is None else unread
+    yield "numa.balancing", numa.balancing
 
 
-def _pci(digest: Digest, pci: PciFacts) -> None:
+def _pci(pci: PciFacts) -> Pairs:
     accelerators = () if isinstance(pci.accelerators, Unknown) else pci.accelerators
     kinds = [one.iommu for one in (*accelerators, *pci.nics.values())]
     unread = next((kind for kind in kinds if isinstance(kind, Unknown)), None)
     written = " ".join(sorted({kind for kind in kinds if isinstance(kind, str)}))
-    digest.put("iommu", (written or None) if unread is None else unread)
+    yield "iommu", (written or None) if unread is None else unread
 
 
-def _gpus(digest: Digest, gpus: GpuFacts) -> None:
+def _gpus(gpus: GpuFacts) -> Pairs:
     on_pci = gpus.accelerators
-    digest.put("gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci))
-    digest.put("gpu.kernel_module", gpus.kernel_module)
+    yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
+    yield "gpu.kernel_module", gpus.kernel_module
     peers = gpus.peer_modules
-    digest.put("gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers))
+    yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
     nvml = gpus.nvml
     if isinstance(nvml, Unknown):
-        digest.put("gpu.driver", nvml if gpus.kernel_module_version else None)
+        yield "gpu.driver", nvml if gpus.kernel_module_version else None
         return
     if nvml.error:
-        digest.put("gpu.driver", Unknown(nvml.error))
+        yield "gpu.driver", Unknown(nvml.error)
         return
-    digest.put("gpu.driver", nvml.driver)
+    yield "gpu.driver", nvml.driver
     if nvml.cuda_version is not None:
-        digest.put("gpu.cuda", f"{nvml.cuda_version // 1000}.{nvml.cuda_version % 1000 // 10}")
-    digest.put("gpu.names", _counted([gpu.name or "unnamed" for gpu in nvml.gpus]))
+        yield "gpu.cuda", f"{nvml.cuda_version // 1000}.{nvml.cuda_version % 1000 // 10}"
+    yield "gpu.names", _counted([gpu.name or "unnamed" for gpu in nvml.gpus])
     sizes = [gpu.memory_bytes for gpu in nvml.gpus if gpu.memory_bytes is not None]
-    digest.put("gpu.memory_bytes", min(sizes) if sizes else None)
+    yield "gpu.memory_bytes", min(sizes) if sizes else None
     for name, values in (
         ("gpu.mig", [gpu.mig for gpu in nvml.gpus]),
         ("gpu.ecc", [gpu.ecc for gpu in nvml.gpus]),
         ("gpu.compute_mode", [gpu.compute_mode for gpu in nvml.gpus]),
     ):
-        digest.put(name, " ".join("-" if one is None else str(one) for one in values))
+        yield name, " ".join("-" if one is None else str(one) for one in values)
 
 
 def _counted(names: list[str]) -> str:
@@ -178,16 +181,16 @@ def _counted(names: list[str]) -> str:
     return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
-def _rdma(digest: Digest, rdma: RdmaFacts) -> None:
-    digest.put("rdma_core", rdma.libraries.version)
-    digest.put("rdma.devices", _device_names(rdma))
+def _rdma(rdma: RdmaFacts) -> Pairs:
+    yield "rdma_core", rdma.libraries.version
+    yield "rdma.devices", _device_names(rdma)
     for nic in rdma.present:
-        _nic(digest, nic)
+        yield from _nic(nic)
         if isinstance(nic.ports, Unknown):
-            digest.put(f"{nic.name}.ports", nic.ports)
+            yield f"{nic.name}.ports", nic.ports
             continue
         for port in nic.ports:
-            _port(digest, nic, port)
+            yield from _port(nic, port)
 
 
 def _device_names(rdma: RdmaFacts) -> str | Unknown:
@@ -196,43 +199,34 @@ def _device_names(rdma: RdmaFacts) -> str | Unknown:
     return " ".join(nic.name for nic in rdma.nics)
 
 
-def _nic(digest: Digest, nic: Nic) -> None:
-    digest.put(f"{nic.name}.firmware", nic.firmware)
-    digest.put(f"{nic.name}.hardware", nic.hardware)
-    digest.put(f"{nic.name}.driver", nic.driver)
-    digest.put(f"{nic.name}.pci", nic.pci_address)
-    digest.put(f"{nic.name}.node", nic.node)
+def _nic(nic: Nic) -> Pairs:
+    yield f"{nic.name}.firmware", nic.firmware
+    yield f"{nic.name}.hardware", nic.hardware
+    yield f"{nic.name}.driver", nic.driver
+    yield f"{nic.name}.pci", nic.pci_address
+    yield f"{nic.name}.node", nic.node
 
 
-def _port(digest: Digest, nic: Nic, port: Port) -> None:
+def _port(nic: Nic, port: Port) -> Pairs:
     name = f"{nic.name}:{port.number}"
-    digest.put(f"{name}.state", port.state)
-    digest.put(f"{name}.rate", port.rate)
-    digest.put(f"{name}.link_layer", port.link_layer)
-    digest.put(f"{name}.pkey", port.pkeys.get(0))
+    yield f"{name}.state", port.state
+    yield f"{name}.rate", port.rate
+    yield f"{name}.link_layer", port.link_layer
+    yield f"{name}.pkey", port.pkeys.get(0)
 
 
-def _rail(digest: Digest, rail: Rail) -> None:
-    name = f"{rail.device}:{rail.port}"
-    digest.put(f"{name}.mtu_bytes", rail.mtu_bytes)
-    digest.put(f"{name}.gid_index", rail.gid_index)
-    digest.put(f"{name}.gid_type", rail.gid_type)
-    digest.put(f"{name}.netdev", rail.netdev)
-    digest.put(f"{name}.netdev_mtu_bytes", rail.netdev_mtu_bytes)
-
-
-def _software(digest: Digest, software: SoftwareFacts) -> None:
+def _software(software: SoftwareFacts) -> Pairs:
     engine = software.engine
     if isinstance(engine, Unknown):
-        digest.put("wheel.mooncake", engine)
+        yield "wheel.mooncake", engine
         return
     if engine is None:
         return
     if engine.mooncake:
         wheels = ", ".join(f"{wheel.name} {wheel.version}" for wheel in engine.mooncake)
-        digest.put("wheel.mooncake", wheels)
+        yield "wheel.mooncake", wheels
     for name, wheel in (("sglang", engine.sglang), ("torch", engine.torch)):
-        digest.put(f"wheel.{name}", None if wheel is None else wheel.version)
+        yield f"wheel.{name}", None if wheel is None else wheel.version
 
 
 def _model(root: Root, path: str) -> str | Unknown:
@@ -249,7 +243,7 @@ def _model(root: Root, path: str) -> str | Unknown:
     return f"config.json {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-_TOPICS: dict[str, Callable[[Digest, Any], None]] = {
+_TOPICS: dict[str, Callable[[Any], Pairs]] = {
     "system": _system,
     "limits": _limits,
     "memory": _memory,
