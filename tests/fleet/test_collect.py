@@ -312,4 +312,6 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_list_of_pods_is_too_strange(listed: Any) -> None:
     pods_of(listed, None)
-    pods_of({"items": [listed, {"metadata": {"name": "p"}, "spec": listed, "status": listed}]}, "c")
+    pod = {"metadata": {"name": "p"}, "spec": listed, "status": listed}
+    for container in ("c", None):
+        pods_of({"items": [listed, pod]}, container)

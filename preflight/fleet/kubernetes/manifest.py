@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.units import GIB, MIB
 from preflight.base.usage_error import UsageError
+from preflight.fleet.kubernetes.pods import CONTAINER
 from preflight.fleet.kubernetes.records import ManifestRequest
 from preflight.fleet.node.script import SAYS
 
 if TYPE_CHECKING:
     from preflight.fleet.node.sent_launch import Sent
 
-CONTAINER = "preflight"
 FOLDER = "/mooncake-preflight"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 LABEL_NAME, LABEL_INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"

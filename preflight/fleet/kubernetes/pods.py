@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 # Waiting for these, a container waits for somebody to mend something.
@@ -17,6 +17,8 @@ _STUCK = (
     "InvalidImageName",
     "RunContainerError",
 )
+
+CONTAINER = "preflight"
 
 Json = Mapping[str, Any]
 
@@ -47,8 +49,11 @@ def pods_of(listed: Any, container: str | None) -> list[Pod]:
 
 def _pod(item: Json, wanted: str | None) -> Pod:
     metadata, spec, status = (_object(item, key) for key in ("metadata", "spec", "status"))
-    name = wanted or _container(spec)
-    state = _state(status, name)
+    names = [str(one.get("name")) for one in _objects(spec, "containers", "initContainers")]
+    # Ours by its name, else the pod's first.
+    name = wanted or (CONTAINER if CONTAINER in names or not names else names[0])
+    states = _objects(status, "initContainerStatuses", "containerStatuses")
+    state: Json = next((one for one in states if one.get("name") == name), {})
     waiting, ended = _object(state, "state", "waiting"), _object(state, "state", "terminated")
     before = _object(state, "lastState", "terminated")
     running = "running" in _object(state, "state")
@@ -60,7 +65,12 @@ def _pod(item: Json, wanted: str | None) -> Pod:
     elif waiting and not (before and waiting.get("reason") != "CrashLoopBackOff"):
         reason = _said(waiting)
     elif not state:
-        reason = _unscheduled(status) or phase or "Kubernetes says nothing of it"
+        unscheduled = [
+            _said(one)
+            for one in _objects(status, "conditions")
+            if one.get("type") == "PodScheduled" and one.get("status") == "False"
+        ]
+        reason = next(iter(unscheduled), "") or phase or "Kubernetes says nothing of it"
     if before and waiting:
         reason = f"{reason}; before that {_said(before)}"
     stuck = waiting.get("reason") in _STUCK
@@ -85,22 +95,10 @@ def _object(item: Json, *keys: str) -> Json:
 
 def _objects(item: Json, *keys: str) -> Iterator[Json]:
     for key in keys:
-        for one in item.get(key) or ():
+        listed = item.get(key)
+        for one in listed if isinstance(listed, list) else ():
             if isinstance(one, dict):
                 yield one
-
-
-def _container(spec: Json) -> str:
-    """Ours by its name, else the pod's first."""
-    from preflight.fleet.kubernetes.manifest import CONTAINER
-
-    names = [str(one.get("name")) for one in _objects(spec, "containers", "initContainers")]
-    return CONTAINER if CONTAINER in names or not names else names[0]
-
-
-def _state(status: Json, container: str) -> Json:
-    states: Iterable[Json] = _objects(status, "initContainerStatuses", "containerStatuses")
-    return next((state for state in states if state.get("name") == container), {})
 
 
 def _said(state: Json) -> str:
@@ -111,13 +109,6 @@ def _said(state: Json) -> str:
     return (
         ": ".join(" ".join(str(word).split()) for word in words if word)[:300] or "no reason given"
     )
-
-
-def _unscheduled(status: Json) -> str:
-    for condition in _objects(status, "conditions"):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _said(condition)
-    return ""
 
 
 def _destined(spec: Json) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.merge.fleet import nodes_text
 from preflight.fleet.merge.records import FAILING, PASSING, Fleet, Said
 from preflight.fleet.merge.words import drift_cells, facts_text, pool_text, verdict_text
-from preflight.fleet.reports.records import STATUSES
+from preflight.fleet.reports.records import STATUSES, NodeRow
 from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 
 # A node has a line; who has more than these has a command line.
 MOST_CHECKS = 6
+
+Rows = list[Sequence[Cell]]
 
 
 def write_html(path: str, fleet: Fleet) -> None:
@@ -36,95 +40,88 @@ def write_html(path: str, fleet: Fleet) -> None:
 def fleet_page(fleet: Fleet) -> str:
     """The whole document."""
     verdict = verdict_text(fleet)
+    lists: Rows = [  # node sets to paste into a scheduler's command line
+        (name, str(len(places)), nodes_text(fleet, places) or "none")
+        for name, places in (("passing", fleet.of(*PASSING)), ("failing", fleet.of(*FAILING)))
+    ]
+    drift: Rows = [drift_cells(fleet, one) for one in fleet.drift]
     body = join(
         [
             element("h1", "Fleet"),
             element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
-            _lists(fleet),
-            *_section("What few nodes say comes first", _findings(fleet, fleet.said)),
-            *_section("Not the same everywhere", _drift(fleet)),
-            *_section("Nodes, the worst first", _nodes(fleet)),
-            *_section("Devices and pool", _alike(fleet)),
-            *_section("Ignored", _findings(fleet, fleet.waived)),
-            *_section("Reports that are not used, or not twice", _unusable(fleet)),
-            *_section("What passes", _findings(fleet, fleet.passed)),
+            table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
+            *_findings(fleet, "What few nodes say comes first", fleet.said),
+            *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),
+            *_nodes(fleet),
+            *_alike(fleet),
+            *_findings(fleet, "Ignored", fleet.waived),
+            *_unusable(fleet),
+            *_findings(fleet, "What passes", fleet.passed),
         ],
         "\n",
     )
     return page(f"Fleet: {verdict}", body)
 
 
-def _section(head: str, content: Html | None) -> list[Html]:
-    return [] if content is None else [element("h2", head), content]
+def _section(
+    head: str, columns: Sequence[str], rows: Rows, numeric: int | None = None
+) -> list[Html]:
+    if not rows:
+        return []
+    numbers = () if numeric is None else (numeric,)
+    return [element("h2", head), table(columns, rows, sortable=True, numeric_columns=numbers)]
 
 
-def _lists(fleet: Fleet) -> Html:
-    """Node sets to paste into a scheduler's command line."""
-    rows: list[Sequence[Cell]] = [
-        (name, str(len(places)), nodes_text(fleet, places) or "none")
-        for name, places in (
-            ("passing", fleet.of(*PASSING)),
-            ("failing", fleet.of(*FAILING)),
-        )
-    ]
-    return table(["nodes", "count", "as a node set"], rows, numeric_columns=(1,))
-
-
-def _nodes(fleet: Fleet) -> Html | None:
+def _nodes(fleet: Fleet) -> list[Html]:
     if not fleet.nodes:
-        return None
-    wanting: dict[int, list[str]] = {}
-    for one in fleet.said:
-        for at in one.nodes:
-            wanting.setdefault(at, []).append(f"{one.finding.check} ({one.finding.status})")
-    differing: dict[int, list[str]] = {}
-    for drift in fleet.drift:
-        for other in drift.others:
-            for at in other.nodes:
-                differing.setdefault(at, []).append(f"{drift.fact}: {other.value}")
+        return []
+    wanting = grouped(
+        (at, f"{one.finding.check} ({one.finding.status})")
+        for one in fleet.said
+        for at in one.nodes
+    )
+    differing = grouped(
+        (at, f"{drift.fact}: {other.value}")
+        for drift in fleet.drift
+        for other in drift.others
+        for at in other.nodes
+    )
     devices = {at: kind.value for kind in fleet.devices for at in kind.nodes}
-    rows: list[Sequence[Cell]] = []
-    for at in sorted(range(len(fleet.nodes)), key=lambda at: _badness(fleet, at)):
-        node, segment = fleet.nodes[at], _segment(fleet, at)
-        checks = list(dict.fromkeys(wanting.get(at, [])))
+    rows: Rows = []
+    ranked = sorted((STATUSES.index(node.status), at) for at, node in enumerate(fleet.nodes))
+    for _, at in ranked:
+        node = fleet.nodes[at]
         rows.append(
             (
                 node.name,
                 status_badge(node.status),
-                Keyed(_some(checks), len(checks)),
-                Keyed(_some(differing.get(at, [])), len(differing.get(at, []))),
+                _some(list(dict.fromkeys(wanting.get(at, [])))),
+                _some(differing.get(at, [])),
                 devices.get(at, ""),
-                segment,
+                _segment(node.row),
                 "" if node.row is None else node.row.origin,
             )
         )
     heads = ["node", "status", "findings", "differs in", "devices", "segment", "report"]
-    return table(heads, rows, sortable=True, numeric_columns=(5,), caption="Every node")
+    every = table(heads, rows, sortable=True, numeric_columns=(5,), caption="Every node")
+    return [element("h2", "Nodes, the worst first"), every]
 
 
-def _badness(fleet: Fleet, at: int) -> tuple[int, int]:
-    return STATUSES.index(fleet.nodes[at].status), at
-
-
-def _segment(fleet: Fleet, at: int) -> Cell:
-    row = fleet.nodes[at].row
+def _segment(row: NodeRow | None) -> Cell:
     if row is None or row.launch is None:
         return ""
     size = row.launch.segment_bytes
-    if isinstance(size, Unknown):
-        return "unknown"
-    from checks.base.units import format_bytes
-
-    return Keyed(format_bytes(size), float(size))
+    return "unknown" if isinstance(size, Unknown) else Keyed(format_bytes(size), float(size))
 
 
-def _some(texts: Sequence[str]) -> str:
+def _some(texts: Sequence[str]) -> Cell:
     more = len(texts) - MOST_CHECKS
-    return "; ".join([*texts[:MOST_CHECKS], *([f"and {more} more"] if more > 0 else [])])
+    shown = "; ".join([*texts[:MOST_CHECKS], *([f"and {more} more"] if more > 0 else [])])
+    return Keyed(shown, len(texts))
 
 
-def _findings(fleet: Fleet, said: Iterable[Said]) -> Html | None:
-    rows: list[Sequence[Cell]] = [
+def _findings(fleet: Fleet, head: str, said: Iterable[Said]) -> list[Html]:
+    rows: Rows = [
         (
             one.finding.check,
             status_badge("ignored" if one.finding.ignored is not None else one.finding.status),
@@ -136,20 +133,11 @@ def _findings(fleet: Fleet, said: Iterable[Said]) -> Html | None:
         )
         for one in said
     ]
-    if not rows:
-        return None
-    heads = ["check", "status", "nodes", "subject", "have", "need", "what follows"]
-    return table(heads, rows, sortable=True)
+    columns = ["check", "status", "nodes", "subject", "have", "need", "what follows"]
+    return _section(head, columns, rows)
 
 
-def _drift(fleet: Fleet) -> Html | None:
-    if not fleet.drift:
-        return None
-    rows = [drift_cells(fleet, one) for one in fleet.drift]
-    return table(["fact", "most nodes", "the others"], rows, sortable=True)
-
-
-def _alike(fleet: Fleet) -> Html | None:
+def _alike(fleet: Fleet) -> list[Html]:
     rows = [
         (nodes_text(fleet, kind.nodes), f"{what}{kind.value}")
         for what, kinds in (("", fleet.devices), ("master ", fleet.masters))
@@ -157,11 +145,11 @@ def _alike(fleet: Fleet) -> Html | None:
     ]
     parts = [table(["nodes", "what they have"], rows)] if rows else []
     parts += [element("p", text) for text in (pool_text(fleet), facts_text(fleet)) if text]
-    return join(parts, "\n") if parts else None
+    return [element("h2", "Devices and pool"), join(parts, "\n")] if parts else []
 
 
-def _unusable(fleet: Fleet) -> Html | None:
-    rows: list[Sequence[Cell]] = [
+def _unusable(fleet: Fleet) -> list[Html]:
+    rows: Rows = [
         (
             f"{one.source}:{one.line}" if one.line else one.source,
             one.trouble.value,
@@ -174,6 +162,5 @@ def _unusable(fleet: Fleet) -> Html | None:
         (node, "given twice", "the same each time", str(times))
         for node, times in sorted(fleet.repeats.items())
     ]
-    if not rows:
-        return None
-    return table(["report", "trouble", "why", "times"], rows, sortable=True, numeric_columns=(3,))
+    head = "Reports that are not used, or not twice"
+    return _section(head, ["report", "trouble", "why", "times"], rows, 3)

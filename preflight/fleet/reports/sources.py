@@ -7,7 +7,6 @@ A text holds one object, or several: one a line (JSON lines), or each from a lin
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
@@ -34,19 +33,15 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
     """Each text of each path, folders in the order of their names. Never raises for a path."""
     for path in paths:
         if path == STDIN:
-            yield from _of_stdin()
+            stream = getattr(sys.stdin, "buffer", None)
+            if stream is None:
+                yield Unusable(STDIN_NAME, 0, Trouble.UNREADABLE, "standard input is closed")
+            else:
+                yield from _of_stream(STDIN_NAME, stream)
         elif os.path.isdir(path):
             yield from _of_folder(path)
         else:
             yield from _of_file(path)
-
-
-def _of_stdin() -> Iterator[Text | Unusable]:
-    stream = getattr(sys.stdin, "buffer", None)
-    if stream is None:
-        yield Unusable(STDIN_NAME, 0, Trouble.UNREADABLE, "standard input is closed")
-        return
-    yield from _of_stream(STDIN_NAME, stream)
 
 
 def _of_folder(path: str) -> Iterator[Text | Unusable]:
@@ -61,21 +56,14 @@ def _of_folder(path: str) -> Iterator[Text | Unusable]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             place = os.path.join(folder, name)
-            if name.startswith(".") or not _regular(place):
-                continue
-            seen = True
-            yield from _of_file(place)
+            # A socket or a pipe would never end; a dead link is named.
+            regular = os.path.isfile(place) or not os.path.exists(place)
+            if not name.startswith(".") and regular:
+                seen = True
+                yield from _of_file(place)
     if not seen and not failed:
         yield Unusable(path, 0, Trouble.EMPTY, "no file in this folder")
     yield from failed
-
-
-def _regular(path: str) -> bool:
-    """A socket or a pipe among the files of a folder would never end; a dead link is named."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except OSError:
-        return True
 
 
 def _of_file(path: str) -> Iterator[Text | Unusable]:
@@ -106,12 +94,10 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
 def _of_whole(source: str, content: bytes, broken_off: bool) -> Iterator[Text | Unusable]:
     """A text that is all there: usually one report on one line."""
     lines = content.count(b"\n", 0, len(content.rstrip()))
-    if lines == 0:
-        if content.strip():
-            yield Text(source, 0, content)
-        elif not broken_off:
+    if not content.strip():
+        if not broken_off:
             yield Unusable(source, 0, Trouble.EMPTY, "nothing in it")
-    elif _is_one_object(content):
+    elif lines == 0 or _is_one_object(content):
         yield Text(source, 0, content)
     else:
         pieces = list(_split(source, _lines((content,), ())))
