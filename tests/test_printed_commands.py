@@ -15,7 +15,7 @@ import pytest
 
 from checks.base.finding import Fill, Finding, Kind, Setting, command
 from checks.limits.runtimes import Limit, UnitLimit
-from checks.memlock.runtime_checks import _of_unit
+from checks.memlock.container_checks import _of_unit
 from checks.placement.pci_checks import _redirects
 from checks.software.judging import pip_install
 from checks.storage import judge as storage

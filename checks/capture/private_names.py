@@ -12,8 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from checks.capture.address_names import IPV4, Ipv4Names, hex_rows, is_version
-from checks.capture.hardware_addresses import is_station, mac_number, mac_text, owner_of
+from checks.capture.address_names import (
+    IPV4,
+    Ipv4Names,
+    hex_rows,
+    is_station,
+    is_version,
+    mac_number,
+    mac_text,
+    owner_of,
+)
 
 # Names of users and hosts that say nothing of anybody, and words of this field that must stay.
 KEPT_NAMES = frozenset(

@@ -1,10 +1,10 @@
-"""Check of the libraries that Mooncake's compiled files load: is each where ld.so looks?"""
+"""Do the installed files have their libraries, and are they of the versions that are meant?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet, any_launch
+from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
@@ -131,3 +131,36 @@ def _setting(system: SystemFacts, engine: Environment, library: str) -> Setting 
     if wheel is None:
         return None
     return pip_install(engine, "--force-reinstall", "--no-deps", f"{wheel.name}=={wheel.version}")
+
+
+@CHECKS.check("software.version-skew", the_launch)
+def version_skew(
+    needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    if needs.processes and all(elsewhere(system, process) for process in needs.processes):
+        yield skip(OTHER_CONTAINER)
+        return
+    engine = known(software.engine)
+    mooncake = engine.mooncake[0].version if engine is not None and engine.mooncake else ""
+    sglang = engine.sglang.version if engine is not None and engine.sglang is not None else ""
+    for name, wanted, have in (
+        ("Mooncake", needs.mooncake_version, mooncake),
+        ("SGLang", needs.sglang_version, sglang),
+    ):
+        if not wanted:
+            yield skip("the launch names no version of it", name)
+        elif not have:
+            yield skip("it is not installed here", name)
+        else:
+            yield _judge_skew(name, wanted, have)
+
+
+def _judge_skew(name: str, wanted: str, have: str) -> Finding:
+    found = passed(name, f"{name} {have}", f"{name} {wanted}")
+    # A local part names a build, not another release.
+    if have.partition("+")[0] == wanted.partition("+")[0].removeprefix("v"):
+        return found
+    return found.warned(
+        "what the launch needs was worked out for another release than runs here",
+        f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
+    )

@@ -1,0 +1,212 @@
+"""Checks of what containers and daemons make of RLIMIT_MEMLOCK and of CAP_IPC_LOCK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.base.fold import fold
+from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
+from checks.base.unknown import Unknown, known
+from checks.limits.facts import IPC_LOCK_BIT, STATUS, UID_MAP, LimitFacts
+from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, UnitLimit, runtime_units
+from checks.memlock.demand import (
+    NO_RDMA,
+    declares_ipc_lock,
+    format_limit,
+    registering_or_host,
+    soft_text,
+)
+from checks.system.facts import SystemFacts
+
+CHECKS = CheckSet()
+
+
+@CHECKS.check("memlock.user-namespace", registering_or_host)
+def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
+    initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
+    held = bool(mask >> IPC_LOCK_BIT & 1)
+    have = "the initial user namespace" if initial else "a user namespace of its own"
+    evidence = (Evidence(UID_MAP, have), Evidence(STATUS, f"CapEff: {mask:016x}"))
+    found = passed("host", have, evidence=evidence)
+    memlock = limits.memlock
+    if not initial and held and not (isinstance(memlock, Limit) and memlock.soft is None):
+        found = found.warned(
+            "CAP_IPC_LOCK shows in CapEff and does not lift RLIMIT_MEMLOCK for RDMA",
+            "Start the container with memlock unlimited, or in the host's user namespace.",
+            (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(memlock)),),
+            need="the initial user namespace, or memlock unlimited",
+        )
+    yield found
+    remapped = limits.runtimes.userns_remap
+    if isinstance(remapped, str) and remapped:
+        yield from fold(_remapped(needs, remapped))
+
+
+def _remapped(needs: LaunchNeeds | None, remapped: str) -> Iterator[Finding]:
+    """Processes that count on a capability which Docker's remapping takes the effect of."""
+    for process in needs.rdma_processes if needs is not None else ():
+        container = process.container
+        if container is None or container.runtime == "kubernetes":
+            continue
+        if not declares_ipc_lock(container) or container.memlock_bytes == UNLIMITED:
+            continue
+        yield passed(
+            process.name,
+            f"userns-remap {remapped}",
+            "memlock unlimited",
+            evidence=(Evidence(DOCKER_CONFIG, f"userns-remap: {remapped}"),),
+        ).warned(
+            "Docker remaps users, so IPC_LOCK and privileged do not lift RLIMIT_MEMLOCK",
+            "Give the container memlock unlimited.",
+            (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
+        )
+
+
+@CHECKS.check("memlock.runtime-limit", any_launch)
+def runtime_limit(
+    needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    runtimes = limits.runtimes
+    if needs is None:
+        findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
+        yield from findings or [skip("no daemon that starts containers or jobs is seen")]
+        return
+    contained = [process for process in needs.rdma_processes if process.container is not None]
+    if not contained:
+        text = (
+            "the launch's RDMA processes run in no container" if needs.rdma_processes else NO_RDMA
+        )
+        yield skip(text)
+        return
+    yield from fold(_of_process(system, limits, process) for process in contained)
+
+
+def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
+    memlock = unit.running.memlock if unit.running is not None else unit.configured
+    daemon = DAEMON_OF_UNIT.get(unit.name, unit.name)
+    if memlock is None:
+        return skip(f"{daemon} does not run, and its unit sets no limit", daemon)
+    if daemon == "slurmd" and slurm_propagates is True:
+        return skip("slurm.conf gives jobs the limit of the shell that submits", daemon)
+    if isinstance(memlock, Unknown):
+        return unknown(daemon, memlock.reason)
+    source = f"{daemon}, running" if unit.running is not None else unit.source
+    evidence = (Evidence(source, format_limit(memlock)),)
+    found = passed(daemon, format_limit(memlock), evidence=evidence)
+    if memlock.soft is None:
+        return found
+    text = "what it starts without a limit of its own cannot lock more"
+    advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it."
+    if unit.running is not None and unit.configured == Limit(None, None):
+        text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
+        advice = f"Restart {unit.name}.service."
+    return found.warned(text, advice, (_unit_setting(unit.name, memlock),), need="unlimited")
+
+
+def _unit_setting(unit: str, now: Limit) -> Setting:
+    return Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(now), unit=f"{unit}.service")
+
+
+def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    container = process.container
+    assert container is not None
+    found = passed(process.name)
+    if container.memlock_bytes is not None:
+        own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
+        have = f"{format_limit(Limit(own, own))}, the launch's own"
+        return found._replace(have=have, evidence=(Evidence(container.origin, have),))
+    if system.container.kind != "none":
+        text = "this is a container: its own limit is judged by memlock.limit"
+        return skip(text, process.name)
+    runtimes = limits.runtimes
+    if container.runtime != "kubernetes" and isinstance(runtimes.docker_default, Limit):
+        return _of_docker_default(runtimes.docker_default, found, container.runtime)
+    units = [unit for name in runtime_units(container.runtime) if (unit := runtimes.unit(name))]
+    for unit in sorted(units, key=lambda unit: unit.running is None):
+        judged = _of_unit(unit)
+        if judged.status is not Status.SKIP:
+            return judged._replace(subject=f"{process.name} ({judged.subject})")
+    return found.unknown(
+        "the launch sets no memlock, and no daemon is seen here that would hand one on",
+        have="the runtime's default",
+        advice="Run this check inside the container, or set memlock for it.",
+        settings=()
+        if container.runtime == "kubernetes"
+        else (Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=container.runtime),),
+    )
+
+
+def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
+    found = found._replace(
+        have=f"{format_limit(default)}, Docker's default",
+        evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
+    )
+    if default.soft is None:
+        return found
+    return found.warned(
+        "what Docker starts without a limit of its own cannot lock more",
+        "Give the container --ulimit memlock=-1.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
+        need="unlimited",
+    )
+
+
+@CHECKS.check("memlock.inert-capability", registering_or_host)
+def inert_capability(
+    needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    contained = needs.rdma_processes if needs is not None else ()
+    declared = [process for process in contained if process.container is not None]
+    if declared:
+        yield from fold(_declared(process) for process in declared)
+        return
+    if system.container.kind == "none":
+        # Outside of containers every user's bounding set is full, which says nothing.
+        yield skip("this is no container, and the launch describes none")
+        return
+    yield _inert_here(limits)
+
+
+def _declared(process: ProcessNeeds) -> Finding:
+    container = process.container
+    assert container is not None
+    found = passed(process.name, "no IPC_LOCK added")
+    if not declares_ipc_lock(container):
+        return found
+    user = "the image's own user" if container.user is None else f"user {container.user}"
+    what = "privileged" if container.privileged else "IPC_LOCK added"
+    evidence = (Evidence(container.origin, f"{what}, {user}"),)
+    found = found._replace(have=f"{what}, {user}", evidence=evidence)
+    if container.user is None or is_root(container.user) or container.memlock_bytes == UNLIMITED:
+        return found
+    now = "" if container.memlock_bytes is None else str(container.memlock_bytes)
+    return found.warned(
+        "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
+        "Give the container memlock unlimited, or run it as user 0.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", now, described_by=container.runtime),),
+        need="user 0, or memlock unlimited",
+    )
+
+
+def _inert_here(limits: LimitFacts) -> Finding:
+    here = passed("this container")
+    effective = here.known(limits.effective_capabilities)
+    bounding = here.known(limits.bounding_capabilities)
+    evidence = (
+        Evidence(STATUS, f"CapEff: {effective:016x}"),
+        Evidence(STATUS, f"CapBnd: {bounding:016x}"),
+    )
+    held, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))
+    have = "in effect" if held else "allowed, not in effect" if allowed else "not added"
+    found = passed("this container", f"IPC_LOCK {have}", evidence=evidence)
+    unlimited = isinstance(limits.memlock, Limit) and limits.memlock.soft is None
+    if held or not allowed or unlimited:
+        return found
+    return found.warned(
+        "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
+        "Give the container memlock unlimited, or run it as user 0.",
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(limits.memlock)),),
+        need="user 0, or memlock unlimited",
+    )
