@@ -21,8 +21,8 @@ from checks.run.reading import read_facts
 from preflight.check.launch import launch_findings
 from preflight.inputs.host_source import Host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.settings.launch import pools
 from preflight.settings.records import PoolTarget
+from preflight.settings.wishes import pools
 from tests.synthetic import (
     GIB,
     MIB,

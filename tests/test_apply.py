@@ -21,20 +21,26 @@ from checks.run.reading import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
-from preflight.settings.apply import COMPACT, adopt, carry_out
-from preflight.settings.apply_journal import SCHEMA, Journal, JournalError, state_folder
+from preflight.settings.apply import COMPACT, Step, adopt, carry_out, difference, steps_of
 from preflight.settings.apply_plan import (
     Consent,
     Machine,
     apply_plan,
     undo_changes,
 )
-from preflight.settings.apply_steps import Step, difference, steps_of
-from preflight.settings.apply_write import PART, Writer
 from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
 from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE
-from preflight.settings.undo import BOOT_ID, boot_id, undo
+from preflight.settings.undo import (
+    BOOT_ID,
+    SCHEMA,
+    Journal,
+    JournalError,
+    boot_id,
+    state_folder,
+    undo,
+)
+from preflight.settings.writer import PART, Writer
 from tests.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
 from tests.synthetic import GIB, MIB, build_host, gpu_host
 from tests.test_synthetic import NICS, script

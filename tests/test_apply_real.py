@@ -16,9 +16,9 @@ from checks.hugetlb.pool_checks import CHECKS
 from checks.run.judging import judge
 from checks.run.reading import read_facts
 from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
-from preflight.settings.apply_write import Writer
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan
+from preflight.settings.writer import Writer
 from tests.plans import anywhere, launch, on_nodes, rank
 
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")

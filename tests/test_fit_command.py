@@ -23,8 +23,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_preflight
 from preflight.fit.described_devices import GPUS, NICS
 from preflight.fit.described_host import described_host
-from preflight.fit.launch_edit import Edited, edited
-from preflight.fit.launch_texts import launch_texts
+from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import Values, knobs
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import understand
@@ -609,7 +608,7 @@ def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    from preflight.fit.write_launch import write_edits
+    from preflight.fit.launch_edit import write_edits
 
     path = tmp_path / "launch.sh"
     path.write_text(SCRIPT)

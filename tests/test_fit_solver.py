@@ -23,12 +23,11 @@ from preflight.base.usage_error import UsageError
 from preflight.fit.fit_launch import Description, fitted
 from preflight.fit.hints import hints
 from preflight.fit.judged_values import KEEP
-from preflight.fit.launch_edit import edited
-from preflight.fit.launch_texts import launch_texts
+from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import planned_root
 from preflight.fit.records import Bound, Fitted
-from preflight.fit.search import largest, largest_from
+from preflight.fit.solver import largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.records import PoolTarget
 from tests.examples import fewer

@@ -107,7 +107,7 @@ def named(value: str, folder: Path) -> list[tuple[Setting, list[list[str]]]]:
             [["sudo", "tee", f"{folder}/{value}/memory.max"]],
         ),
         (
-            Setting(Kind.DEVICE, value, value),
+            Setting(Kind.DEVICE, value, value, "mode 0600"),
             [["sudo", "chmod", "a+rw", value]],
         ),
         (

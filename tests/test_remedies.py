@@ -90,9 +90,14 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
             "# start the container with: docker run --shm-size=64 ...",
         ),
         (
-            Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
+            Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw", "mode 0600"),
             BARE,
             "chmod a+rw /dev/infiniband/uverbs0",
+        ),
+        (
+            Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),
+            BARE,
+            "# /dev/infiniband/uverbs0 is not here: start what makes it, or run where it is",
         ),
         (
             Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw"),

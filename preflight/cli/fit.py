@@ -103,7 +103,7 @@ def fit(
     found = found._replace(hints=hints(found.state, found.machine, found.answer))
     # Half of the values would be another launch: neither the old one nor the one that fits.
     if write and found.edited is not None and not found.edited.advice:
-        from preflight.fit.write_launch import write_edits
+        from preflight.fit.launch_edit import write_edits
 
         found = found._replace(written=write_edits(found.edited.edits))
     if as_json:

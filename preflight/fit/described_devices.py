@@ -12,6 +12,14 @@ _CHARACTER_DEVICE = 0o20666
 _DRIVER = "570.124.06"
 
 
+class Tree(NamedTuple):
+    """A host as files, links and answers of calls, to be filled."""
+
+    files: dict[str, str]
+    links: dict[str, str]
+    calls: dict[str, Any]
+
+
 class GpuModel(NamedTuple):
     """device: of the PCI ID list. memory_gib: as its maker sells it."""
 
@@ -78,20 +86,15 @@ NICS: Mapping[str, NicModel] = {
 }
 
 
-def add_gpus(
-    files: dict[str, str],
-    links: dict[str, str],
-    calls: dict[str, Any],
-    count: int,
-    name: str,
-    nodes: int,
-) -> None:
+def add_gpus(tree: Tree, count: int, name: str, nodes: int) -> None:
+    """Add so many of one model, evenly over the nodes."""
+    files, _, calls = tree
     model = GPUS[name]
     devices = []
     for index in range(count):
         node = index * nodes // count
         address = f"0000:{0x10 + index:02x}:00.0"
-        _function(files, links, address, ("0x10de", model.device, "0x030200"), "nvidia", node)
+        _function(tree, address, ("0x10de", model.device, "0x030200"), "nvidia", node)
         files[f"/dev/nvidia{index}"] = ""
         devices.append(
             {
@@ -121,14 +124,9 @@ def add_gpus(
     calls["gpus.cuda_attributes"] = [{"rdma": 1, "dma_buf": 1} for _ in devices]
 
 
-def add_nics(
-    files: dict[str, str],
-    links: dict[str, str],
-    calls: dict[str, Any],
-    count: int,
-    name: str,
-    nodes: int,
-) -> None:
+def add_nics(tree: Tree, count: int, name: str, nodes: int) -> None:
+    """Add so many of one model, evenly over the nodes."""
+    files, links, calls = tree
     model = NICS[name]
     kernel: dict[str, Any] = {}
     interfaces: dict[str, Any] = {"lo": [["127.0.0.1", 8]]}
@@ -136,8 +134,8 @@ def add_nics(
         address, device = f"0000:{0x60 + index:02x}:00.0", f"{name}_{index}"
         ids = (model.vendor, model.device, "0x020000")
         node = index * nodes // count
-        folder = _function(files, links, address, ids, model.driver, node)
-        _nic(files, links, folder, device, index, model)
+        folder = _function(tree, address, ids, model.driver, node)
+        _nic(tree, folder, device, index, model)
         kernel[device] = {
             "resources": {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0},
             "driver_id": model.driver_id,
@@ -164,15 +162,9 @@ def _openable() -> dict[str, Any]:
     return {"mode": _CHARACTER_DEVICE, "open": True}
 
 
-def _function(
-    files: dict[str, str],
-    links: dict[str, str],
-    address: str,
-    ids: tuple[str, str, str],
-    driver: str,
-    node: int,
-) -> str:
-    """A PCI function on its node's root bus; its folder below /sys/devices."""
+def _function(tree: Tree, address: str, ids: tuple[str, str, str], driver: str, node: int) -> str:
+    """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
+    files, links, _ = tree
     folder = f"/sys/devices/pci0000:{address[5:7]}/{address}"
     links[f"/sys/bus/pci/devices/{address}"] = folder
     vendor, device, kind = ids
@@ -193,14 +185,8 @@ def _function(
     return folder
 
 
-def _nic(
-    files: dict[str, str],
-    links: dict[str, str],
-    folder: str,
-    name: str,
-    number: int,
-    model: NicModel,
-) -> None:
+def _nic(tree: Tree, folder: str, name: str, number: int, model: NicModel) -> None:
+    files, links, _ = tree
     own, interface = f"{folder}/infiniband/{name}", f"eth{number + 1}"
     verbs, net = f"{folder}/infiniband_verbs/uverbs{number}", f"{folder}/net/{interface}"
     port = f"{own}/ports/1"

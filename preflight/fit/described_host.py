@@ -17,7 +17,7 @@ from checks.base.tree_root import TreeRoot
 from checks.base.units import GIB, KIB, MIB, TIB, format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.fit.described_devices import GPUS, NICS, add_gpus, add_nics
+from preflight.fit.described_devices import GPUS, NICS, Tree, add_gpus, add_nics
 from preflight.inputs.host_source import Host
 
 NAME = "the host that is described"
@@ -54,7 +54,7 @@ class DescribedRoot(TreeRoot):
 def described_host(
     memory_bytes: int | None, gpus: str | None, nics: str | None, nodes: int | None
 ) -> tuple[Host, tuple[str, ...]]:
-    """The host and what is assumed of it. Raises UsageError for what cannot be meant."""
+    """Return the host and what is assumed of it. Raises UsageError for what cannot be meant."""
     if memory_bytes is None:
         raise UsageError("a host is described by its memory first: give --memory, as 2tb")
     if not _MEMORY_LEAST <= memory_bytes <= _MEMORY_MOST:
@@ -74,7 +74,7 @@ def described_host(
 
 
 def _devices(option: str, text: str | None, known: tuple[str, ...]) -> tuple[int, str] | None:
-    """``8xH800``: how many of which."""
+    """Return ``8xH800``: how many of which."""
     if text is None:
         return None
     names = ", ".join(known)
@@ -91,7 +91,7 @@ def _devices(option: str, text: str | None, known: tuple[str, ...]) -> tuple[int
 
 
 def gpu_bytes(gpus: str) -> int | None:
-    """The memory of one GPU of ``8xH800``, as its maker sells it."""
+    """Return the memory of one GPU of ``8xH800``, as its maker sells it."""
     found = _devices("--gpus", gpus, tuple(GPUS))
     return None if found is None else GPUS[found[1]].memory_gib * GIB
 
@@ -140,16 +140,15 @@ def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
 
 
 def _tree(described: Description) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
-    files: dict[str, str] = {}
-    links: dict[str, str] = {}
-    calls: dict[str, Any] = {}
+    tree = Tree({}, {}, {})
+    files, links, calls = tree
     _system(files, calls, described)
     _memory(files, described)
     _process(files, calls, described)
     if described.gpus is not None:
-        add_gpus(files, links, calls, *described.gpus, described.nodes)
+        add_gpus(tree, *described.gpus, described.nodes)
     if described.nics is not None:
-        add_nics(files, links, calls, *described.nics, described.nodes)
+        add_nics(tree, *described.nics, described.nodes)
     files[f"/{CALLS_FILE}"] = json.dumps(calls)
     return {name: f"{text}\n".encode() for name, text in files.items()}, links, {}
 

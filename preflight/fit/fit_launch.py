@@ -11,11 +11,9 @@ from checks.run.judging import every_check
 from checks.run.reading import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
-from preflight.fit.judged_values import GATES, HostState, LaunchState
-from preflight.fit.launch_edit import Edited, edited
-from preflight.fit.launch_texts import launch_texts
+from preflight.fit.judged_values import GATES, HostState, LaunchState, is_not_described, tolerant
+from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
-from preflight.fit.not_described import is_not_described, tolerant
 from preflight.fit.records import FitAnswer, Fitted, Goal
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, launch_of, open_host, size_within
@@ -128,15 +126,14 @@ def _exit_code(answer: FitAnswer) -> int:
 def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
-    """The launch's files with the new values, or the command line with them."""
+    """Return the launch's files with the new values, or the command line with them."""
     words = launch.words
     changed = with_values(state.launch.reading, state.launch.read_file, answer.sizes, answer.values)
     if words == (state.launch.name,):  # a file is called as it was given
         texts = launch_texts(words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
             return edited(texts, answer.sizes, answer.values), ""
-    from preflight.fit.launch_edit import by_hand
-    from preflight.fit.launch_line import command_line
+    from preflight.fit.launch_edit import by_hand, command_line
 
     line = command_line(state.launch.reading, changed.reading) if len(words) > 1 else ""
     if line:
@@ -145,7 +142,7 @@ def _edited(
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
-    """What sets the pools that have to grow."""
+    """Return what sets the pools that have to grow."""
     from preflight.settings.targets import NR_HUGEPAGES
 
     if answer.fits is None:

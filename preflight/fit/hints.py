@@ -20,7 +20,7 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> tuple[str, ...]:
-    """Sentences, each with what would fit then; none where nothing more would."""
+    """Return sentences, each with what would fit then; none where nothing more would."""
     if answer.reason:
         return ()
     return (*_released(state, host, answer), *_regular(state, host, answer))
@@ -76,7 +76,7 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
 
 
 def _taken(answer: FitAnswer) -> dict[int, int]:
-    """Pages of each size that the launch takes, with the sizes found or the least."""
+    """Return pages of each size that the launch takes, with the sizes found or the least."""
     judged = answer.fits or answer.least
     pages: dict[int, int] = {}
     if not isinstance(judged.needs.usages, Unknown):

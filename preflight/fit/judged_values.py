@@ -1,13 +1,14 @@
 """One launch with one set of values, judged on the host as it will be once the plan is applied.
 
 It is what ``check`` does: the same sizing, the same needs, the same checks. Only the launch's
-values are changed first, and the host's pools are set to what ``plan`` computes for them.
+values are changed first, and the host's pools are set to what ``plan`` computes for them. What
+nobody described of a host is not known: no check may find it absent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -27,10 +28,51 @@ from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.processes.processes import LaunchOptions
-from preflight.settings.launch import pools
 from preflight.settings.records import PoolTarget
+from preflight.settings.wishes import pools
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+
+# What findings of this kind have; no host's fact is spelt so.
+NOT_DESCRIBED = "not described"
+Checks = Iterable[tuple[Check, Judge]]
+
+
+def tolerant(
+    checks: Checks, gates: Iterable[str], gpus: bool, nics: bool
+) -> list[tuple[Check, Judge]]:
+    """Return ``checks`` that find a device unknown, not absent, where none is described.
+
+    gpus, nics: whether they are described. gates: checks that hold a size against the host, which
+    need no device to fail.
+    """
+    kept = frozenset(gates)
+    missing = {"gpus": "--gpus, as 8xH800"} if not gpus else {}
+    missing |= {"rdma": "--nics, as 8xmlx5"} if not nics else {}
+    return [(check, _judge(check, judge, missing, kept)) for check, judge in checks]
+
+
+def _judge(check: Check, judge: Judge, missing: dict[str, str], gates: frozenset[str]) -> Judge:
+    options = [option for topic, option in missing.items() if topic in check.topics]
+    if not options or check.id in gates:
+        return judge
+
+    def judged(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+        for found in judge(facts, needs):
+            if found.status is Status.FAIL:
+                text = f"nobody described it, so it is not judged: give {' and '.join(options)}"
+                yield Finding(
+                    found.check, Status.UNKNOWN, found.subject, NOT_DESCRIBED, found.need, text=text
+                )
+            else:
+                yield found
+
+    return judged
+
+
+def is_not_described(finding: Finding) -> bool:
+    return finding.status is Status.UNKNOWN and finding.have == NOT_DESCRIBED
+
 
 # What a plan changes of the facts; all others are read once.
 _PLANNED_TOPICS = ("memory", "hugetlb", "numa")
@@ -130,14 +172,14 @@ def judged_values(
 def sized_values(
     state: LaunchState, host: HostState, values: Values
 ) -> tuple[WrittenLaunch, LaunchSizing]:
-    """The launch with ``values``, sized on the host as it is now."""
+    """Return the launch with ``values``, sized on the host as it is now."""
     changed = with_values(state.launch.reading, state.launch.read_file, state.sizes, values)
     launch = state.launch._replace(reading=changed.reading, read_file=changed.read_file)
     return launch, size_written(launch, state.options, host.root)
 
 
 def _targets(needs: LaunchNeeds, facts: Facts) -> tuple[tuple[PoolTarget, ...], list[Finding]]:
-    """What the plan sets each pool to, and what of the pools it cannot tell."""
+    """Return what the plan sets each pool to, and what of the pools it cannot tell."""
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, _, gaps = pools(needs, hugetlb)
     unknown = [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=gap.reason) for gap in gaps]
@@ -153,7 +195,7 @@ def _tolerated(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
-    """``before`` with what a plan changes read anew."""
+    """Return ``before`` with what a plan changes read anew."""
     topics: dict[str, Any] = {name: before.topic(name) for name in READERS}
     for name in _PLANNED_TOPICS:
         if isinstance(topics[name], Unknown):
@@ -164,7 +206,7 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
 
 
 def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> list[Finding]:
-    """What stays available once everything of the launch is mapped."""
+    """Return what stays available once everything of the launch is mapped."""
     if not keep_bytes:
         return []
     memory: MemoryFacts | Unknown = facts.topic("memory")

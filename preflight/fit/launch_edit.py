@@ -3,17 +3,21 @@
 A file is never written from what was understood of it: a token of its text is replaced, the whole
 is read again as before, and the edit stands only where the reading is the one that is wanted, word
 for word, and nothing else of the launch has changed. What no edit brings about is said instead.
+A file is written whole or not at all, with its mode, its owner and a copy before.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from preflight.fit.edit_proposals import proposals
-from preflight.fit.launch_texts import LaunchTexts
+from preflight.base.usage_error import UsageError
 from preflight.fit.launch_values import (
     KEY,
     Knobs,
@@ -24,7 +28,181 @@ from preflight.fit.launch_values import (
     with_text,
 )
 from preflight.launches.env_files import read_small_file
+from preflight.launches.launch_files import read_text
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word
+
+
+class LaunchTexts(NamedTuple):
+    """texts: of the launch's file and of its env files, by path, as they were read.
+
+    path: of the launch's own. env_files: as they were given. environment: the caller's. local: its
+    host is this machine.
+    """
+
+    path: str
+    texts: Mapping[str, str]
+    env_files: tuple[str, ...]
+    environment: Mapping[str, str]
+    local: bool = True
+
+    def read(self, texts: Mapping[str, str]) -> Reading:
+        """As ``read_source`` does, of these texts. Raises SourceError as it does."""
+        env_texts = [(name, texts[name]) for name in self.env_files]
+        return read_text(texts[self.path], self.path, self.environment, env_texts)
+
+    def beside(self, name: str) -> str | None:
+        """Return the path of a file that the launch names; None for one of another host."""
+        if name.startswith("/"):
+            return name if self.local else None
+        return os.path.join(os.path.dirname(self.path), name)
+
+
+def launch_texts(
+    path: str, env_files: tuple[str, ...], environment: Mapping[str, str], local: bool = True
+) -> LaunchTexts | None:
+    """Return the texts of the file ``path``; None for what is no file that was read."""
+    texts: dict[str, str] = {}
+    for name in (path, *env_files):
+        if not os.path.isfile(name):
+            return None
+        text = read_small_file(name)
+        if text is None or "\ufffd" in text:
+            return None
+        texts[name] = text.removeprefix("\ufeff")
+    return LaunchTexts(path, texts, env_files, environment, local)
+
+
+def command_line(before: Reading, after: Reading) -> str:
+    """The words of its one command, with the variables that changed in front; "" for several."""
+    if len(after.commands) != 1:
+        return ""
+    old, new = before.commands[0], after.commands[0]
+    set_here = [
+        f"{name}={shlex.quote(word.text)}"
+        for name, word in new.environment.items()
+        if old.environment.get(name) != word or word.origin.source == "command line"
+    ]
+    gone = [f"-u {name}" for name in old.environment if name not in new.environment]
+    lead = ["env", *gone, *set_here] if gone else set_here
+    wrappers = [shlex.quote(word) for words in new.wrappers for word in words if words[0] != "env"]
+    return " ".join([*lead, *wrappers, *(shlex.quote(word.text) for word in new.words)])
+
+
+_BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
+
+
+def proposals(
+    texts: Mapping[str, str], place: Place, text: str | None
+) -> Iterator[tuple[str, str]]:
+    """Yield edited texts with their paths, the likeliest first: by how near to the origin."""
+    for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
+        line = place.origin.line if place.origin and place.origin.source == path else None
+        content = texts[path]
+        if place.written and text is not None:
+            yield from ((path, after) for after in _replaced(content, place, text, line))
+        elif place.written:
+            yield from ((path, after) for after in _removed(content, place, line))
+        elif text is not None:
+            yield from ((path, after) for after in _added(content, place, text, line))
+
+
+def _replaced(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
+    new = text
+    old = place.old
+    if place.kind == "json":
+        # The value within a JSON text, whose quotes the file may write with backslashes.
+        bare = old.strip('"')
+        new = text
+        if not old.startswith('"') and not text.isdecimal():
+            new = f'"{text}"'
+        old = bare
+    for start, end in _places(content, old, line):
+        # A bare number behind a key of YAML is no text, which Kubernetes wants.
+        bare_value = new.isdecimal() and not old.isdecimal() and content[:start].endswith(": ")
+        said = f'"{new}"' if bare_value else new
+        yield content[:start] + said + content[end:]
+
+
+def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
+    """Return where ``old`` stands as a token of its own, near ``line`` first, then behind it."""
+    if not old:
+        return []
+    first = re.escape(old)
+    lead = _BEFORE if old[0].isalnum() else ""
+    tail = _BEHIND if old[-1].isalnum() else ""
+    spans = [match.span() for match in re.finditer(f"{lead}{first}{tail}", content)]
+    at = line or 1
+    return sorted(spans, key=lambda span: abs(content.count("\n", 0, span[0]) + 1 - at))
+
+
+def _removed(content: str, place: Place, line: int | None) -> Iterator[str]:
+    """Without the variable: its word, the option in front of it, or its whole line."""
+    name = re.escape(place.name)
+    quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
+    spans: list[tuple[int, int]] = []
+    patterns = (
+        rf"(?m)^[ \t]*(?:export|declare -x|-|ENV)?[ \t]*{quoted}[ \t]*;?[ \t]*\n",
+        rf"""(?m)^[ \t]*-[ \t]*["']?name["']?:[ \t]*["']?{name}["']?[ \t]*\n"""
+        r"[ \t]*[\"']?value[\"']?:[^\n]*\n",
+        rf"(?:-e|--env)(?:[ \t]+|=){quoted}[ \t]*\\?\n?[ \t]*",
+        rf"[ \t]+{quoted}",
+        rf"{quoted}[ \t]+",
+        rf"{quoted},?",
+    )
+    for pattern in patterns:
+        spans += [match.span() for match in re.finditer(pattern, content)]
+    for start, end in spans:
+        yield content[:start] + content[end:]
+
+
+def _added(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
+    """Behind the flag that it goes with, or beside the variable of the master."""
+    if place.kind == "new-flag":
+        beside = place.old
+        for start, end in _places(content, beside, line):
+            said = content[start:end]
+            yield f"{content[:end]} {place.name} {text}{content[end:]}"
+            # An item of a list, quoted or not: one item more for each word.
+            head = content[content.rfind("\n", 0, start) + 1 : start]
+            if head.strip() in ("-", '- "', "- '"):
+                quote = head.strip()[2:] or '"'
+                lead = head.rstrip("\"'")
+                stop = content.find("\n", end)
+                stop = len(content) if stop < 0 else stop
+                items = "".join(f"\n{lead}{quote}{word}{quote}" for word in (place.name, text))
+                yield content[:stop] + items + content[stop:]
+            for quote in ('"', "'"):
+                if content[start - 1 : start] == quote and content[end : end + 1] == quote:
+                    items = (
+                        f"{quote}{said}{quote}, {quote}{place.name}{quote}, {quote}{text}{quote}"
+                    )
+                    yield content[: start - 1] + items + content[end + 1 :]
+        return
+    for master in ("MOONCAKE_MASTER", "MOONCAKE_CLIENT", "MOONCAKE_PROTOCOL"):
+        yield from _like(content, master, place.name, text)
+
+
+def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
+    """Written as ``other`` is: a line like its own, or a word beside it."""
+    for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
+        whole = match["line"]
+        value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)
+        if value is not None:
+            quote = value["value"][:1] if value["value"][:1] in ("'", '"') else ""
+            new = whole[: value.start()] + name + value["between"] + quote + text + quote
+            tail = re.search(r"[\"'\\ ]+$", whole)
+            for ending in ("", tail.group() if tail else "", '"', "'"):
+                yield f"{content[: match.end('line')]}\n{new}{ending}{content[match.end('line') :]}"
+        following = re.match(
+            r"\n([ \t]*[\"']?value[\"']?:[ \t]*)([^\n]*)", content[match.end("line") :]
+        )
+        if following is not None:
+            end = match.end("line") + following.end()
+            entry = whole.replace(other, name)
+            yield f'{content[:end]}\n{entry}\n{following[1]}"{text}"{content[end:]}'
+    for match in re.finditer(rf"\b{other}=(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']*)", content):
+        yield f"{content[: match.end()]} {name}={text}{content[match.end() :]}"
+
 
 # Edits that are tried for one place before it is given up.
 _MOST_TRIES = 400
@@ -58,7 +236,7 @@ class Edited(NamedTuple):
 
 
 def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
-    """The files of ``source`` with ``values``, as far as they can be edited for certain."""
+    """Return the files of ``source`` with ``values``, as far as they can be edited for certain."""
     texts = dict(source.texts)
     reading = source.read(texts)
     advice: list[Advice] = []
@@ -91,7 +269,7 @@ def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
 
 
 def by_hand(reading: Reading, sizes: Knobs, values: Values) -> Edited:
-    """Every value as something to change, for a launch that is no file here."""
+    """Return every value as something to change, for a launch that is no file here."""
     advice = []
     for knob, value in changes(sizes, values):
         text = None if value == 0 and knob is sizes.arena else knob.spell(value)
@@ -101,7 +279,7 @@ def by_hand(reading: Reading, sizes: Knobs, values: Values) -> Edited:
 
 
 def _configuration(source: LaunchTexts, place: Place, text: str) -> Edit | str:
-    """A JSON configuration with another segment, or why it is not edited."""
+    """Return a JSON configuration with another segment, or why it is not edited."""
     path = source.beside(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
@@ -142,7 +320,7 @@ def _try(
     place: Place,
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
-    """The first edit that is read as ``place`` with ``text``, and as before everywhere else."""
+    """Return the first edit that is read as ``place`` with ``text``, and else as before."""
     commands = list(reading.commands)
     for index in place.commands:
         commands[index] = with_text(commands[index], place, text)
@@ -183,7 +361,7 @@ def meaning(command: Command) -> Meaning:
 
 
 def _alike(found: Meaning, wanted: Meaning, place: Place, text: str | None) -> bool:
-    """The same; ``docker run -e NAME=VALUE`` says a variable in the wrapper too."""
+    """Return whether they mean the same; ``docker run -e`` says a variable in the wrapper too."""
     added = found.environment.get(place.name)
     if place.kind == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
@@ -225,3 +403,63 @@ def _without_lines(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_lines(item) for key, item in value.items()}
     return value
+
+
+COPY = ".bak"
+_MARK = b"\xef\xbb\xbf"
+
+
+def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
+    """Return the paths written. Raises UsageError for what cannot be, before anything is."""
+    for edit in edits:
+        _refuse_changed(edit)
+    for edit in edits:
+        _write(edit)
+    return tuple(edit.path for edit in edits)
+
+
+def _refuse_changed(edit: Edit) -> None:
+    try:
+        with open(edit.path, "rb") as file:
+            now = file.read()
+    except OSError as error:
+        raise UsageError(f"--write {edit.path}: {error.strerror}") from None
+    if now.removeprefix(_MARK) != edit.before.encode():
+        raise UsageError(f"--write {edit.path}: it has changed since it was read: run fit again")
+
+
+def _write(edit: Edit) -> None:
+    try:
+        _replace(edit)
+    except OSError as error:
+        raise UsageError(f"--write {edit.path}: {error.strerror}: it is as it was") from None
+
+
+def _replace(edit: Edit) -> None:
+    real = os.path.realpath(edit.path)
+    folder = os.path.dirname(real)
+    with open(real, "rb") as file:
+        before = file.read()
+    status = os.stat(real)
+    mark = _MARK if before.startswith(_MARK) else b""
+    for place, content in ((f"{real}{COPY}", before), (real, mark + edit.after.encode())):
+        number, name = tempfile.mkstemp(dir=folder, prefix=".fit-")
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
+                _own(file.fileno(), status)
+                os.fsync(file.fileno())
+            os.replace(name, place)
+        except BaseException:
+            os.unlink(name)
+            raise
+
+
+def _own(number: int, status: os.stat_result) -> None:
+    """The owner stays where this may say so; who may not is the owner himself, or cannot help."""
+    try:
+        os.fchown(number, status.st_uid, status.st_gid)
+    except PermissionError:
+        return

@@ -90,7 +90,7 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """The sizes of the launch that ``processes`` are, command by command, of ``reading``."""
+    """Return the sizes of the launch that ``processes`` are, command by command, of ``reading``."""
     l2 = _l2(processes)
     segment, why = _segment(processes, reading)
     arenas = _same_word(reading, ARENA)
@@ -136,7 +136,7 @@ def _flag(command: Command, index: int, name: str, beside: str) -> Place:
 
 
 def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
-    """Every store client that contributes; one that is told to give nothing stays so."""
+    """Return the size that every contributing store client has; one that gives nothing stays so."""
     places: list[Place] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -175,7 +175,7 @@ def _together(places: list[Place]) -> list[Place]:
 
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
-    """What it contributes as written; None for what is no client of a store."""
+    """Return what it contributes as written; None for what is no client of a store."""
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:
@@ -233,7 +233,7 @@ def _in_file(path: Word, index: int) -> Place:
 
 
 def _variable(reading: Reading, index: int, name: str) -> Place:
-    """A variable with all commands that have it from the same place."""
+    """Return a variable with all commands that have it from the same place."""
     word = reading.commands[index].environment.get(name)
     if word is None:
         return Place("new-variable", name, (index,), -1, "", reading.commands[index].origin)
@@ -260,7 +260,7 @@ class Changed(NamedTuple):
 
 
 def with_values(reading: Reading, read_file: ReadFile, sizes: Knobs, values: Values) -> Changed:
-    """The launch as it would be read with ``values`` in the places of ``sizes``."""
+    """Return the launch as it would be read with ``values`` in the places of ``sizes``."""
     commands = list(reading.commands)
     files: dict[str, str] = {}
     for knob, value in changes(sizes, values):
@@ -279,7 +279,7 @@ def with_values(reading: Reading, read_file: ReadFile, sizes: Knobs, values: Val
 
 
 def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, int]]:
-    """The knobs that are turned, and to what."""
+    """Yield the knobs that are turned, and to what."""
     pairs = (
         (sizes.segment, values.segment_bytes),
         (sizes.arena, values.arena_bytes),
@@ -291,7 +291,7 @@ def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, int]]:
 
 
 def with_text(command: Command, place: Place, text: str | None) -> Command:
-    """One command with ``text`` at ``place``; None takes the variable away."""
+    """Return a command with ``text`` at ``place``; None takes the variable away."""
     if place.kind in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)
@@ -318,7 +318,7 @@ def with_text(command: Command, place: Place, text: str | None) -> Command:
 
 
 def json_with(content: str, text: str) -> str:
-    """JSON with another segment; one that has none gets it first in the object."""
+    """Return JSON with another segment; one that has none gets it first in the object."""
     written = text if text.isdecimal() else json.dumps(text)
     if _IN_JSON.search(content):
         return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)

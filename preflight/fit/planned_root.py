@@ -54,7 +54,7 @@ class PlannedRoot(Root):
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
-    """``root`` with ``pools`` set; the same where none of them has to grow.
+    """Return ``root`` with ``pools`` set; the same where none of them has to grow.
 
     Pages that are bound to no node come from all nodes evenly, and from the others where one has no
     memory left, as the kernel takes them (mm/hugetlb.c, alloc_pool_huge_folio).
@@ -92,7 +92,7 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 
 
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
-    """``root`` with every page that nobody has given back to the memory of its node."""
+    """Return ``root`` with every page that nobody has given back to the memory of its node."""
     now = PlannedRoot(root, {})
     for pool in pools:
         size, name = pool.page_size_bytes, f"hugepages-{pool.page_size_bytes // KIB}kB"

@@ -73,7 +73,7 @@ def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | Non
 
 
 def _token_bytes(memory: ServerMemory) -> float | None:
-    """Bytes of one token in all pools of one rank."""
+    """Return bytes of one token in all pools of one rank."""
     whole = [pool for pool in memory.pools if pool.tokens]
     if not whole:
         return None

@@ -1,24 +1,262 @@
 """The largest sizes that a host takes: the checks themselves are asked, size by size.
 
-No number is computed from a formula of memory here; see ``candidates`` for what passes.
+No number is computed from a formula of memory here. A candidate passes where no gate finds anything
+that it does not find with the least sizes as well; failures and, beyond the least sizes, unknowns
+never pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from checks.base.finding import Status
-from checks.base.units import GIB, MIB
+from checks.base.finding import Finding, Status
+from checks.base.needs import MemoryKind
+from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
-from preflight.fit.candidates import Solver
-from preflight.fit.judged_values import HostState, Judgement, LaunchState
+from preflight.fit.judged_values import (
+    HostState,
+    Judgement,
+    LaunchState,
+    judged_values,
+    sensitive_ids,
+    sized_values,
+)
 from preflight.fit.launch_values import Values
 from preflight.fit.records import Bound, FitAnswer, Goal
 from preflight.fit.shares import shares
 from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sglang.model import Models
+from preflight.sizing.sizing import Sizing
+
+
+def largest(
+    passes: Callable[[int], bool],
+    least: int,
+    most: int,
+    too_small: Callable[[int], bool] = lambda number: False,
+) -> int | None:
+    """Return the largest whole number from ``least`` to ``most`` that passes; None where none does.
+
+    Above the answer everything fails. Below it a launch may fail as well (a segment too small to be
+    mapped, a pool smaller than the GPU's): numbers are looked at from the top, each half of the one
+    before, until one passes; then the stretch above it is halved. Where one fails that is
+    ``too_small``, which is true of no number above the answer, the answer is looked for above it.
+    """
+    if least > most:
+        return None
+    high, low, looked = most + 1, most, False
+    while not passes(low):
+        if not looked and too_small(low):
+            looked = True
+            end = _end(lambda number: passes(number) or too_small(number), low, high)
+            if passes(end):
+                return end
+        if low == least:
+            return None
+        high, low = low, least + (low - least) // 2
+    return _end(passes, low, high)
+
+
+def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number that holds, where ``low`` does and ``high`` does not."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
+    """Return the largest that passes where ``low`` does, and the answer is hardly above it."""
+    step, high = 1, most + 1
+    while low + step < high:
+        if not passes(low + step):
+            high = low + step
+            break
+        low += step
+        step *= 8
+    return _end(passes, low, high)
+
+
+_WANTING = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+# An arena in which any segment lies: what is used of it is what an exact one has.
+_ENDLESS_ARENA = 1 << 50
+
+
+class _Allowed(NamedTuple):
+    """What a candidate may find: (check, subject) of warnings and of what cannot be judged."""
+
+    warned: frozenset[tuple[str, str]]
+    unknown: frozenset[tuple[str, str]]
+
+
+class Solver:
+    """Asks the checks about candidates; remembers what they said."""
+
+    def __init__(self, state: LaunchState, host: HostState) -> None:
+        self._state, self._host = state, host
+        self._known: dict[Values, Judgement] = {}
+        self._arenas: dict[int | None, int] = {}
+        self._ids: frozenset[str] | None = None
+        self._allowed = _Allowed(frozenset(), frozenset())
+
+    def judge(self, values: Values) -> Judgement:
+        """Judge by the gates alone once they are known."""
+        found = self._known.get(values)
+        if found is None:
+            found = judged_values(self._state, self._host, values, self._ids)
+            self._known[values] = found
+        return found
+
+    def whole(self, values: Values) -> Judgement:
+        """Judge by every check."""
+        return judged_values(self._state, self._host, values)
+
+    def peek(self, values: Values) -> Sizing | None:
+        """Return what sizing alone tells."""
+        return sized_values(self._state, self._host, values)[1].shown
+
+    def learn_gates(self, least: Values, most: Values) -> Judgement:
+        """Learn which checks sizes change, and what they find whatever the sizes."""
+        low, high = self.whole(least), self.whole(most)
+        self._allow(low, sensitive_ids(low, high))
+        return low
+
+    def take_gates(self, least: Values, ids: frozenset[str]) -> Judgement:
+        """Take gates that are known from another host or launch."""
+        self._ids = ids
+        low = self.judge(least)
+        self._allow(low, ids)
+        return low
+
+    def _allow(self, low: Judgement, ids: frozenset[str]) -> None:
+        self._ids = ids
+        gates = low.of(ids, Status.WARN, Status.UNKNOWN)
+        warned = {(f.check, f.subject) for f in gates if f.status is Status.WARN}
+        unknown = {(f.check, f.subject) for f in gates if f.status is Status.UNKNOWN}
+        self._allowed = _Allowed(frozenset(warned), frozenset(unknown))
+
+    @property
+    def ids(self) -> frozenset[str]:
+        return self._ids or frozenset()
+
+    def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
+        """Return what keeps a candidate from passing, the worst first."""
+        found = []
+        for status in _WANTING:
+            for finding in judgement.of(self.ids, status):
+                key = (finding.check, finding.subject)
+                warned = status is Status.WARN and key in self._allowed.warned
+                unread = status is Status.UNKNOWN and key in self._allowed.unknown
+                if not warned and not unread:
+                    found.append(finding)
+        return tuple(found)
+
+    def unknown(self, judgement: Judgement) -> tuple[Finding, ...]:
+        """Return the gates that could not be judged."""
+        return judgement.of(self.ids, Status.UNKNOWN)
+
+    def nearest(self) -> Judgement | None:
+        """Return the least of the candidates that the fewest findings stop."""
+
+        def rank(judgement: Judgement) -> tuple[int, int]:
+            values = judgement.values
+            size = (values.l2_bytes or 0) + (values.segment_bytes or 0)
+            return len(self.stopping(judgement)), size
+
+        return min(self._known.values(), key=rank, default=None)
+
+    def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
+        """Return what check finds beside the gates, the worst first."""
+        others = [f for f in judgement.findings if f.check not in self.ids and f.status in _WANTING]
+        return tuple(sorted(others, key=lambda finding: _WANTING.index(finding.status)))
+
+    def best(self, values: Values) -> Judgement:
+        """With the arena that suits these values: exactly what is used of it, or none.
+
+        Where neither passes, the one without is what stops.
+        """
+        with_arena = self.with_exact_arena(values)
+        if with_arena is not None and self.passes(with_arena):
+            return self.judge(with_arena)
+        return self.judge(self.without_arena(values))
+
+    def without_arena(self, values: Values) -> Values:
+        return values if self._state.sizes.arena is None else values._replace(arena_bytes=0)
+
+    def with_exact_arena(self, values: Values) -> Values | None:
+        """With an arena that is used up to its last page; None where the launch creates none."""
+        exact = 0 if self._state.sizes.arena is None else self._exact_arena(values)
+        return values._replace(arena_bytes=exact) if exact else None
+
+    def _exact_arena(self, values: Values) -> int:
+        """What the processes use of an arena that holds all it can; 0 where none is created."""
+        if values.segment_bytes not in self._arenas:
+            shown = self.peek(values._replace(arena_bytes=_ENDLESS_ARENA))
+            replays = shown.asked if shown is not None else ()
+            used = max((replay.arena_used_bytes for replay in replays), default=0)
+            pages = [
+                a.page_size_bytes
+                for replay in replays
+                for a in replay.allocations
+                if a.what == MemoryKind.ARENA
+            ]
+            self._arenas[values.segment_bytes] = round_up(used, max(pages)) if pages else 0
+        return self._arenas[values.segment_bytes]
+
+    def passes(self, values: Values) -> bool:
+        return not self.stopping(self.judge(values))
+
+    def largest(self, make: Callable[[int], Values], least: int, most: int) -> int | None:
+        """Return the largest number whose values pass, without an arena or with an exact one.
+
+        The two hardly differ: an arena rounds once what is rounded piece by piece without it.
+        """
+
+        without, exact = self._variants(make)
+
+        def too_small(number: int) -> bool:
+            """Return whether nothing stops it that does not stop the least as well."""
+            return self._stops(make(number)) <= self._stops(make(least))
+
+        found = largest(without, least, most, too_small)
+        if self._state.sizes.arena is None:
+            return found
+        if found is None:
+            return largest(exact, least, most, too_small)
+        if found < most and exact(found + 1):
+            return largest_from(exact, found + 1, most)
+        return found
+
+    def grown(self, make: Callable[[int], Values], low: int, most: int) -> int:
+        """Return the largest from ``low`` on, which passes, where the answer is hardly above it."""
+        without, exact = self._variants(make)
+        found = largest_from(without, low, most) if without(low) else low
+        if self._state.sizes.arena is not None and found < most and exact(found + 1):
+            return largest_from(exact, found + 1, most)
+        return found
+
+    def _stops(self, values: Values) -> set[tuple[str, Status, str]]:
+        stopping = self.stopping(self.judge(self.without_arena(values)))
+        return {(finding.check, finding.status, finding.subject) for finding in stopping}
+
+    def _variants(
+        self, make: Callable[[int], Values]
+    ) -> tuple[Callable[[int], bool], Callable[[int], bool]]:
+        def without(number: int) -> bool:
+            return self.passes(self.without_arena(make(number)))
+
+        def exact(number: int) -> bool:
+            values = self.with_exact_arena(make(number))
+            return values is not None and self.passes(values)
+
+        return without, exact
+
 
 # Without these no size says anything: what the launch takes, and what the host has.
 _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
@@ -26,7 +264,7 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 
 
 def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
-    """The largest sizes by ``goal``. Raises UsageError for a size that the launch has not."""
+    """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not."""
     _refuse(state, goal)
     solver = Solver(state, host)
     limits, low, values = _solved(solver, state, host, goal)
@@ -60,7 +298,7 @@ def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
 def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> Values | None:
-    """The sizes alone, by ``gates``; None where nothing fits."""
+    """Return the sizes alone, by ``gates``; None where nothing fits."""
     return _solved(Solver(state, host), state, host, goal, gates)[2]
 
 
@@ -154,7 +392,7 @@ class _Limits:
         return self._solver.grown(make, low, self.most(Goal.POOL)) * MIB
 
     def bounds(self, values: Values, goal: Goal) -> Iterable[Bound]:
-        """What one step more of each size meets."""
+        """Yield what one step more of each size meets."""
         if goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
         if goal is not Goal.L2 and values.segment_bytes is not None:
@@ -165,11 +403,11 @@ class _Limits:
         return Bound(size, value, self._solver.stopping(self._solver.best(more)))
 
     def _equal(self, l2_bytes: int) -> int:
-        """The segment that contributes as much of this host as L2 takes of it."""
+        """Return the segment that contributes as much of this host as L2 takes of it."""
         return max(MIB, self._setting(l2_bytes * self._ranks()) // MIB * MIB)
 
     def _ranks(self) -> int:
-        """Processes of this host that have an L2 pool."""
+        """Return how many processes of this host have an L2 pool."""
         return max(1, self._contributed()[1])
 
     def _setting(self, contributed_bytes: int) -> int:

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def fit_object(found: Fitted) -> Json:
-    """The whole answer; sizes in bytes, values as they are written in the launch."""
+    """Return the whole answer; sizes in bytes, values as they are written in the launch."""
     from preflight.base.program_version import program_version
     from preflight.fit.to_text import diff
 

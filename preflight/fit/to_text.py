@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes, format_page_size
+from preflight.fit.judged_values import is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
-from preflight.fit.not_described import is_not_described
 from preflight.fit.records import Bound, FitAnswer, Fitted, Goal, Share
 from preflight.sglang.host_pool_records import GIGABYTE
 
@@ -23,7 +23,7 @@ _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
 def fit_text(found: Fitted, paint: Paint, width: int) -> str:
-    """The whole answer, without a final newline."""
+    """Return the whole answer, without a final newline."""
     answer = found.answer
     lines: list[str] = []
     where = "this host" if found.host == "/" else found.host
@@ -218,7 +218,7 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Unified, as patch reads it."""
+    """Yield a unified difference, as patch reads it."""
     import difflib
 
     before, after = edit.before.splitlines(), edit.after.splitlines()

@@ -13,13 +13,11 @@ from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
-from preflight.settings.apply import adopt, carry_out
-from preflight.settings.apply_journal import Journal, JournalError, state_folder
-from preflight.settings.apply_steps import Step, Steps, difference, steps_of
-from preflight.settings.apply_write import Writer
+from preflight.settings.apply import Step, Steps, adopt, carry_out, difference, steps_of
 from preflight.settings.commands import Context, commands
 from preflight.settings.records import Plan
-from preflight.settings.undo import undo
+from preflight.settings.undo import Journal, JournalError, state_folder, undo
+from preflight.settings.writer import Writer
 
 NAME = "mooncake-preflight apply"
 
@@ -186,7 +184,7 @@ def _count(changes: Iterable[object]) -> str:
 
 
 def _not_permitted(forbidden: list[Step], words: Sequence[str], context: Context) -> int:
-    """The same by hand, for who may."""
+    """Print the same to be done by hand, for who may."""
     places = ", ".join(step.path for step in forbidden)
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]

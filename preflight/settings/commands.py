@@ -116,7 +116,7 @@ def _boot_sysctl(setting: Setting, context: Context) -> Lines:
 
 
 def _sysfs(setting: Setting, context: Context) -> Lines:
-    """A file of /sys or /proc."""
+    """Write a file of /sys or /proc."""
     return [*_on_the_host(context), shell.write(setting.wanted, setting.name, context.sudo)]
 
 
@@ -179,7 +179,7 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
 
 
 def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
-    """The limit that a service hands on to what it starts."""
+    """Set the limit that a service hands on to what it starts."""
     path = drop_in(unit)
     reload, restart = ("systemctl", "daemon-reload"), ("systemctl", "restart", unit)
     return [
@@ -238,6 +238,8 @@ def _device(setting: Setting, context: Context) -> Lines:
         return _start(context, f"--device={path}")
     if context.container == "kubernetes":
         return [comment(f"in the pod: {path} comes with its device plugin's resource")]
+    if not setting.now:  # it is not there, and no mode of it lets anybody in
+        return [comment(f"{path} is not here: start what makes it, or run where it is")]
     return [shell.line(("chmod", "a+rw", path), context.sudo)]
 
 
@@ -270,12 +272,12 @@ def _security(setting: Setting, context: Context) -> Lines:
 
 
 def _start(context: Context, *words: str) -> Lines:
-    """What a container has to be started with, for the reader."""
+    """Return what a container has to be started with, for the reader."""
     return [comment(f"start the container with: {context.engine} run {shell.line(words)} ...")]
 
 
 def _module(setting: Setting, context: Context) -> Lines:
-    """A module takes its options when it is loaded: one that is there has to go first."""
+    """Load it; one that is there has to go first, as options are taken at loading."""
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:

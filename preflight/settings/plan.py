@@ -18,7 +18,6 @@ from checks.run.facts import Facts
 from checks.run.judging import every_check
 from preflight.base.shell import visible
 from preflight.settings.commands import context_of
-from preflight.settings.launch import environment, is_read, main_container, pools, wishes
 from preflight.settings.records import (
     TOPICS,
     Gap,
@@ -31,6 +30,7 @@ from preflight.settings.records import (
     Workload,
 )
 from preflight.settings.targets import NR_HUGEPAGES, ORDERS, SYSCTL_FILE, is_ours
+from preflight.settings.wishes import environment, is_read, main_container, pools, wishes
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -162,7 +162,7 @@ def _of_one_size_or_ipc(found: list[Wish]) -> list[Wish]:
 
 
 def _merge(found: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """One wish for each setting, with every reason; and what had to be decided between."""
+    """Return one wish a setting, with every reason; and what had to be decided between."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []

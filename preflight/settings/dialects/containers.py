@@ -14,7 +14,7 @@ from preflight.settings.targets import header
 
 
 def docker(plan: Plan, names: Names) -> Rendering:
-    """One option a line; the image and its command follow them."""
+    """Return one option a line; the image and its command follow them."""
     options: list[tuple[str, str]] = []
     if plan.of(Kind.NETWORK):
         options.append(("--network", "host"))
@@ -49,14 +49,14 @@ def _security(name: str, wanted: str) -> str:
 
 
 def _on_the_host(plan: Plan) -> list[str]:
-    """What no option of a container sets."""
+    """Say what no option of a container sets."""
     if not plan.pools:
         return []
     return ["huge pages are the host's: see --format sysctl, sysfs or cmdline"]
 
 
 def compose(plan: Plan, names: Names) -> Rendering:
-    """A file to merge: ``docker compose -f compose.yaml -f FILE config``."""
+    """Return a file to merge: ``docker compose -f compose.yaml -f FILE config``."""
     import yaml
 
     service: dict[str, Any] = {}

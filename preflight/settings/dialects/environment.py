@@ -11,7 +11,7 @@ from preflight.settings.targets import header
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
-    """``(set, removed, notes)``: what the launch is to have, what it is not to have."""
+    """Return ``(set, removed, notes)``: what the launch is to have, what it is not to have."""
     kept: dict[str, str] = {}
     removed: list[str] = []
     notes = [
@@ -50,7 +50,7 @@ def env(plan: Plan, names: Names) -> Rendering:
 
 
 def shell(plan: Plan, names: Names) -> Rendering:
-    """For ``.`` in a POSIX shell."""
+    """Return exports for ``.`` in a POSIX shell."""
     kept, removed, notes = variables(plan)
     lines = [posix_assignment(name, value) for name, value in kept.items()]
     lines += [f"unset {name}" for name in removed]

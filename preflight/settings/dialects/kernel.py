@@ -67,7 +67,7 @@ def needs_unit(plan: Plan) -> bool:
 
 
 def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
-    """Pages of the whole default pool, None where sysctl cannot set it, and what to know."""
+    """Return pages of the whole default pool, None where sysctl cannot set it, and what to know."""
     mine = [target for target in plan.pools if target.page_bytes == plan.default_page_bytes]
     notes = [
         f"{target.name}: sysctl sets the default page size alone; --format sysfs or cmdline "
@@ -140,7 +140,7 @@ def sysfs(plan: Plan, names: Names) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """What our unit sets today is not lowered, and what it sets for another launch stays."""
+    """Return the pools, with what our unit sets today for another launch or larger."""
     found = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -154,7 +154,7 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 
 def cmdline(plan: Plan, names: Names) -> Rendering:
-    """Words of the kernel command line; the default page size stays what it is."""
+    """Return words of the kernel command line; the default page size stays what it is."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     words = []

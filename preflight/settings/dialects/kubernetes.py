@@ -25,7 +25,7 @@ _POD_PATHS: dict[str, tuple[str, ...]] = {
 
 
 def kubernetes(plan: Plan, names: Names) -> Rendering:
-    """``kubectl patch --type strategic --patch-file FILE``, or a patch of kustomize."""
+    """Return a patch for ``kubectl patch --type strategic``, or for kustomize."""
     import yaml
 
     kept, removed, notes = variables(plan)
@@ -73,7 +73,7 @@ def _local(plan: Plan) -> str:
 
 
 def _resources(plan: Plan, names: Names) -> dict[str, str]:
-    """Requests and limits alike: Kubernetes takes huge pages in no other way."""
+    """Return requests and limits alike: Kubernetes takes huge pages in no other way."""
     found: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Kind.MEMORY):

@@ -20,7 +20,7 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
-    """What units are to hand on: ``{"docker.service": {"memlock": "unlimited"}}``."""
+    """Return what units are to hand on: ``{"docker.service": {"memlock": "unlimited"}}``."""
     found: dict[str, dict[str, str]] = {}
     for setting in plan.of(Kind.ULIMIT):
         if setting.setting.unit:
@@ -29,7 +29,7 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def limits(plan: Plan, names: Names) -> Rendering:
-    """Rows for every user; ``*`` does not mean root (limits.conf(5))."""
+    """Return rows for every user; ``*`` does not mean root (limits.conf(5))."""
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
@@ -53,7 +53,7 @@ def _pam(name: str, value: str) -> str:
 
 
 def systemd(plan: Plan, names: Names) -> Rendering:
-    """A drop-in for the unit that starts the server, whatever that is called."""
+    """Return a drop-in for the unit that starts the server, whatever that is called."""
     found = ulimits(plan)
     for unit in unit_limits(plan).values():
         found = {**unit, **found}
@@ -65,7 +65,7 @@ def systemd(plan: Plan, names: Names) -> Rendering:
 
 
 def containerd(plan: Plan, names: Names) -> Rendering:
-    """A drop-in for the daemon that starts pods: they have the limits that it has."""
+    """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
     found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
     note = (
         f"write it to {drop_in(CONTAINERD)}, then: systemctl daemon-reload; systemctl restart "
@@ -75,7 +75,7 @@ def containerd(plan: Plan, names: Names) -> Rendering:
 
 
 def of_unit(plan: Plan, unit: str) -> Rendering:
-    """The drop-in of one unit that hands limits on."""
+    """Return the drop-in of one unit that hands limits on."""
     path = drop_in(unit)
     return _unit(plan, path, unit_limits(plan)[unit], f"restart {unit} to put it in force")
 

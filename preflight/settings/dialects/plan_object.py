@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def plan_object(plan: Plan, exit_code: int) -> Json:
-    """The whole plan; values are text, as they are written where they are set.
+    """Return the whole plan; values are text, as they are written where they are set.
 
     exit_code: of the process.
     """

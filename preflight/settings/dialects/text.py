@@ -25,7 +25,7 @@ DIALECTS = {
 
 
 def text(plan: Plan, names: Names) -> Rendering:
-    """The whole plan, without a final newline."""
+    """Return the whole plan, without a final newline."""
     held_back = plan.impossible and plan.grows
     changes = [
         setting
@@ -77,7 +77,7 @@ def _wanted(setting: Planned) -> str:
 
 
 def _amount(setting: Planned, value: str) -> str:
-    """A value as others read it; one in bytes with what that comes to."""
+    """Return a value as others read it; one in bytes with what that comes to."""
     in_bytes = setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
     if not in_bytes or not value.isdecimal():
         return value

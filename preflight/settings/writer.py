@@ -59,7 +59,7 @@ class Writer:
         _sync(os.path.dirname(self.locate(path)))
 
     def content(self, path: str) -> tuple[str, int] | None:
-        """A file's whole content and permissions, or None where there is none."""
+        """Return a file's whole content and permissions, or None where there is none."""
         try:
             with open(self.locate(path), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode & 0o7777
@@ -68,7 +68,7 @@ class Writer:
             return None
 
     def target(self, path: str) -> str | None:
-        """Where a symbolic link leads; None where there is none."""
+        """Return where a symbolic link leads; None where there is none."""
         try:
             return os.readlink(self.locate(path))
         except OSError:
@@ -78,7 +78,7 @@ class Writer:
         return os.path.islink(self.locate(path))
 
     def may_write(self, kind: str, path: str) -> bool:
-        """Whether this user may: a kernel file itself, else the nearest folder that exists."""
+        """Return whether this user may: a kernel file itself, else the nearest folder."""
         place = self.locate(path)
         if kind == "value":
             return os.access(place, os.W_OK)

@@ -37,7 +37,7 @@ _READ = re.compile(
 def pools(
     needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
 ) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
-    """Every pool that the launch takes pages from, what to set it to, and what is not known."""
+    """Return each pool that the launch takes pages from, what to set, and what is not known."""
     if needs is None:
         return (), [], []
     if isinstance(needs.usages, Unknown):
@@ -82,7 +82,7 @@ def pools(
 
 
 def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
-    """What the launch wants of its host and container beyond pools and environment."""
+    """Yield what the launch wants of its host and container beyond pools and environment."""
     memory = facts.topic("memory")
     count = memory if isinstance(memory, Unknown) else memory.max_map_count
     if isinstance(count, int):
@@ -107,7 +107,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
 
 
 def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
-    """The container that a plan is for: a rank's where there is one, not a master's beside it."""
+    """Return the container that a plan is for: a rank's where there is one, else a master's."""
     inside = [process for process in needs.processes if process.container is not None]
     inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
     return inside[0].container if inside else None
@@ -245,12 +245,12 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
 
 
 def is_read(name: str) -> bool:
-    """Whether a variable is one that the launch's programs read, and no secret."""
+    """Return whether a variable is one that the launch's programs read, and no secret."""
     return _READ.match(name) is not None and not is_secret(name)
 
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
-    """The variables of the launch as they are: wishes, conflicts, and those left out as secrets."""
+    """Return the launch's variables: wishes, conflicts, and those left out as secrets."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
     for process in needs.processes if needs is not None else ():
         for name, value in process.environment.items():
