@@ -111,6 +111,24 @@ def test_what_needs_sizes_that_are_not_known_is_refused_whole(
     assert "SEGMENT is not set" in err
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
+    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As apply refuses them; what is about the container alone is whole."""
+    too_much = script(tmp_path, str(1 << 50))
+    takes_pages = bool(FORMATS[name].takes_pages)
+    refused = takes_pages or name in ("text", "json")
+    assert run("plan", "--root", host, "--format", name, too_much) == (2 if refused else 0)
+    out, err = capsys.readouterr()
+    if takes_pages:
+        assert out == ""
+        assert "mooncake-preflight fit says which sizes it takes" in err
+    if name == "text":
+        assert "cannot be had now: mooncake-preflight fit" in out
+        assert "vm.nr_hugepages" not in out
+
+
 @pytest.mark.parametrize("name", ["text", "json"])
 def test_what_is_for_people_shows_the_gap_and_says_so_in_its_exit_code(
     name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -225,6 +225,24 @@ def test_what_others_set_at_boot_is_not_lowered(rdma_plan: Plan) -> None:
     assert text(found._replace(writers=line), "cmdline").endswith("hugepages=4096")
 
 
+def test_what_our_own_file_says_for_others_is_not_lowered(rdma_plan: Plan) -> None:
+    """A file that wins over ours sets less today; ours is not the one to be made smaller."""
+    writers = (
+        PoolWriter(SYSCTL_FILE, None, None, 1200),
+        PoolWriter("/etc/sysctl.d/99-mine.conf", None, None, 20),
+    )
+    found = with_pools(rdma_plan, {2 * MIB: {None: 40}})._replace(writers=writers)
+    assert "vm.nr_hugepages = 1200" in text(found, "sysctl")
+
+
+def test_the_boot_line_keeps_what_it_has_of_other_sizes_and_nodes(rdma_plan: Plan) -> None:
+    line = "hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=0:1200,1:5"
+    writers = parse_command_line(line, "kernel command line")
+    found = with_pools(rdma_plan, {2 * MIB: {0: 40, 1: 60}})._replace(writers=writers)
+    wanted = "default_hugepagesz=2M hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=0:1200,1:60"
+    assert text(found, "cmdline") == wanted
+
+
 def test_the_default_page_size_stays_what_it_is(rdma_plan: Plan) -> None:
     """A plan for 1 GiB pages must not move Mooncake's arena to them."""
     found = with_pools(rdma_plan, {GIB: {None: 4}})
@@ -652,7 +670,8 @@ def test_a_format_is_refused_for_what_it_needs_and_does_not_know(name: str, tmp_
 
     needs = launch({}, rank())._replace(usages=Unknown("MODEL is not set"))
     found = plan(needs, plain_facts(tmp_path), [])
-    assert bool(missing(found, name)) == (name in ("sysctl", "sysfs", "cmdline", "k8s"))
+    assert bool(missing(found, name)) == ("pages" in FORMATS[name].topics)
+    assert ("pages" in FORMATS[name].topics) == (bool(FORMATS[name].takes_pages) or name == "k8s")
 
 
 def test_a_launch_cannot_break_out_of_the_comment_that_names_it(tmp_path: Path) -> None:
