@@ -7,17 +7,18 @@ stands for them all.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.nodes import numa_nodes
 from checks.pci.gpus import gpu_nodes
 from checks.rdma.devices import nic_nodes, read_rdma_devices
-from preflight.processes.mooncake_users import store_devices
-from preflight.processes.processes import LaunchProcess
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note
+
+if TYPE_CHECKING:
+    from preflight.processes.processes import LaunchProcess
 
 
 class NicPlacement(NamedTuple):
@@ -142,6 +143,8 @@ class ClientNics:
         """``client`` with the nodes of its own NICs, where they are not the launch's."""
         if client.protocol is not Protocol.RDMA:
             return client
+        from preflight.processes.mooncake_users import store_devices
+
         use = store_devices(process, rank)
         named = () if use is None or isinstance(use.devices, Unknown) else use.devices
         text = ",".join(named)
