@@ -15,7 +15,7 @@ from checks.releases.mooncake import RELEASES
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Backing, Outcome, StockedPools
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
-from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot
+from preflight.sizing.page_usages import asked_for, hugetlb_usages, pages_by_spot
 from tests.hosts import MIB
 from tests.strategies import launches, sizes
 

@@ -32,9 +32,9 @@ from preflight.sglang.admission_gate import gate_booked
 from preflight.sglang.host_pools import HostPool as Pool
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.host_needs import host_needs
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.needs import hugetlb_usages
+from preflight.sizing.need_formulas import host_needs
+from preflight.sizing.page_usages import hugetlb_usages
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER
 from tests.test_source_sizing import HUGE, QWEN, STORE, pages, size

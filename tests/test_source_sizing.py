@@ -16,9 +16,9 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import Reading
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.admission import Admission
-from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.launch_answer import as_object, as_text
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
+from preflight.sizing.need_formulas import explain, host_needs
 from tests.hosts import GIB, MIB, Host, HostPool
 from tests.launch_text import MASTER, process
 from tests.test_sizing_command import SCHEMA

@@ -47,14 +47,18 @@ def listed(program: Path, libraries: str) -> Flags:
     return found
 
 
-def flags_of(release: str) -> dict[str, Flags]:
-    """Return the flags of both programs of a release, from its wheel."""
+def installed(release: str) -> Path:
+    """Return the folder of a release's wheel; installed once."""
     for distribution in DISTRIBUTIONS:
         folder = CACHE / f"{distribution}-{release}"
         if _installed(folder, f"{distribution}=={release}"):
-            break
-    else:
-        raise SystemExit(f"{release}: none of {', '.join(DISTRIBUTIONS)} can be installed")
+            return folder
+    raise SystemExit(f"{release}: none of {', '.join(DISTRIBUTIONS)} can be installed")
+
+
+def flags_of(release: str) -> dict[str, Flags]:
+    """Return the flags of both programs of a release, from its wheel."""
+    folder = installed(release)
     _stand_in(folder)
     places = {path.parent for path in folder.rglob("libcu*.so*")}
     libraries = ":".join(sorted(map(str, places)))

@@ -14,7 +14,7 @@ from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import Ranks, server_ranks
-from preflight.sizing.needs import ON_HUGE_PAGES
+from preflight.sizing.page_usages import ON_HUGE_PAGES
 
 
 def shares(found: Judgement, goal: Goal, models: Models) -> tuple[Share, ...]:

@@ -16,7 +16,7 @@ from checks.memory.judge import RESERVE_BYTES
 from preflight.inputs.host_source import Sized
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.replay import ProcessReplay
-from preflight.sizing.needs import ON_HUGE_PAGES
+from preflight.sizing.page_usages import ON_HUGE_PAGES
 
 if TYPE_CHECKING:
     from checks.hugetlb.pools import HugeTlb, Pool

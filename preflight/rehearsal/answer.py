@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.rehearsal.process import is_error
 from preflight.rehearsal.records import Done, Pages, Plan, Run, Step
-from preflight.sizing.needs import pages_by_spot
+from preflight.sizing.page_usages import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
 _DIED = "(exit code "

@@ -28,7 +28,7 @@ from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environme
 from preflight.sizing.admission import Admission
 from preflight.sizing.launch_inputs import worst
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.needs import asked_for, taken_from
+from preflight.sizing.page_usages import asked_for, taken_from
 
 # Where the rehearsal's own services are, filled in when they are up.
 MASTER, CLIENT, HOST, OFFLOAD = "<master>", "<client>", "<host>", "<offload folder>"

@@ -24,7 +24,7 @@ from preflight.sglang.admission_gate import (
 )
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import server_ranks
-from preflight.sizing.needs import ON_HUGE_PAGES
+from preflight.sizing.page_usages import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
 
 

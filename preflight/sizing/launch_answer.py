@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from checks.base.unknown import Unknown
 from preflight.sizing.advice import recommend
-from preflight.sizing.host_needs import explain, host_needs
 from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.need_formulas import explain, host_needs
 from preflight.sizing.sizing_json import sizing_object, source_object
 
 

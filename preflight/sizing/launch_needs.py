@@ -17,7 +17,7 @@ from preflight.sglang.launch import plain_environment
 from preflight.sglang.pools import ServerMemory
 from preflight.sglang.ranks import least_shm_bytes, server_ranks
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.needs import ON_HUGE_PAGES, hugetlb_usages
+from preflight.sizing.page_usages import ON_HUGE_PAGES, hugetlb_usages
 
 _PROGRAMS = {
     Kind.SGLANG: "sglang",

@@ -22,7 +22,7 @@ from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.store_environment import Note
 from preflight.sizing.documented_rule import DocumentedRule, documented_rule
 from preflight.sizing.flag_inputs import Flags, gather_flags
-from preflight.sizing.needs import asked_for, hugetlb_usages, pages_by_spot, taken_from
+from preflight.sizing.page_usages import asked_for, hugetlb_usages, pages_by_spot, taken_from
 from preflight.sizing.sizing_records import SizingInputs
 
 EXIT_CODES = {"fits": 0, "falls_back": 1, "fails": 2, "planning_only": 3, "unknown": 3}

@@ -105,7 +105,7 @@ def source_object(source: LaunchSizing, answer: Json | None) -> Json:
 def _needs(source: LaunchSizing) -> Json | None:
     if source.shown is None:
         return None
-    from preflight.sizing.host_needs import host_needs
+    from preflight.sizing.need_formulas import host_needs
 
     needs = host_needs(source.shown, source.inputs.processes)
     return {

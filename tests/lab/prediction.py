@@ -12,7 +12,7 @@ from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import ProcessReplay, replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.needs import hugetlb_usages, pages_by_spot
+from preflight.sizing.page_usages import hugetlb_usages, pages_by_spot
 from tests.lab.experiments import MIB, Experiment
 
 PAGE = 2 * MIB

@@ -76,7 +76,7 @@ def staged_plan(
     from preflight.programs.store_environment import read_store_settings
     from preflight.rehearsal.members import member_of
     from preflight.rehearsal.plan import plan_members
-    from preflight.sizing.needs import asked_for
+    from preflight.sizing.page_usages import asked_for
 
     mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]

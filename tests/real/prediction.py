@@ -10,7 +10,7 @@ from preflight.mooncake.allocations import StockedPools
 from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.needs import pages_by_spot
+from preflight.sizing.page_usages import pages_by_spot
 from tests.real.cases import GIB, MIB, Case
 
 

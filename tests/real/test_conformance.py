@@ -16,7 +16,7 @@ from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.needs import pages_by_spot
+from preflight.sizing.page_usages import pages_by_spot
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict

@@ -15,7 +15,7 @@ from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import ports, services
 from preflight.processes.storage import LIMIT, offload_of, storage
-from preflight.sizing.needs import ON_HUGE_PAGES
+from preflight.sizing.page_usages import ON_HUGE_PAGES
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_records import Input
 
