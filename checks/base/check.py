@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 from checks.base.finding import NO_LAUNCH, Finding, UnjudgedError, skip, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.page import Page, read_page
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
-
-T = TypeVar("T")
 
 
 class Topics(Protocol):
@@ -93,12 +91,6 @@ class CheckSet:
 
 def _record(topic: Any | Unknown) -> Any:
     return UnreadTopic(topic) if isinstance(topic, Unknown) else topic
-
-
-def each(things: Iterable[T], judge: Callable[[T], Finding]) -> Iterator[Finding]:
-    """Judge each by itself: what one cannot be judged for leaves the others."""
-    for thing in things:
-        yield from _caught(lambda thing=thing: (judge(thing),))  # type: ignore[misc]
 
 
 def _caught(run: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -1,0 +1,120 @@
+"""What the runner makes of a check: ids, skips, and facts that are not known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from checks.base.check import CheckSet, the_launch
+from checks.base.finding import Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown, known, must_be_read, or_unknown, unread
+from checks.run.facts import Facts
+
+NEEDS = LaunchNeeds("launch.sh", (), ())
+HUNG = Unknown("hung")
+
+
+class System:
+    page_bytes: int | Unknown = 4096
+    kernel: tuple[int, int] | Unknown = Unknown("no uname")
+
+
+def run(function: Any, needs: LaunchNeeds | None = None, takes: Any = None) -> list[Finding]:
+    checks = CheckSet()
+    checks.check("t.x", takes)(function)
+    ((check, judge),) = checks.checks
+    facts = Facts({"system": System(), "limits": HUNG})
+    found = list(judge(facts, needs))
+    assert all(one.check == check.id == "t.x" for one in found)
+    return [one._replace(check="") for one in found]
+
+
+def test_topics_are_handed_over_by_the_names_of_parameters() -> None:
+    def judge(needs: LaunchNeeds, system: Any, limits: Any) -> list[Finding]:
+        return [passed(needs.source, str(system.page_bytes))]
+
+    checks = CheckSet()
+    checks.check("t.x", the_launch)(judge)
+    assert checks.checks[0][0].topics == ("system", "limits")
+    assert run(judge, NEEDS, the_launch) == [passed("launch.sh", "4096")]
+
+
+def test_without_a_launch_there_is_nothing_to_judge() -> None:
+    def judge(needs: LaunchNeeds, limits: Any) -> list[Finding]:
+        raise AssertionError("not reached")
+
+    assert run(judge, None, the_launch) == [skip("no launch was given")]
+
+
+def test_a_topic_that_was_not_read_makes_the_whole_check_unknown_where_it_is_asked() -> None:
+    def asks(limits: Any) -> Iterator[Finding]:
+        yield passed("one")
+        yield passed(str(limits.memlock))
+
+    def asks_not(limits: Any) -> Iterator[Finding]:
+        yield passed("one")
+
+    def does_without(limits: Any) -> Iterator[Finding]:
+        why = unread(limits)
+        yield passed("one", "" if why is None else why.reason)
+
+    def must_have(limits: Any) -> Iterator[Finding]:
+        must_be_read(limits)
+        yield passed("one")
+
+    assert run(asks) == run(must_have) == [unknown("host", "hung")]
+    assert run(asks_not) == [passed("one")]
+    assert run(does_without) == [passed("one", "hung")]
+
+
+def test_a_fact_that_a_subject_needs_makes_that_subject_unknown() -> None:
+    def judge(system: Any) -> Iterator[Finding]:
+        yield passed("one", str(passed("one").known(system.page_bytes)))
+        passed("two", "a", "b").known(system.kernel, "the kernel: ")
+        yield passed("three")
+
+    two = unknown("two", "the kernel: no uname", "a", "b")
+    assert run(judge) == [passed("one", "4096"), two]
+
+
+def test_a_fact_that_a_check_needs_makes_the_check_unknown() -> None:
+    def judge(system: Any) -> Iterator[Finding]:
+        yield passed("one")
+        known(system.kernel)
+
+    assert run(judge) == [unknown("host", "no uname")]
+
+
+def test_an_unread_topic_is_no_unknown_fact_of_a_reader() -> None:
+    """Else a helper that hands unknown facts on would hide which check could not be made."""
+
+    @or_unknown
+    def page(limits: Any) -> int | Unknown:
+        return int(limits.page_bytes)
+
+    def judge(limits: Any) -> Iterator[Finding]:
+        yield passed("one", str(page(limits)))
+
+    assert run(judge) == [unknown("host", "hung")]
+
+
+def test_or_unknown_hands_the_very_fact_on() -> None:
+    @or_unknown
+    def double(value: int | Unknown) -> int:
+        return 2 * known(value)
+
+    assert double(2) == 4
+    assert double(HUNG) is HUNG
+
+
+@pytest.mark.parametrize("name", ["failed", "warned", "unknown", "skipped"])
+def test_a_half_made_finding_keeps_what_it_has(name: str) -> None:
+    setting = (Setting(Kind.SYSCTL, "vm.x", "1"),)
+    half = passed("one", "have", "need", "formula", advice="do", settings=setting)
+    whole = getattr(half, name)("text")
+    status = {"failed": Status.FAIL, "warned": Status.WARN, "skipped": Status.SKIP}
+    assert whole == half._replace(status=status.get(name, Status.UNKNOWN), text="text")
+    assert getattr(half, name)("text", need="more").need == "more"
