@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
@@ -12,6 +13,15 @@ class Bounds(NamedTuple):
 
     least: int
     most: int
+
+    def text(self, shown: Callable[[int], str] = "{:,}".format) -> str:
+        """Return ``1,024``, or ``1,024 to 2,048``: once where both are shown alike."""
+        least, most = shown(self.least), shown(self.most)
+        return least if least == most else f"{least} to {most}"
+
+    def times(self, count: int) -> Bounds:
+        """Return the bounds of so many alike."""
+        return Bounds(self.least * count, self.most * count)
 
 
 class Tier(NamedTuple):

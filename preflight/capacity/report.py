@@ -62,14 +62,14 @@ def _keys(keys: Keys | Unknown | None) -> Iterator[str]:
 def _tiers(tiers: Sequence[Tier]) -> str:
     counted = any(tier.conversations is not None for tier in tiers)
     rows = [
-        [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens, _number)]
+        [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens)]
         for tier in tiers
     ]
     heads = ["tier", "", "bytes", "tokens"]
     if counted:
         heads.append("conversations")
         for row, tier in zip(rows, tiers, strict=True):
-            row.append("" if tier.conversations is None else _known(tier.conversations, _number))
+            row.append("" if tier.conversations is None else _known(tier.conversations))
     return table(rows, heads, right=range(2, len(heads)))
 
 
@@ -130,7 +130,7 @@ def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
 
 
 def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
-    lead = f"{tier.name} ({tier.what}), {span(tokens)} tokens"
+    lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
     maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
     if maybe is None:
@@ -170,18 +170,8 @@ def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
 
 
-def _number(number: int) -> str:
-    return f"{number:,}"
-
-
-def _known(bounds: Bounds | Unknown, shown: Callable[[int], str]) -> str:
-    return "unknown" if isinstance(bounds, Unknown) else span(bounds, shown)
-
-
-def span(bounds: Bounds, shown: Callable[[int], str] = _number) -> str:
-    """Return ``1,024``, or ``1,024 to 2,048``: once where both read alike."""
-    least, most = shown(bounds.least), shown(bounds.most)
-    return least if least == most else f"{least} to {most}"
+def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
+    return "unknown" if isinstance(bounds, Unknown) else bounds.text(shown)
 
 
 def share(least: float, most: float) -> str:

@@ -44,9 +44,8 @@ def gpu_tier(deployment: Deployment) -> ServerTier:
     if isinstance(each, Unknown):
         size = each
     else:
-        size = Bounds(own.least * each[0], own.most * each[1])
-        size = _times(size, deployment.groups)
-    total = _times(own, deployment.groups)
+        size = Bounds(own.least * each[0], own.most * each[1]).times(deployment.groups)
+    total = own.times(deployment.groups)
     return ServerTier(Tier("L1", what, size, total, _l1_formula(deployment, tokens)), own)
 
 
@@ -61,8 +60,8 @@ def host_tier(deployment: Deployment) -> ServerTier | None:
     if isinstance(most, Unknown):
         size = most
     else:
-        size = _times(Bounds(sum(memory.least_pools_bytes), sum(most)), ranks)
-    total = own if isinstance(own, Unknown) else _times(own, deployment.groups)
+        size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(ranks)
+    total = own if isinstance(own, Unknown) else own.times(deployment.groups)
     formula = f"{memory.why}; {_spread(deployment)}"
     return ServerTier(Tier("L2", "host memory", size, total, formula), own)
 
@@ -152,10 +151,6 @@ def _tokens(pools: HostPools, request: PoolRequest) -> Bounds:
     own = pools.pools[0].tokens
     windows = [pool.tokens for pool in pools.pools if pool.what == "sliding-window KV"]
     return Bounds(min([own, *windows]), own)
-
-
-def _times(bounds: Bounds, count: int) -> Bounds:
-    return Bounds(bounds.least * count, bounds.most * count)
 
 
 def _with_advice(unknown: Unknown) -> Unknown:

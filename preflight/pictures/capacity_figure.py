@@ -42,15 +42,8 @@ def capacity_figure(found: Capacity) -> Html:
         if any(_spread(shown, name) for name in drawn_tiers(shown)):
             said += "; the pale area is from the least to the most"
         names = drawn_tiers(shown)
-        parts.append(
-            element(
-                "figure",
-                _curve(shown, names),
-                _key(shown, names),
-                element("figcaption", said),
-                class_="curve",
-            )
-        )
+        drawn = (_curve(shown, names), _key(shown, names), element("figcaption", said))
+        parts.append(element("figure", *drawn, class_="curve"))
     return join([*parts, _rounds(found.rounds)], "\n")
 
 
@@ -60,11 +53,11 @@ def _tiers(found: Capacity) -> Html:
     for tier in found.tiers:
         holds = [_bounds(tier.bytes, format_bytes)]
         if not isinstance(tier.tokens, Unknown):
-            holds.append(f"{_bounds(tier.tokens, _count)} tokens")
+            holds.append(f"{_bounds(tier.tokens)} tokens")
         elif not isinstance(tier.bytes, Unknown):
-            holds.append(f"tokens {_bounds(tier.tokens, _count)}")
+            holds.append(f"tokens {_bounds(tier.tokens)}")
         if tier.conversations is not None and not isinstance(tier.conversations, Unknown):
-            holds.append(f"{_bounds(tier.conversations, _count)} conversations")
+            holds.append(f"{_bounds(tier.conversations)} conversations")
         about = [element("strong", ", ".join(holds))]
         if tier.formula:
             about.append(element("div", tier.formula, class_="small muted"))
@@ -72,16 +65,8 @@ def _tiers(found: Capacity) -> Html:
     return element("dl", *items, class_="facts")
 
 
-def _count(number: int) -> str:
-    return f"{number:,}"
-
-
-def _bounds(found: Bounds | Unknown, shown: Callable[[int], str]) -> str:
-    if isinstance(found, Unknown):
-        return f"unknown: {found.reason}"
-    if found.least == found.most:
-        return shown(found.least)
-    return f"{shown(found.least)} to {shown(found.most)}"
+def _bounds(found: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
+    return f"unknown: {found.reason}" if isinstance(found, Unknown) else found.text(shown)
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
@@ -100,26 +85,18 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
         shapes.append(element("polyline", points=" ".join(line), class_=f"line t{at}"))
         for point in line:
             x, _, y = point.partition(",")
-            letter = element(
-                "text",
-                letter_of(tier),
-                x=x,
-                y=f"{float(y) + 3.5:.1f}",
-                text_anchor="middle",
-                class_="letter",
-            )
-            shapes.append(element("circle", cx=x, cy=y, r="6", class_=f"mark t{at}"))
-            shapes.append(letter)
+            shapes.append(element("circle", cx=x, cy=y, r=6, class_=f"mark t{at}"))
+            below = f"{float(y) + 3.5:.1f}"
+            shapes.append(_text(letter_of(tier), x, below, "letter", "middle"))
     last = rounds[-1]
     said = "; ".join(f"{name} {hit_text(hit_of(last, name))}" for name in tiers)
-    return element(
-        "svg",
-        *shapes,
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        width="100%",
-        role="img",
-        aria_label=f"Reuse that is left in round {last.number}: {said}",
-    )
+    label = f"Reuse that is left in round {last.number}: {said}"
+    size = f"0 0 {_WIDTH} {_HEIGHT}"
+    return element("svg", *shapes, viewBox=size, width="100%", role="img", aria_label=label)
+
+
+def _text(shown: str, x: str | int, y: str | int, kind: str, anchor: str | None = None) -> Html:
+    return element("text", shown, x=x, y=y, text_anchor=anchor, class_=kind)
 
 
 def _colour(rounds: Sequence[Round], tier: str) -> int:
@@ -137,33 +114,13 @@ def _grid(rounds: Sequence[Round]) -> list[Html]:
     shapes = []
     for percent in (0, 25, 50, 75, 100):
         y = f"{_y(percent / 100):.1f}"
-        shapes.append(
-            element("line", x1=str(_LEFT), x2=str(_WIDTH - _RIGHT), y1=y, y2=y, class_="grid")
-        )
-        shapes.append(
-            element(
-                "text",
-                f"{percent} %",
-                x=str(_LEFT - 5),
-                y=f"{float(y) + 4:.1f}",
-                text_anchor="end",
-                class_="tick",
-            )
-        )
-    step = -(-len(rounds) // 12)
-    for at in range(0, len(rounds), step):
-        shapes.append(
-            element(
-                "text",
-                str(rounds[at].number),
-                x=f"{_x(rounds, at):.1f}",
-                y=str(_HEIGHT - _BOTTOM + 20),
-                text_anchor="middle",
-                class_="tick",
-            )
-        )
-    shapes.append(element("text", "round", x=str(_LEFT), y=str(_HEIGHT - 3), class_="tick"))
-    return shapes
+        shapes.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+        shapes.append(_text(f"{percent} %", _LEFT - 5, f"{float(y) + 4:.1f}", "tick", "end"))
+    bottom = _HEIGHT - _BOTTOM + 20
+    for at in range(0, len(rounds), -(-len(rounds) // 12)):
+        x = f"{_x(rounds, at):.1f}"
+        shapes.append(_text(str(rounds[at].number), x, bottom, "tick", "middle"))
+    return [*shapes, _text("round", _LEFT, _HEIGHT - 3, "tick")]
 
 
 def _x(rounds: Sequence[Round], at: int) -> float:
@@ -183,15 +140,10 @@ def _key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     items = []
     for name in tiers:
         at = _colour(rounds, name)
-        mark = element(
-            "svg",
-            element("circle", cx="8", cy="8", r="7", class_=f"mark t{at}"),
-            element("text", letter_of(name), x="8", y="12", text_anchor="middle", class_="letter"),
-            class_="sample",
-            width="16",
-            height="16",
-            aria_hidden="true",
-        )
+        circle = element("circle", cx=8, cy=8, r=7, class_=f"mark t{at}")
+        letter = _text(letter_of(name), 8, 12, "letter", "middle")
+        size = {"width": 16, "height": 16}
+        mark = element("svg", circle, letter, class_="sample", **size, aria_hidden="true")
         before = "" if at == 0 else " and the tiers before it"
         items.append(element("li", mark, f" {name}{before}"))
     return element("ul", *items, class_="key")
@@ -199,18 +151,16 @@ def _key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
 
 def _rounds(rounds: Sequence[Round]) -> Html:
     tiers = tiers_of(rounds)
-    rows = []
-    for each in rounds:
-        reused = each.reusable_tokens > 0
-        rows.append(
-            (
-                str(each.number),
-                f"{each.held_tokens:,}",
-                f"{each.reusable_tokens:,}",
-                *(hit_text(hit_of(each, tier)) if reused else "" for tier in tiers),
-                evicting_text(each),
-            )
+    rows = [
+        (
+            str(each.number),
+            f"{each.held_tokens:,}",
+            f"{each.reusable_tokens:,}",
+            *(hit_text(hit_of(each, t)) if each.reusable_tokens > 0 else "" for t in tiers),
+            evicting_text(each),
         )
+        for each in rounds
+    ]
     heads = [tier if at == 0 else f"+ {tier}" for at, tier in enumerate(tiers)]
     return table(
         ["round", "tokens held", "reusable", *heads, "evicting"],

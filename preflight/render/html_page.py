@@ -80,13 +80,28 @@ def escape(text: str) -> Html:
     return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", text))
 
 
-def element(name: str, *inner: str, **attributes: str) -> Html:
-    """``<name ...>inner</name>``; ``class_`` is class, ``aria_label`` is aria-label."""
+def element(name: str, *inner: str, **attributes: str | float | None) -> Html:
+    """Return ``<name ...>inner</name>``; ``class_`` is class, ``aria_label`` is aria-label.
+
+    An attribute that is None is left out.
+    """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
+        if value is not None
     )
     return Html(f"<{name}{written}>{join(inner)}</{name}>")
+
+
+def _value(value: str | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else escape(str(value))
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Html:
+    """Return a list of names with what is said of each; rows without a text are left out."""
+    parts = [(element("dt", name), element("dd", text)) for name, text in rows if text]
+    inner = [part for pair in parts for part in pair]
+    return element("dl", *inner, class_="facts") if inner else Html("")
 
 
 def join(parts: Iterable[str], between: str = "") -> Html:
@@ -130,7 +145,7 @@ def table(
         Html("\n"),
         element("tbody", join(lines, "\n")),
     ]
-    whole = element("table", *parts, class_="sortable") if sortable else element("table", *parts)
+    whole = element("table", *parts, class_="sortable" if sortable else None)
     # A box that scrolls is to be reached by keyboard, and then has to have a name.
     label = caption or ", ".join(headings)
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
@@ -142,11 +157,8 @@ def _row_cell(at: int, cell: Cell, kind: str) -> Html:
     return _cell("th", cell, kind, "row") if at == 0 else _cell("td", cell, kind)
 
 
-def _cell(name: str, shown: str, kind: str, scope: str = "") -> Html:
-    more = {"class_": kind} if kind else {}
-    if scope:
-        more["scope"] = scope
-    return element(name, shown, **more)
+def _cell(name: str, shown: str, kind: str, scope: str | None = None) -> Html:
+    return element(name, shown, class_=kind or None, scope=scope)
 
 
 def _data(name: str) -> str:
