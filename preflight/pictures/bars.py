@@ -5,12 +5,12 @@ Letters tell the parts apart; shades and colours help. Plain: ASCII alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, known_bars, table_rows
 from preflight.render.shares import columns_of
 from preflight.render.text import table, wrapped
 
@@ -69,9 +69,7 @@ def draws_blocks(encoding: str | None) -> bool:
 
 def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
     """Bars, what is to be said of each, and the parts in bytes; without a final newline."""
-    with_launch = any(place.after is not None for place in found.places)
-    head = "Memory after this launch" if with_launch else "Memory of this host"
-    lines = [head]
+    lines = ["Memory after this launch" if found.with_launch else "Memory of this host"]
     for place in found.places:
         lines += _place(found, place, paint, width, plain)
     tables = [_table(chunk, width) for chunk in _chunks(found.places, width)]
@@ -103,8 +101,7 @@ def _place(found: MemoryMap, place: Place, paint: Paint, width: int, plain: bool
 
 def _named(name: str, bar: Bar) -> str:
     if bar.total_bytes is None:
-        size = sum(part.bytes for part in bar.parts)
-        return f"{name}: {format_bytes(size)}, bound to no node"
+        return f"{name}: {format_bytes(bar.parts_bytes)}, bound to no node"
     return f"{name}: {format_bytes(bar.total_bytes)}"
 
 
@@ -123,7 +120,7 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     ]
     end = len(cells)
     if bar.over_bytes:
-        size = sum(part.bytes for part in bar.parts)
+        size = bar.parts_bytes
         # At least a column is over, at least one is not.
         end = min(max(1, inside * (size - bar.over_bytes) // size), inside - 1)
     drawn = _coloured(cells[:end], paint)
@@ -155,55 +152,31 @@ def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
     return text
 
 
-def _known(places: Iterable[Place]) -> list[tuple[str, Bar]]:
-    """Places with numbers: with the launch on them, or, where that is unknown, as they are."""
-    found = []
-    for place in places:
-        bar = place.now if isinstance(place.shown, Unknown) else place.shown
-        if not isinstance(bar, Unknown):
-            found.append((place.name, bar))
-    return found
-
-
 # The margin, a letter and the gaps beside a name; a size with its gap ("1023.99 GiB").
 _BESIDE_NAME = 6
 _SIZE_COLUMNS = 13
-_LESS = "less: asked for, and not there"
 
 
 def _chunks(places: Sequence[Place], width: int) -> list[Sequence[Place]]:
     """As many places beside each other as fit."""
-    names = [KINDS[kind].name for kind in _kinds(_known(places))]
-    if any(bar.over_bytes for _, bar in _known(places)):
-        names.append(_LESS)
-    beside = _BESIDE_NAME + max(map(len, names), default=0)
+    rows = table_rows(known_bars(places).values())[:-1]
+    beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
     count = max(1, (width - beside) // _SIZE_COLUMNS)
     return [places[at : at + count] for at in range(0, len(places), count)]
 
 
-def _kinds(known: Sequence[tuple[str, Bar]]) -> list[str]:
-    return [kind for kind in KINDS if any(bar.bytes_of(kind) for _, bar in known)]
-
-
 def _table(places: Sequence[Place], width: int) -> str:
-    known = _known(places)
-    kinds = _kinds(known)
-    if not kinds:
-        return ""
+    known = known_bars(places)
     rows = [
-        [KINDS[kind].letter, KINDS[kind].name, *(_cell(bar.bytes_of(kind)) for _, bar in known)]
-        for kind in kinds
+        ["" if row.kind is None else KINDS[row.kind].letter, row.name, *map(_cell, row.sizes)]
+        for row in table_rows(known.values())
+        if any(row.sizes)
     ]
-    totals = [_cell(bar.total_bytes or 0) for _, bar in known]
-    overs = [_cell(bar.over_bytes) for _, bar in known]
-    if any(overs):
-        rows.append(["", _LESS, *overs])
-    if any(totals):
-        rows.append(["", "memory", *totals])
+    if not rows:
+        return ""
     least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(known))
-    names = [name for name, _ in known]
+    heads = ["", "part", *known]
     widths = [None, least, *(None for _ in known)]
-    heads = ["", "part", *names]
     return table(rows, heads, right=range(2, len(heads)), widths=widths, margin="  ")
 
 

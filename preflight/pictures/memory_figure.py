@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, known_bars, table_rows
 from preflight.render.html_page import Html, Keyed, element, join, table
 
 # A part narrower than this has no room for its letter, in per cent of the bar, on a phone.
@@ -23,13 +23,9 @@ _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 def memory_figure(found: MemoryMap) -> Html:
     """Every bar with its notes, and one table of all parts in bytes."""
-    with_launch = any(place.after is not None for place in found.places)
-    parts = [
-        _patterns(),
-        *(_place(found, place) for place in found.places),
-        _table(found, with_launch),
-    ]
-    return join(parts, "\n")
+    return join(
+        [_patterns(), *(_place(found, place) for place in found.places), _table(found)], "\n"
+    )
 
 
 def _place(found: MemoryMap, place: Place) -> Html:
@@ -51,17 +47,13 @@ def _place(found: MemoryMap, place: Place) -> Html:
 
 
 def _row(found: MemoryMap, label: str, name: str, bar: Bar) -> Html:
-    return element(
-        "div",
-        element("span", label, class_="small muted"),
-        _svg(f"{name} {label}", bar, found.share(bar)),
-        class_="bar",
-    )
+    drawn = _svg(f"{name} {label}", bar, found.share(bar))
+    return element("div", element("span", label, class_="small muted"), drawn, class_="bar")
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
     """Widths are in per cent, so that neither letters nor patterns are stretched."""
-    size = sum(part.bytes for part in bar.parts)
+    size = bar.parts_bytes
     said = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
     if bar.over_bytes:
         said += f"; {format_bytes(bar.over_bytes)} of it is not there"
@@ -72,11 +64,7 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
         if part.kind in PATTERNS:
             inner.append(_rect(at, part.bytes, size, f"p-{PATTERNS[part.kind]}"))
         if part.bytes * 100 / size >= LETTERED_PERCENT and part.kind != "free":
-            middle = _percent(2 * at + part.bytes, 2 * size)
-            ink = "ink-dark" if part.kind in _PALE else "ink"
-            inner.append(
-                element("text", kind.letter, x=middle, y="20", text_anchor="middle", class_=ink)
-            )
+            inner.append(_letter(part.kind, _percent(2 * at + part.bytes, 2 * size), 20))
         title = element("title", f"{kind.name}: {format_bytes(part.bytes)}")
         shapes.append(element("g", title, *inner))
         at += part.bytes
@@ -84,56 +72,40 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
         end = size - bar.over_bytes
         shapes.append(_rect(end, bar.over_bytes, size, "p-over"))
         place = _percent(end, size)
-        shapes.append(element("line", x1=place, x2=place, y1="0", y2=str(BAR_HEIGHT), class_="end"))
-    return element(
-        "svg",
-        *shapes,
-        class_="membar",
-        width=f"{max(1.0, share * 100):.4f}%",
-        height=str(BAR_HEIGHT),
-        role="img",
-        aria_label=f"{label}: {said}",
-    )
+        shapes.append(element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end"))
+    width = f"{max(1.0, share * 100):.4f}%"
+    about = {"role": "img", "aria_label": f"{label}: {said}"}
+    return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
+
+
+def _letter(kind: str, x: str | int, y: int) -> Html:
+    ink = "ink-dark" if kind in _PALE else "ink"
+    return element("text", KINDS[kind].letter, x=x, y=y, text_anchor="middle", class_=ink)
 
 
 def _rect(at: int, size: int, total: int, kind: str) -> Html:
-    return element(
-        "rect",
-        x=_percent(at, total),
-        y="0",
-        width=_percent(size, total),
-        height=str(BAR_HEIGHT),
-        class_=kind,
-    )
+    x, width = _percent(at, total), _percent(size, total)
+    return element("rect", x=x, y=0, width=width, height=BAR_HEIGHT, class_=kind)
 
 
 def _percent(part: int, total: int) -> str:
     return f"{part * 100 / total:.4f}%"
 
 
-def _table(found: MemoryMap, with_launch: bool) -> Html:
-    known: list[tuple[str, Bar]] = []
-    for place in found.places:
-        bar = place.now if isinstance(place.shown, Unknown) else place.shown
-        if not isinstance(bar, Unknown):
-            known.append((place.name, bar))
-    kinds = [kind for kind in KINDS if any(bar.bytes_of(kind) for _, bar in known)]
-    if not kinds:
-        return Html("")
+def _table(found: MemoryMap) -> Html:
+    known = known_bars(found.places)
     rows = [
-        [join([_swatch(kind), KINDS[kind].name]), *(_cell(bar.bytes_of(kind)) for _, bar in known)]
-        for kind in kinds
+        [
+            row.name if row.kind is None else join([_swatch(row.kind), row.name]),
+            *map(_cell, row.sizes),
+        ]
+        for row in table_rows(known.values())
     ]
-    if any(bar.over_bytes for _, bar in known):
-        rows.append(["less: asked for, and not there", *(_cell(b.over_bytes) for _, b in known)])
-    rows.append(["memory", *(_cell(bar.total_bytes or 0) for _, bar in known)])
-    caption = "Memory with this launch" if with_launch else "Memory of this host"
-    return table(
-        ["part", *(name for name, _ in known)],
-        rows,
-        caption=caption,
-        numeric_columns=range(1, len(known) + 1),
-    )
+    if not rows:
+        return Html("")
+    caption = "Memory with this launch" if found.with_launch else "Memory of this host"
+    numeric = range(1, len(known) + 1)
+    return table(["part", *known], rows, caption=caption, numeric_columns=numeric)
 
 
 def _cell(size: int) -> Keyed | str:
@@ -141,15 +113,11 @@ def _cell(size: int) -> Keyed | str:
 
 
 def _swatch(kind: str) -> Html:
-    shapes = [element("rect", width="22", height="18", class_=f"k-{kind}")]
-    if kind in PATTERNS:
-        shapes.append(element("rect", width="22", height="18", class_=f"p-{PATTERNS[kind]}"))
-    ink = "ink-dark" if kind in _PALE else "ink"
-    letter = KINDS[kind].letter
-    shapes.append(element("text", letter, x="11", y="14", text_anchor="middle", class_=ink))
-    return element(
-        "svg", *shapes, class_="swatch", width="22", height="18", role="img", aria_label=letter
-    )
+    fills = [f"k-{kind}", *([f"p-{PATTERNS[kind]}"] if kind in PATTERNS else [])]
+    shapes = [element("rect", width=22, height=18, class_=fill) for fill in fills]
+    label = {"role": "img", "aria_label": KINDS[kind].letter}
+    svg = {"class_": "swatch", "width": "22", "height": "18", **label}
+    return element("svg", *shapes, _letter(kind, 11, 14), **svg)
 
 
 def _patterns() -> Html:

@@ -6,7 +6,7 @@ The same numbers as the checks judge by: of the whole host what ``MemAvailable``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.needs import MemoryKind
@@ -53,6 +53,9 @@ KINDS = {
 }
 
 
+OVER = "less: asked for, and not there"
+
+
 class Part(NamedTuple):
     kind: str
     bytes: int
@@ -69,6 +72,10 @@ class Bar(NamedTuple):
     parts: tuple[Part, ...]
     over_bytes: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def parts_bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
 
     def bytes_of(self, kind: str) -> int:
         return sum(part.bytes for part in self.parts if part.kind == kind)
@@ -96,7 +103,43 @@ class MemoryMap(NamedTuple):
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
-        return min(1.0, sum(part.bytes for part in bar.parts) / host.total_bytes)
+        return min(1.0, bar.parts_bytes / host.total_bytes)
+
+    @property
+    def with_launch(self) -> bool:
+        return any(place.after is not None for place in self.places)
+
+
+class TableRow(NamedTuple):
+    """kind: of KINDS, None for what is no part. sizes: of each place, 0 where it has none."""
+
+    kind: str | None
+    name: str
+    sizes: tuple[int, ...]
+
+
+def known_bars(places: Iterable[Place]) -> dict[str, Bar]:
+    """Return by place the bar with the launch on it or, where that is unknown, as it is."""
+    found = {}
+    for place in places:
+        bar = place.now if isinstance(place.shown, Unknown) else place.shown
+        if not isinstance(bar, Unknown):
+            found[place.name] = bar
+    return found
+
+
+def table_rows(bars: Collection[Bar]) -> list[TableRow]:
+    """Return the parts in bytes, what is over and the whole; nothing where no part is known."""
+    rows = [
+        TableRow(kind, KINDS[kind].name, tuple(bar.bytes_of(kind) for bar in bars))
+        for kind in KINDS
+        if any(bar.bytes_of(kind) for bar in bars)
+    ]
+    if rows and any(bar.over_bytes for bar in bars):
+        rows.append(TableRow(None, OVER, tuple(bar.over_bytes for bar in bars)))
+    if rows:
+        rows.append(TableRow(None, "memory", tuple(bar.total_bytes or 0 for bar in bars)))
+    return rows
 
 
 class _Memory(NamedTuple):
