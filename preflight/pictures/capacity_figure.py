@@ -19,7 +19,7 @@ from preflight.capacity.curve import (
     tiers_of,
 )
 from preflight.capacity.records import Bounds, Capacity, Round
-from preflight.render.html_page import Html, element, join, table
+from preflight.render.html_page import Html, element, facts_list, join, table
 
 # More marks than these would lie on top of each other.
 MOST_MARKS = 24
@@ -61,8 +61,8 @@ def _tiers(found: Capacity) -> Html:
         about = [element("strong", ", ".join(holds))]
         if tier.formula:
             about.append(element("div", tier.formula, class_="small muted"))
-        items += [element("dt", f"{tier.name}, {tier.what}"), element("dd", *about)]
-    return element("dl", *items, class_="facts")
+        items.append((f"{tier.name}, {tier.what}", join(about)))
+    return facts_list(items)
 
 
 def _bounds(found: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Status
@@ -14,9 +14,18 @@ from preflight.base.usage_error import UsageError
 from preflight.check.judge_host import JudgedHost
 from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
-from preflight.inputs.host_source import launch_of
+from preflight.inputs.host_source import Sized, launch_of
 from preflight.inputs.launch_words import LaunchWords
-from preflight.render.html_page import Html, element, escape, join, page, status_badge, table
+from preflight.render.html_page import (
+    Html,
+    element,
+    escape,
+    facts_list,
+    join,
+    page,
+    status_badge,
+    table,
+)
 
 if TYPE_CHECKING:
     from checks.run.facts import Facts
@@ -34,14 +43,18 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
 
     words: the launch as it was given.
     """
+    launch = seen.launch
     sections = [
         Section("Memory", lambda: _memory_section(seen)),
         Section("GPUs and NICs", lambda: _topology_section(seen)),
     ]
-    if seen.launch is not None:
-        sections.append(Section("What the cache holds", lambda: _capacity_section(seen, words)))
-        sections.append(Section("The launch", lambda: _launch_section(seen)))
-    sections.append(Section("The host", lambda: _host_section(seen)))
+    if isinstance(launch, Unknown):
+        sections.append(Section("What the cache holds", lambda: launch))
+        sections.append(Section("The launch", lambda: launch))
+    elif launch is not None:
+        sections.append(Section("What the cache holds", lambda: _capacity(seen, launch, words)))
+        sections.append(Section("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
+    sections.append(Section("The host", lambda: host_table(seen.facts)))
     return report_page(report, sections, made)
 
 
@@ -61,38 +74,23 @@ def _memory_section(seen: JudgedHost) -> Html:
     return memory_figure(memory_of(seen))
 
 
-def _topology_section(seen: JudgedHost) -> Html | Unknown:
+def _topology_section(seen: JudgedHost) -> Html:
     from preflight.pictures.topology_figure import topology_figure
     from preflight.topology.build import topology_of
 
-    try:
-        found = topology_of(seen.facts, seen.needs)
-    except UnreadTopicError as error:
-        return Unknown(str(error))
-    return topology_figure(found)
+    return topology_figure(topology_of(seen.facts, seen.needs))
 
 
-def _capacity_section(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
+def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
     """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
-    launch = launch_of(words, seen.host)
-    if isinstance(seen.launch, Unknown):
-        return seen.launch
-    if seen.launch is None or launch is None:
-        return Unknown("no launch was given")
     from preflight.capacity.answer import Asked, answer
     from preflight.capacity.report import conclusions
     from preflight.pictures.capacity_figure import capacity_figure
 
-    try:
-        found = answer(
-            seen.launch.sizing.inputs,
-            launch[1],
-            seen.host.root,
-            Asked(),
-            seen.facts.storage.folders,
-        )
-    except (UsageError, UnreadTopicError) as error:
-        return Unknown(str(error))
+    launch = launch_of(words, seen.host)
+    assert launch is not None
+    folders = seen.facts.storage.folders
+    found = answer(sized.sizing.inputs, launch[1], seen.host.root, Asked(), folders)
     parts: list[Html] = []
     for server in found.servers:
         heading = f"{server.subject}, {server.model}" if server.model else server.subject
@@ -103,27 +101,13 @@ def _capacity_section(seen: JudgedHost, words: LaunchWords) -> Html | Unknown:
     return join([*parts, *(element("p", note) for note in found.notes)], "\n")
 
 
-def _launch_section(seen: JudgedHost) -> Html | Unknown:
-
-    if seen.launch is None:
-        return Unknown("no launch was given")
-    if isinstance(seen.launch, Unknown):
-        return seen.launch
-    return launch_tables(seen.launch.needs, seen.launch.sizing)
-
-
-def _host_section(seen: JudgedHost) -> Html:
-
-    return host_table(seen.facts)
-
-
 NAME = "mooncake-preflight check"
 
 
 class Section(NamedTuple):
-    """A part of the page below the findings. draw: makes it, when the page is made.
+    """A part of the page below the findings; ``draw`` makes it, when the page is made.
 
-    A picture that cannot be drawn says why in its place, and leaves the page whole.
+    What it raises, or is not known, is said in its place, and leaves the page whole.
     """
 
     heading: str
@@ -141,7 +125,11 @@ def report_page(report: Report, sections: Iterable[Section], made: Made) -> str:
     """The whole document."""
     about = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
-    parts = [_verdict(report), *_findings(report), _passes(report), _skips(report)]
+    parts = [_verdict(report), *_findings(report)]
+    parts += [
+        _listed(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
+        _listed(report, Status.SKIP, "What was skipped", {"why": "text"}),
+    ]
     parts += [_section(each) for each in sections]
     body = join([element("h1", f"{launch}{about}"), *parts, _foot(made)], "\n")
     return page(f"{report.verdict.value.upper()}: {launch}{about}", body, style=_style())
@@ -185,7 +173,7 @@ def _card(row: Row) -> Html:
     follows = finding.text
     if finding.status is Status.FAIL and row.consequence is not None:
         follows = f"{follows}: {row.consequence.value}" if follows else row.consequence.value
-    facts = [
+    quantities = [
         ("ignored", f"was {finding.status.value}; {row.ignored}" if waived else ""),
         ("have", finding.have),
         ("need", finding.need),
@@ -198,19 +186,12 @@ def _card(row: Row) -> Html:
     parts = [
         head,
         element("p", follows) if follows else "",
-        _facts(facts),
+        facts_list(quantities),
         element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
         element("pre", "\n".join(row.commands)) if row.commands else "",
         _folded(f"Seen in {len(seen)} places" if len(seen) > 1 else "Seen", seen),
     ]
     return element("article", *parts, class_=f"card {word}")
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> Html:
-    inner = [
-        part for name, text in facts if text for part in (element("dt", name), element("dd", text))
-    ]
-    return element("dl", *inner, class_="facts") if inner else Html("")
 
 
 def _folded(heading: str, items: list[Html]) -> Html:
@@ -220,36 +201,23 @@ def _folded(heading: str, items: list[Html]) -> Html:
     return element("details", element("summary", heading), inner)
 
 
-def _passes(report: Report) -> Html:
-    rows = report.of(Status.PASS)
+def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
+    """Return the findings of a status, folded. columns: headings, each with a field's name."""
+    rows = report.of(status)
     if not rows:
         return Html("")
-    cells = [
-        (row.finding.check, row.finding.subject, row.finding.have, row.finding.need) for row in rows
-    ]
-    count = sum(len(row.subjects) for row in rows)
-    return element(
-        "details",
-        element("summary", f"What passed: {count}"),
-        table(["check", "subject", "have", "need"], cells, caption="What passed", sortable=True),
-    )
-
-
-def _skips(report: Report) -> Html:
-    rows = report.of(Status.SKIP)
-    if not rows:
-        return Html("")
-    cells = [(row.finding.check, row.finding.subject, row.finding.text) for row in rows]
-    return element(
-        "details",
-        element("summary", f"What was skipped: {sum(len(row.subjects) for row in rows)}"),
-        table(["check", "subject", "why"], cells, caption="What was skipped", sortable=True),
-    )
+    names = ("check", "subject", *columns.values())
+    cells = [[getattr(row.finding, name) for name in names] for row in rows]
+    summary = element("summary", f"{heading}: {sum(len(row.subjects) for row in rows)}")
+    heads = ["check", "subject", *columns]
+    return element("details", summary, table(heads, cells, caption=heading, sortable=True))
 
 
 def _section(section: Section) -> Html:
     try:
         drawn = section.draw()
+    except (UsageError, UnreadTopicError) as error:
+        drawn = Unknown(str(error))
     except Exception as error:
         drawn = Unknown(f"defect of this picture: {type(error).__name__}: {error}")
     if isinstance(drawn, Unknown):
@@ -313,10 +281,7 @@ def host_table(facts: Facts) -> Html:
         ("memory", _memory(facts)),
         *_pools(facts),
     ]
-    inner = [
-        part for name, text in rows if text for part in (element("dt", name), element("dd", text))
-    ]
-    return element("dl", *inner, class_="facts")
+    return facts_list(rows)
 
 
 def _fact(facts: Facts, topic: str, name: str) -> str:

@@ -71,16 +71,10 @@ def _node(found: Topology, name: str, node: int | None) -> Html:
         _device(nic, _WIDTH - _NIC, _top(at, len(nics), rows), _NIC) for at, nic in enumerate(nics)
     ]
     names = ", ".join(device.name for device in (*gpus, *nics))
-    drawing = element(
-        "svg",
-        *shapes,
-        # The parser of HTML gives viewBox its capital back.
-        viewBox=f"0 0 {_WIDTH} {rows * _ROW}",
-        width="100%",
-        role="img",
-        aria_label=f"{name}: {names}. {'; '.join(told)}",
-    )
-    return element("figure", caption, drawing)
+    # The parser of HTML gives viewBox its capital back.
+    size = {"viewBox": f"0 0 {_WIDTH} {rows * _ROW}", "width": "100%"}
+    label = f"{name}: {names}. {'; '.join(told)}"
+    return element("figure", caption, element("svg", *shapes, **size, role="img", aria_label=label))
 
 
 def _top(at: int, count: int, rows: int) -> float:
@@ -100,18 +94,12 @@ def _lines(
             continue
         level, names = best
         told.append(f"{gpu.name} to {', '.join(names)}: {level}")
+        y1 = f"{_top(at, len(gpus), rows) + _BOX / 2:g}"
         for to, nic in enumerate(nics):
             if nic.name in names:
-                lines.append(
-                    element(
-                        "line",
-                        x1=str(_GPU),
-                        y1=f"{_top(at, len(gpus), rows) + _BOX / 2:g}",
-                        x2=str(_WIDTH - _NIC),
-                        y2=f"{_top(to, len(nics), rows) + _BOX / 2:g}",
-                        class_=f"path {level.lower()}",
-                    )
-                )
+                y2 = f"{_top(to, len(nics), rows) + _BOX / 2:g}"
+                kind = f"path {level.lower()}"
+                lines.append(element("line", x1=_GPU, y1=y1, x2=_WIDTH - _NIC, y2=y2, class_=kind))
     return lines, told
 
 
@@ -119,20 +107,13 @@ def _device(device: Device, left: float, top: float, width: int) -> Html:
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     kind = f"device {device.kind}{' taken' if device.used_by else ''}"
+    box = {"x": left + 1, "y": top, "width": width - 2, "height": _BOX, "rx": 5}
     return element(
         "g",
         element("title", f"{device.name}: {device.what}{address}{used}"),
-        element(
-            "rect",
-            x=f"{left + 1:g}",
-            y=f"{top:g}",
-            width=str(width - 2),
-            height=str(_BOX),
-            rx="5",
-            class_=kind,
-        ),
-        element("text", _short(device.name), x=f"{left + 9:g}", y=f"{top + 16:g}", class_="name"),
-        element("text", _short(device.what), x=f"{left + 9:g}", y=f"{top + 30:g}", class_="what"),
+        element("rect", **box, class_=kind),
+        element("text", _short(device.name), x=left + 9, y=top + 16, class_="name"),
+        element("text", _short(device.what), x=left + 9, y=top + 30, class_="what"),
     )
 
 

@@ -97,7 +97,7 @@ def _value(value: str | float) -> str:
     return f"{value:g}" if isinstance(value, float) else escape(str(value))
 
 
-def facts(rows: Iterable[tuple[str, str]]) -> Html:
+def facts_list(rows: Iterable[tuple[str, str]]) -> Html:
     """Return a list of names with what is said of each; rows without a text are left out."""
     parts = [(element("dt", name), element("dd", text)) for name, text in rows if text]
     inner = [part for pair in parts for part in pair]
