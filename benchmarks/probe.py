@@ -23,10 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from preflight.probes.child import Order, search
+from preflight.probes.child import OpenDevice, Order, search
 from preflight.probes.memory import memory_available_bytes
 from preflight.probes.run import measure
-from preflight.probes.verbs import OpenDevice
 from tests.lab.guest import run_in_guest
 from tests.lab.probe_runner import prepare
 

@@ -32,7 +32,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
 from preflight.probes import registration as probe_module
 from preflight.probes import state as probe_state
-from preflight.probes.child import KernelLog, Order, _plain, refusal_of, search
+from preflight.probes.child import KernelLog, Measurement, Order, search
 from preflight.probes.limits import (
     CGROUP,
     HOST_MEMORY,
@@ -45,12 +45,11 @@ from preflight.probes.limits import (
     limit_met,
 )
 from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
-from preflight.probes.prediction import Need, ceilings, launch_devices, need_of
+from preflight.probes.prediction import Need, ceilings, launch_devices, need_of, users_of
 from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
 from preflight.probes.report import ProbeAnswer, answer_object, answer_text
-from preflight.probes.run import Measurement, ProbeError, measure
-from preflight.probes.users import users_of
+from preflight.probes.run import ProbeError, measure
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process
@@ -425,12 +424,49 @@ def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
     assert json.loads(Path(path).read_text())["met"] == ""
 
 
-def test_a_refusal_comes_through_the_pipe_as_it_was() -> None:
-    for one in (
-        refused(EAGAIN, cgroups=(FULL,), log=("a", "b")),
-        refused(EAGAIN, cgroups=None, log=None),
-    ):
-        assert refusal_of(json.loads(json.dumps(_plain(one)))) == one
+class FullDevice:
+    """A device that holds eight regions and refuses a ninth with EAGAIN."""
+
+    name = "rxe0"
+    largest_bytes = 1 << 40
+
+    def __init__(self, name: str) -> None:
+        self.held: list[int] = []
+
+    @property
+    def regions(self) -> int:
+        return len(self.held)
+
+    def register(self, address: int, size: int) -> None:
+        if sum(self.held) + size > 8 * ORDER.region_bytes:
+            raise OSError(EAGAIN, os.strerror(EAGAIN))
+        self.held.append(size)
+
+    def take_back(self) -> None:
+        self.held.pop()
+
+    def close(self) -> None:
+        self.held.clear()
+
+
+def test_what_was_measured_comes_through_the_pipe_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the real child process, which registers on a device of this test."""
+    monkeypatch.setattr("preflight.probes.child.OpenDevice", FullDevice)
+    monkeypatch.setattr("preflight.probes.child._cgroups", lambda device: (FULL,))
+    monkeypatch.setattr("preflight.probes.child._keys_in_use", lambda device: None)
+    shown: list[int] = []
+    order = ORDER._replace(devices=("rxe0",))
+    found = measure(order, lambda event: shown.append(event.get("held_bytes", 0)))
+    assert (found.held_bytes, found.left) == (8 * ORDER.region_bytes, 0)
+    assert max(shown) == found.held_bytes
+    refusal = found.refusal
+    assert refusal is not None
+    assert refusal.number == EAGAIN
+    assert refusal.held_bytes + refusal.asked_bytes > found.held_bytes
+    assert refusal.cgroups == (FULL,)
+    assert found.met == limit_met(refusal)
 
 
 def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The process that registers: whatever ends it, the kernel takes back all that it held.
 
-It is a fork of the command, dies with it, and answers in lines of JSON. It touches nothing that
+It is a fork of the command, dies with it, and says records through a pipe. It touches nothing that
 another process shares, and asks to be the first to go where memory runs out.
 """
 
@@ -10,9 +10,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from preflight.probes.limits import SPEND, CgroupUse, Refusal
+from preflight.probes.limits import SPEND, CgroupUse, Met, Refusal, limit_met
 from preflight.probes.memory import (
     Layout,
     lists_bytes,
@@ -20,10 +20,8 @@ from preflight.probes.memory import (
     memory_available_bytes,
     plan_layout,
 )
-
-if TYPE_CHECKING:
-    from preflight.probes.verbs import OpenDevice
-
+from preflight.verbs.libraries import open_device
+from preflight.verbs.objects import Region
 
 Say = Callable[[dict[str, Any]], None]
 _PR_SET_PDEATHSIG = 1
@@ -52,6 +50,27 @@ class Order(NamedTuple):
     lifted: bool | None
 
 
+class Measurement(NamedTuple):
+    """What was held on each device at once, and what kept one region more from being held.
+
+    stopped: why the search ended before a limit ("" where it met one, or held all that was asked).
+    met: the limit, None where none was met. left: regions that were not given back.
+    """
+
+    held_bytes: int
+    held_regions: int
+    region_bytes: int
+    range_bytes: int
+    largest_bytes: int
+    registrations: int
+    spent_bytes: int
+    memory_drop_bytes: int | None
+    stopped: str
+    refusal: Refusal | None
+    met: Met | None
+    left: int | None
+
+
 def layout_of(order: Order, largest_bytes: int) -> Layout:
     """The range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
     longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
@@ -68,7 +87,9 @@ def child(order: Order, parent: int, say: Say) -> int:
         call, device = getattr(error, "call", ""), getattr(error, "device", "")
         words = (call, device and f"on {device}:", error.strerror or str(error))
         text = " ".join(word for word in words if word)
-        say({"event": "error", "error": text, "refusal": _early_refusal(order, error)})
+        refusal = _early_refusal(order, error)
+        met = None if refusal is None else limit_met(refusal)
+        say({"event": "error", "error": text if met is None else met.text, "met": met})
         return 1
     return 0
 
@@ -85,7 +106,6 @@ def _die_with(parent: int) -> None:
 
 
 def _measure(order: Order, say: Say) -> None:
-    from preflight.probes.verbs import OpenDevice
 
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
@@ -99,22 +119,22 @@ def _measure(order: Order, say: Say) -> None:
     found = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
     drop = None if before is None or after is None else max(0, before - after)
-    met = run.tightest
-    say(
-        {
-            "event": "found",
-            "held_bytes": found.held_bytes,
-            "held_regions": devices[0].regions,
-            "region_bytes": region,
-            "range_bytes": layout.range_bytes,
-            "largest_bytes": largest,
-            "registrations": run.registrations,
-            "spent_bytes": run.spent(found.held_bytes),
-            "memory_drop_bytes": drop,
-            "stopped": met if isinstance(met, str) else "",
-            "refusal": _plain(met) if isinstance(met, Refusal) else None,
-        }
+    refusal = run.tightest if isinstance(run.tightest, Refusal) else None
+    measured = Measurement(
+        held_bytes=found.held_bytes,
+        held_regions=devices[0].regions,
+        region_bytes=region,
+        range_bytes=layout.range_bytes,
+        largest_bytes=largest,
+        registrations=run.registrations,
+        spent_bytes=run.spent(found.held_bytes),
+        memory_drop_bytes=drop,
+        stopped=run.tightest if isinstance(run.tightest, str) else "",
+        refusal=refusal,
+        met=None if refusal is None else limit_met(refusal),
+        left=None,
     )
+    say({"event": "found", "measured": measured})
     for device in devices:
         device.close()
     say({"event": "released", "left": sum(device.regions for device in devices)})
@@ -192,7 +212,7 @@ class _Run:
         )
 
 
-def _early_refusal(order: Order, error: OSError) -> dict[str, Any] | None:
+def _early_refusal(order: Order, error: OSError) -> Refusal | None:
     """A device that could not be opened at all."""
     device = getattr(error, "device", "")
     if device not in order.devices:
@@ -200,7 +220,7 @@ def _early_refusal(order: Order, error: OSError) -> dict[str, Any] | None:
     number = order.devices.index(device)
     call = getattr(error, "call", "")
     refusal = Refusal(device, order.drivers[number], call, error.errno or 0, 0, 0)
-    return _plain(refusal._replace(cgroups=_cgroups(device)))
+    return refusal._replace(cgroups=_cgroups(device))
 
 
 class KernelLog:
@@ -275,24 +295,6 @@ def _memory_is_short() -> bool:
     return available is not None and available < total // _LEFT_SHARE
 
 
-def _plain(refusal: Refusal) -> dict[str, Any]:
-    groups = refusal.cgroups
-    return {
-        **refusal._asdict(),
-        "cgroups": None if groups is None else [list(group) for group in groups],
-        "log": None if refusal.log is None else list(refusal.log),
-    }
-
-
-def refusal_of(answer: dict[str, Any]) -> Refusal:
-    """A refusal as the child wrote it."""
-    groups, log = answer["cgroups"], answer["log"]
-    return Refusal(**answer)._replace(
-        cgroups=None if groups is None else tuple(CgroupUse(*group) for group in groups),
-        log=None if log is None else tuple(log),
-    )
-
-
 # Registers so many bytes more: True, they are held; False, a limit was met and nothing changed.
 Register = Callable[[int], bool]
 
@@ -338,3 +340,37 @@ def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: in
         else:
             gap = asked - 1
     return Found(held * region_bytes, True, tries)
+
+
+class OpenDevice:
+    """A device with a protection domain, and what is registered with it."""
+
+    def __init__(self, name: str) -> None:
+        """Raises VerbsError; OSError where libibverbs cannot be loaded."""
+        self.name = name
+        self._regions: list[Region] = []
+        self._device = open_device(name)
+
+    @property
+    def largest_bytes(self) -> int:
+        """max_mr_size, as the device tells it."""
+        return self._device.largest_bytes
+
+    @property
+    def regions(self) -> int:
+        return len(self._regions)
+
+    def register(self, address: int, size: int) -> None:
+        """Raises VerbsError, and then nothing is registered."""
+        self._regions.append(self._device.register(address, size))
+
+    def take_back(self) -> None:
+        """Deregister what was registered last."""
+        self._regions[-1].close()
+        self._regions.pop()
+
+    def close(self) -> None:
+        """Give everything back; the end of the process would do as well."""
+        while self._regions:
+            self.take_back()
+        self._device.close()

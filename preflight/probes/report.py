@@ -11,9 +11,8 @@ from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
 from preflight.probes.child import Order
 from preflight.probes.limits import Met
-from preflight.probes.prediction import Ceiling, Need
+from preflight.probes.prediction import Ceiling, Need, Users
 from preflight.probes.run import Measurement
-from preflight.probes.users import Users
 from preflight.render.plain_data import fields, plain
 
 SCHEMA = "mooncake-preflight/probe-registration/v1"

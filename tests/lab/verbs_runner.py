@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection
-from preflight.probes.verbs import OpenDevice
+from preflight.probes.child import OpenDevice
 from preflight.verbs import libraries
 from preflight.verbs.objects import VerbsError
 
