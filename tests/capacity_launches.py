@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from checks.base.unknown import Unknown
-from preflight.capacity.answer import Asked, CapacityAnswer, ServerCapacity, capacity_of
+from preflight.capacity.answer import CapacityAnswer, CapacityRequest, ServerCapacity, capacity_of
 from preflight.capacity.deployment import Cluster
 from preflight.capacity.records import Bounds, Tier
-from preflight.capacity.workload import Wanted
+from preflight.capacity.workload import WorkloadOptions
 from preflight.inputs.launch_words import LaunchWords
 from tests.hosts import GIB, Host
 
@@ -25,7 +25,7 @@ def answer_to(
     script: str,
     *,
     gpu_bytes: int | None = None,
-    wanted: Wanted | None = None,
+    wanted: WorkloadOptions | None = None,
     mooncake: str = "0.3.14",
     sglang: str = "0.5.23",
     nodes_in_cluster: int | None = None,
@@ -46,7 +46,9 @@ def answer_to(
         gpu_bytes=gpu_bytes,
         model_config=model_config,
     )
-    asked = Asked(Cluster(nodes_in_cluster, other_bytes), wanted or Wanted(), watermark)
+    asked = CapacityRequest(
+        Cluster(nodes_in_cluster, other_bytes), wanted or WorkloadOptions(), watermark
+    )
     found = capacity_of(words, str(host), 60.0, asked)
     assert not isinstance(found, Unknown)
     return found

@@ -12,7 +12,7 @@ import pytest
 from checks.base.units import GIB
 from preflight.capacity.records import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
-from preflight.capacity.workload import Wanted
+from preflight.capacity.workload import WorkloadOptions
 from tests.capacity_launches import server_of, tokens_of
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.
@@ -170,8 +170,11 @@ def test_a10_the_pool_of_150_gb_never_evicts(mooncake: str, tmp_path: Path) -> N
 
 def test_the_workload_may_be_given_as_its_command_line(tmp_path: Path) -> None:
     """In place of the benchmark in the launch, with another number of clients."""
-    asked = Wanted(command="python3 bench_multiturn.py --num-clients 40 --request-length 2048 "
-                   "--output-length 1 --num-rounds 10")  # fmt: skip
+    command = (
+        "python3 bench_multiturn.py --num-clients 40 --request-length 2048 "
+        "--output-length 1 --num-rounds 10"
+    )
+    asked = WorkloadOptions(command=command)
     rounds = server_of(tmp_path, H800_L2, wanted=asked).capacity.rounds
     # Half of the clients, and so twice the rounds: 7.6 of them.
     assert first_evicting(rounds, "L2") == 8

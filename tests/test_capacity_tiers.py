@@ -22,7 +22,7 @@ from preflight.capacity.store_tiers import (
     offload_tier,
     pages_held,
 )
-from preflight.capacity.workload import Wanted
+from preflight.capacity.workload import WorkloadOptions
 from tests.capacity_launches import (
     HICACHE,
     SERVER,
@@ -36,7 +36,7 @@ from tests.launch_text import understood
 
 QWEN = {"model": "Qwen/Qwen3-14B", "tp": 2}
 STORE = STORED.format(**QWEN, segment="80gb", size=30)
-WORKLOAD = Wanted(clients=20, rounds=4, request_length=2048)
+WORKLOAD = WorkloadOptions(clients=20, rounds=4, request_length=2048)
 
 
 # Of a segment of 256 MiB, counted with a real mooncake_master 0.3.13.post1 until it refused.
@@ -378,7 +378,7 @@ def test_a_disk_that_has_less_free_than_the_limit_decides(
 
 def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path) -> None:
     """What write_back puts into L2 has left L1, so both together hold it: it fills later."""
-    asked = Wanted(clients=200, rounds=4, request_length=2048)
+    asked = WorkloadOptions(clients=200, rounds=4, request_length=2048)
     through = server_of(tmp_path, STORE, gpu_bytes=80 * GIB, wanted=asked)
     assert "L2" in through.capacity.rounds[1].evicting
     back = server_of(
@@ -392,9 +392,9 @@ def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path
 
 def test_conversations_are_counted_by_the_length_of_one(tmp_path: Path) -> None:
     """A question of 4096 alone, or a whole conversation of three."""
-    server = server_of(tmp_path, STORE, wanted=Wanted(request_length=4096))
+    server = server_of(tmp_path, STORE, wanted=WorkloadOptions(request_length=4096))
     assert tier_of(server, "L2").conversations == Bounds(366_272 // 4096, 366_272 // 4096)
-    asked = Wanted(clients=1, rounds=3, request_length=4096, output_length=64)
+    asked = WorkloadOptions(clients=1, rounds=3, request_length=4096, output_length=64)
     server = server_of(tmp_path, STORE, wanted=asked)
     # 3 x 4160 tokens, the last of which is not kept: 12 479, in whole pages 12 416.
     assert tier_of(server, "L2").conversations == Bounds(366_272 // 12_416, 366_272 // 12_416)

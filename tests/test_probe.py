@@ -40,7 +40,7 @@ from preflight.probes.limits import (
     NOT_TOLD,
     REGION_LENGTH,
     CgroupUse,
-    Met,
+    Limit,
     Refusal,
     limit_met,
 )
@@ -210,13 +210,13 @@ def test_the_limit_is_told_from_all_the_evidence(refusal: Refusal, kind: str, su
 ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
 
 
-def measured(held: int, met: Met | None = None, **changes: Any) -> Measurement:
+def measured(held: int, met: Limit | None = None, **changes: Any) -> Measurement:
     base = Measurement(held, 4, 16 * MIB, GIB, GIB, 9, 40 * MIB, None, "", None, met, 0)
     return base._replace(**changes)
 
 
-def met(kind: str) -> Met:
-    return Met(kind, True, "as told")
+def met(kind: str) -> Limit:
+    return Limit(kind, True, "as told")
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
 ) -> None:
     monkeypatch.setattr(probe_state, "state_folders", lambda: [str(tmp_path / "state")])
     facts = rdma_of(FakeHost(), tmp_path / "host")
-    guess = Met(MEMORY_KEYS, False, "by the errno")
+    guess = Limit(MEMORY_KEYS, False, "by the errno")
     (path,) = probe_state.keep(facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN)))
     assert json.loads(Path(path).read_text())["met"] == ""
 

@@ -35,7 +35,7 @@ from preflight.rehearsal.process import (
     StoppedError,
     worst_lines,
 )
-from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
+from preflight.rehearsal.records import Member, Plan, ProcessMemory, Run, StepResult, Transfer
 from preflight.rehearsal.report import SCHEMA as NAME
 from preflight.rehearsal.report import answer_object, answer_text
 from preflight.rehearsal.scaled_launch import (
@@ -165,8 +165,8 @@ def run_of(
         last = index == len(steps) - 1
         if last and short:
             pages[ANYWHERE] = pages.get(ANYWHERE, 0) - short
-        done.append(Done(step, error if last else "", 0.1, pages))
-    held = tuple(Held(one.name, pinned, 0, MIB) for one in found.members)
+        done.append(StepResult(step, error if last else "", 0.1, pages))
+    held = tuple(ProcessMemory(one.name, pinned, 0, MIB) for one in found.members)
     base = Run(tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {})
     return base._replace(**more)
 
@@ -258,7 +258,9 @@ def test_what_is_pinned_for_a_rank_without_a_segment_is_another_processes() -> N
     )
     found = plan(process(name="client"), rank, members=members)
     run = run_of(found)
-    held = tuple(Held(name, size, 0, 0) for name, size in (("client", 112 * MIB), ("rank 0", 0)))
+    held = tuple(
+        ProcessMemory(name, size, 0, 0) for name, size in (("client", 112 * MIB), ("rank 0", 0))
+    )
     assert judge(found, run._replace(held=held)).status == "starts"
     assert judge(found, run).status == "differs"
 

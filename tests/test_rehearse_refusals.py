@@ -17,7 +17,7 @@ from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.rehearsal.answer import judge, predicted_pages
 from preflight.rehearsal.library import Library
 from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.records import Done, Held, Member, Plan, Run, Transfer
+from preflight.rehearsal.records import Member, Plan, ProcessMemory, Run, StepResult, Transfer
 from tests.hosts import GIB, MIB
 
 OLD, NEW = "0.3.13.post1", "0.3.14"
@@ -140,10 +140,10 @@ def ran(plan: Plan, error: str = "") -> Run:
     done = []
     for step in plan.steps:
         said = step.failure.error.partition(":")[0] if step.failure else error
-        done.append(Done(step, said, 0.1, predicted_pages(step.taken or ())))
+        done.append(StepResult(step, said, 0.1, predicted_pages(step.taken or ())))
         if said:
             break
-    return Run(tuple(done), (Held("rank", 0, 0, 0),), {}, Transfer("", "", 0), "", {})
+    return Run(tuple(done), (ProcessMemory("rank", 0, 0, 0),), {}, Transfer("", "", 0), "", {})
 
 
 def test_what_was_foretold_is_told() -> None:
@@ -170,7 +170,7 @@ def test_pages_are_compared_where_it_was_to_end() -> None:
 def test_another_limit_may_come_first() -> None:
     """With a finding of memlock a local buffer may fail before the segment that was to."""
     plan = planned(4 * GIB)
-    early = Done(plan.steps[0], REFUSED, 0.1, {ANYWHERE: 8})
+    early = StepResult(plan.steps[0], REFUSED, 0.1, {ANYWHERE: 8})
     run = ran(plan)._replace(done=(early,))
     assert judge(plan, run).status == "differs"
     answer = judge(plan, run, (), ("memlock.limit: have 8 MiB",))

@@ -22,7 +22,7 @@ from preflight.capacity.store_tiers import (
     pool_tier,
     segments,
 )
-from preflight.capacity.workload import Wanted, Workload, workload_of
+from preflight.capacity.workload import Workload, WorkloadOptions, workload_of
 from preflight.inputs.host_source import launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import Kind, LaunchOptions
@@ -30,11 +30,11 @@ from preflight.sizing.chosen_versions import choose_mooncake
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 
 
-class Asked(NamedTuple):
+class CapacityRequest(NamedTuple):
     """What the command line adds to the launch. watermark: the master's, where it is elsewhere."""
 
     cluster: Cluster = Cluster()
-    wanted: Wanted = Wanted()
+    wanted: WorkloadOptions = WorkloadOptions()
     watermark: float | None = None
 
 
@@ -66,7 +66,7 @@ class _Store(NamedTuple):
 
 
 def capacity_of(
-    words: LaunchWords, root: str, timeout_seconds: float, asked: Asked
+    words: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
     """Return what is asked of a launch on a host; Unknown where it could not be read in time.
 
@@ -80,14 +80,14 @@ def capacity_of(
     if sized is None or launch is None:
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
-    return answer(sized.sizing.inputs, launch[1], host.root, asked, folders)
+    return compute_capacity(sized.sizing.inputs, launch[1], host.root, asked, folders)
 
 
-def answer(
+def compute_capacity(
     inputs: LaunchInputs,
     options: LaunchOptions,
     root: Root,
-    asked: Asked,
+    asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
     """Raises UsageError for a launch without a server, and for numbers that cannot be."""
@@ -103,7 +103,7 @@ def answer(
 def _store(
     inputs: LaunchInputs,
     options: LaunchOptions,
-    asked: Asked,
+    asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _Store:
     _, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
@@ -130,7 +130,7 @@ def _server(
     inputs: LaunchInputs,
     store: _Store,
     workload: Workload | Unknown | None,
-    asked: Asked,
+    asked: CapacityRequest,
 ) -> ServerCapacity:
     request = deployment.request
     objects: PageObjects | Unknown
@@ -157,7 +157,9 @@ def _server(
     return ServerCapacity(deployment.process.name, deployment.model, page, capacity, notes)
 
 
-def _conversation(workload: Workload | Unknown | None, asked: Asked, page: int) -> int | None:
+def _conversation(
+    workload: Workload | Unknown | None, asked: CapacityRequest, page: int
+) -> int | None:
     """The tokens that one client keeps at the end; of one request where no workload is given."""
     if isinstance(workload, Workload):
         return max(1, cached_tokens(workload, workload.rounds, page))

@@ -1,9 +1,16 @@
-"""One page of the KV cache as the store keeps it, and one token's bytes on the ranks.
+"""A page of the KV cache as objects of the store, what they take there; a token on the ranks.
 
 A rank stores K and V of a page as an object each, a rank of latent attention the row as one, and
 then the first rank alone: all have the same (SGLang 0.5.23 ``mooncake_store.py``, ``_k`` and ``_v``
 keys; ``cache_controller.py``). Data-parallel attention groups share keys: the rank in a key is the
 one within its group.
+
+Mooncake's offset allocator rounds an object up to a bin. Bins are small floats of three mantissa
+bits, so eight for each power of two: nothing is lost at their edges, and up to a ninth just above
+one. A segment above 3.75 GiB is counted in units of the least power of two with which its size fits
+32 bits' worth of bins. Source: Mooncake ``mooncake-store/src/offset_allocator.cpp``
+(``SmallFloat``, ``calculateMultiplier``); held against a real store in
+``tests/test_capacity_real.py``.
 """
 
 from __future__ import annotations

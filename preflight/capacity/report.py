@@ -40,7 +40,7 @@ def _server(
         yield filled(_workload(found.workload), width)
         yield _rounds_table(capacity.rounds)
         yield curve_text(capacity.rounds, paint, width, ascii_only)
-    yield "\n".join(filled(line, width) for line in conclusions(server, found.workload))
+    yield "\n".join(filled(line, width) for line in summarize_rounds(server, found.workload))
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
 
 
@@ -106,7 +106,7 @@ def _workload(workload: Workload) -> str:
     )
 
 
-def conclusions(server: ServerCapacity, workload: Workload | Unknown | None) -> Iterator[str]:
+def summarize_rounds(server: ServerCapacity, workload: Workload | Unknown | None) -> Iterator[str]:
     """One sentence for each tier, and one for what is lost first."""
     rounds = server.capacity.rounds
     if not rounds or not isinstance(workload, Workload):
@@ -211,7 +211,7 @@ def _server_object(server: ServerCapacity, found: CapacityAnswer) -> dict[str, A
         ],
         "keys": plain(capacity.keys),
         "rounds": [_round_object(each) for each in capacity.rounds],
-        "conclusions": list(conclusions(server, found.workload)),
+        "conclusions": list(summarize_rounds(server, found.workload)),
         "notes": plain(server.notes),
     }
 

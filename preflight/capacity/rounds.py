@@ -6,6 +6,10 @@ since then depends on the order of the turns alone: most where all rounds have t
 where each is the reverse of the one before. That gives both bounds, and for random orders the mean.
 Of a tier that evicts in another order less is certain: whoever takes its turn before the tier is
 full finds everything, and nothing serves more than it holds.
+
+With ``write_through`` a tier gets all that the one in front of it gets: L2 holds L1's tokens too.
+With ``write_back`` it gets what leaves the tier in front. With ``write_through_selective`` it gets
+what was asked for twice, which is a round later, and what L1 evicts before that is lost.
 """
 
 from __future__ import annotations

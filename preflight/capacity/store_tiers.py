@@ -2,6 +2,10 @@
 
 The pool evicts where its objects pass the watermark, or where the next one finds no place: the
 allocator's rounding to bins counts for the second alone. The least of the two is what it holds.
+
+Source: Mooncake ``mooncake-store/include/types.h`` (defaults, by release), ``master.cpp`` (flags)
+and ``master_service.cpp`` (``EvictionThreadFunc``: objects count with their own size, not with the
+bins that they take).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Workload(NamedTuple):
         return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
 
 
-class Wanted(NamedTuple):
+class WorkloadOptions(NamedTuple):
     """The workload as the command line gives it: numbers, or another command line."""
 
     clients: int | None = None
@@ -91,7 +91,9 @@ _OTHERS = (
 )
 
 
-def workload_of(wanted: Wanted, processes: Sequence[LaunchProcess]) -> Workload | Unknown | None:
+def workload_of(
+    wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
+) -> Workload | Unknown | None:
     """The workload that is asked about; None for none. Raises UsageError.
 
     Numbers go over a command line, that over the benchmark that the launch itself starts.
@@ -130,7 +132,7 @@ def workload_of(wanted: Wanted, processes: Sequence[LaunchProcess]) -> Workload 
     )
 
 
-def _over(found: Workload, numbers: Wanted) -> Workload:
+def _over(found: Workload, numbers: WorkloadOptions) -> Workload:
     first, following = found.first_tokens, found.next_tokens
     if numbers.request_length is not None:
         first = following = numbers.request_length
@@ -163,20 +165,14 @@ def read_command(text: str) -> Workload:
 
 
 def _of_process(process: LaunchProcess) -> Workload | Unknown:
+    before = ""
     for word in process.arguments:
-        if word.unresolved:
-            name = word.text.partition("=")[0]
-            if _deciding(name) or _deciding(_before(process, word.text)):
-                return Unknown(unresolved_reason(word))
+        if word.unresolved and any(map(_deciding, (before, word.text.partition("=")[0]))):
+            return Unknown(unresolved_reason(word))
+        before = word.text
     words = [word.text for word in process.arguments]
     where = str(process.command.origin)
     return _workload(_options(words, where), where)
-
-
-def _before(process: LaunchProcess, text: str) -> str:
-    words = [word.text for word in process.arguments]
-    index = words.index(text)
-    return words[index - 1] if index else ""
 
 
 def _deciding(flag: str) -> bool:

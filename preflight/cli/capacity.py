@@ -88,13 +88,13 @@ def capacity(
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.capacity.answer import Asked, capacity_of
+    from preflight.capacity.answer import CapacityRequest, capacity_of
     from preflight.capacity.deployment import Cluster
-    from preflight.capacity.workload import Wanted
+    from preflight.capacity.workload import WorkloadOptions
 
-    asked = Asked(
+    asked = CapacityRequest(
         Cluster(nodes_in_cluster, other_segments),
-        Wanted(clients, rounds, request_length, output_length, workload),
+        WorkloadOptions(clients, rounds, request_length, output_length, workload),
         eviction_watermark,
     )
     found = capacity_of(launch, root, timeout_seconds, asked)

@@ -83,19 +83,21 @@ def _topology_section(seen: JudgedHost) -> Html:
 
 def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
     """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
-    from preflight.capacity.answer import Asked, answer
-    from preflight.capacity.report import conclusions
+    from preflight.capacity.answer import CapacityRequest, compute_capacity
+    from preflight.capacity.report import summarize_rounds
     from preflight.pictures.capacity_figure import capacity_figure
 
     launch = launch_of(words, seen.host)
     assert launch is not None
     folders = seen.facts.storage.folders
-    found = answer(sized.sizing.inputs, launch[1], seen.host.root, Asked(), folders)
+    found = compute_capacity(
+        sized.sizing.inputs, launch[1], seen.host.root, CapacityRequest(), folders
+    )
     parts: list[Html] = []
     for server in found.servers:
         heading = f"{server.subject}, {server.model}" if server.model else server.subject
         parts += [element("h3", heading), capacity_figure(server.capacity)]
-        said = (*conclusions(server, found.workload), *server.notes)
+        said = (*summarize_rounds(server, found.workload), *server.notes)
         if said:
             parts.append(element("ul", *(element("li", note) for note in said)))
     return join([*parts, *(element("p", note) for note in found.notes)], "\n")

@@ -2,6 +2,11 @@
 
 It is a fork of the command, dies with it, and says records through a pipe. It touches nothing that
 another process shares, and asks to be the first to go where memory runs out.
+
+It finds how much can be registered with few registrations: sizes double, then the gap is halved.
+What was registered stays registered, so a step costs one registration, and the sum grows as fast as
+the sizes do. Where N regions fit, log2(N) + 1 registrations reach the limit and log2(N) more find
+it to the region; a length that one registration may not exceed adds what holding the sum takes.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from preflight.probes.limits import SPEND, CgroupUse, Met, Refusal, limit_met
+from preflight.probes.limits import SPEND, CgroupUse, Limit, Refusal, limit_met
 from preflight.probes.memory import (
     Layout,
     lists_bytes,
@@ -67,7 +72,7 @@ class Measurement(NamedTuple):
     memory_drop_bytes: int | None
     stopped: str
     refusal: Refusal | None
-    met: Met | None
+    met: Limit | None
     left: int | None
 
 
@@ -299,7 +304,7 @@ def _memory_is_short() -> bool:
 Register = Callable[[int], bool]
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """held_bytes: the sum that is held. met: a limit keeps one region more from being held.
 
     tries: registrations asked for, those refused included.
@@ -310,7 +315,9 @@ class Found(NamedTuple):
     tries: int
 
 
-def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> Found:
+def search(
+    register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int
+) -> SearchResult:
     """Find how many regions of ``region_bytes`` are held, up to ``up_to_bytes`` in all.
 
     largest_bytes: of one registration, at least ``region_bytes``.
@@ -326,10 +333,10 @@ def search(register: Register, region_bytes: int, largest_bytes: int, up_to_byte
             return _halve(register, region_bytes, held, asked - 1, tries)
         held += asked
         step *= 2
-    return Found(held * region_bytes, False, tries)
+    return SearchResult(held * region_bytes, False, tries)
 
 
-def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> Found:
+def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> SearchResult:
     """Between ``held`` regions, which fit, and ``held + gap``, the most that may."""
     while gap:
         asked = (gap + 1) // 2
@@ -339,7 +346,7 @@ def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: in
             gap -= asked
         else:
             gap = asked - 1
-    return Found(held * region_bytes, True, tries)
+    return SearchResult(held * region_bytes, True, tries)
 
 
 class OpenDevice:

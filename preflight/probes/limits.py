@@ -59,7 +59,7 @@ class Refusal(NamedTuple):
     log: tuple[str, ...] | None = None
 
 
-class Met(NamedTuple):
+class Limit(NamedTuple):
     """The limit, in a word and in a sentence. sure: more than the errno speaks for it."""
 
     kind: str
@@ -67,7 +67,7 @@ class Met(NamedTuple):
     text: str
 
 
-def limit_met(refusal: Refusal) -> Met:
+def limit_met(refusal: Refusal) -> Limit:
     """The limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     for judge in (_cgroup, _memlock, _length, _keys, _table, _memory):
@@ -75,10 +75,10 @@ def limit_met(refusal: Refusal) -> Met:
         if met is not None:
             return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
     text = "nothing that was looked at explains it"
-    return Met(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
+    return Limit(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
 
 
-def _cgroup(refusal: Refusal) -> Met | None:
+def _cgroup(refusal: Refusal) -> Limit | None:
     if refusal.number != errno.EAGAIN:
         return None
     for group in refusal.cgroups or ():
@@ -90,16 +90,16 @@ def _cgroup(refusal: Refusal) -> Met | None:
         for name, used, most in counts if "open" in refusal.call else counts[:1]:
             if most is not None and used >= most:
                 text = f"{group.file} lets it have {name}={most}, and {used} are in use"
-                return Met(CGROUP, True, text)
+                return Limit(CGROUP, True, text)
     return None
 
 
-def _memlock(refusal: Refusal) -> Met | None:
+def _memlock(refusal: Refusal) -> Limit | None:
     limit = refusal.memlock_bytes
     if limit is None or refusal.lifted:
         return None
     if refusal.number == errno.EPERM and limit == 0:
-        return Met(MEMLOCK, refusal.lifted is False, "the limit is 0, so nothing may be locked")
+        return Limit(MEMLOCK, refusal.lifted is False, "the limit is 0, so nothing may be locked")
     if refusal.number != errno.ENOMEM or refusal.pinned_bytes is None:
         return None
     sum_bytes = refusal.pinned_bytes + refusal.asked_bytes
@@ -109,39 +109,39 @@ def _memlock(refusal: Refusal) -> Met | None:
         f"{format_bytes(refusal.pinned_bytes)} are pinned (VmPin) and "
         f"{format_bytes(refusal.asked_bytes)} more are over the limit of {format_bytes(limit)}"
     )
-    return Met(MEMLOCK, refusal.lifted is False, text)
+    return Limit(MEMLOCK, refusal.lifted is False, text)
 
 
-def _length(refusal: Refusal) -> Met | None:
+def _length(refusal: Refusal) -> Limit | None:
     if refusal.number not in (errno.EINVAL, errno.ENOSPC, errno.EFBIG):
         return None
     most = refusal.max_mr_size_bytes
     if most is not None and refusal.asked_bytes > most:
         text = f"one region of {format_bytes(refusal.asked_bytes)} is over {format_bytes(most)}"
-        return Met(REGION_LENGTH, True, text)
+        return Limit(REGION_LENGTH, True, text)
     line = _logged(refusal, _LENGTH_LOG)
-    return None if line is None else Met(REGION_LENGTH, True, f"the kernel's log: {line}")
+    return None if line is None else Limit(REGION_LENGTH, True, f"the kernel's log: {line}")
 
 
-def _keys(refusal: Refusal) -> Met | None:
+def _keys(refusal: Refusal) -> Limit | None:
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _logged(refusal, _KEYS_LOG)
     if line is not None:
-        return Met(MEMORY_KEYS, True, f"the kernel's log: {line}")
+        return Limit(MEMORY_KEYS, True, f"the kernel's log: {line}")
     used, most = refusal.keys_used, refusal.most_keys
     if used is not None and most is not None and 0 < most <= used:
-        return Met(MEMORY_KEYS, True, f"{used} of the device's {most} regions are in use")
+        return Limit(MEMORY_KEYS, True, f"{used} of the device's {most} regions are in use")
     if refusal.number == errno.EAGAIN:
         text = (
             "no cgroup that is seen here is at its limit, so the device has no key left, or a "
             "cgroup above this container is full"
         )
-        return Met(MEMORY_KEYS, False, text)
+        return Limit(MEMORY_KEYS, False, text)
     return None
 
 
-def _table(refusal: Refusal) -> Met | None:
+def _table(refusal: Refusal) -> Limit | None:
     own = refusal.number == errno.EIO or (
         refusal.number in (errno.ENOMEM, errno.ENOSPC) and refusal.driver in _TABLE_DRIVERS
     )
@@ -151,14 +151,14 @@ def _table(refusal: Refusal) -> Met | None:
     line = _logged(refusal, "return with error") or _logged(refusal, refusal.driver)
     if line is not None:
         text += f"; the kernel's log: {line}"
-    return Met(DEVICE_TABLE, refusal.driver in _TABLE_DRIVERS, text)
+    return Limit(DEVICE_TABLE, refusal.driver in _TABLE_DRIVERS, text)
 
 
-def _memory(refusal: Refusal) -> Met | None:
+def _memory(refusal: Refusal) -> Limit | None:
     if refusal.number != errno.ENOMEM:
         return None
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
-    return Met(HOST_MEMORY, False, text)
+    return Limit(HOST_MEMORY, False, text)
 
 
 def _logged(refusal: Refusal, words: str) -> str | None:

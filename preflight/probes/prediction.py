@@ -1,4 +1,4 @@
-"""What the model says that the probe will find, and what a launch would need of it."""
+"""What is known before a probe: its ceilings, what a launch needs, and who uses the device."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
 from preflight.probes.child import Order
-from preflight.probes.limits import Met
+from preflight.probes.limits import Limit
 from preflight.probes.prediction import Ceiling, Need, Users
 from preflight.probes.run import Measurement
 from preflight.render.plain_data import fields, plain
@@ -28,7 +28,7 @@ class ProbeAnswer(NamedTuple):
     order: Order | None = None
     predicted: tuple[Ceiling, ...] = ()
     measured: Measurement | None = None
-    met: Met | None = None
+    met: Limit | None = None
     need: Need | Unknown | None = None
     users: tuple[Users, ...] = ()
     saved: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ def _measured_object(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _met_object(answer: ProbeAnswer, met: Met) -> dict[str, Any]:
+def _met_object(answer: ProbeAnswer, met: Limit) -> dict[str, Any]:
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
         **met._asdict(),

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from preflight.probes.child import Measurement, Order, child
-from preflight.probes.limits import Met
+from preflight.probes.limits import Limit
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -19,7 +19,7 @@ Progress = Callable[[dict[str, Any]], None]
 class ProbeError(Exception):
     """Nothing was measured; the message is a sentence. met: the limit that stopped it, if any."""
 
-    def __init__(self, message: str, met: Met | None = None) -> None:
+    def __init__(self, message: str, met: Limit | None = None) -> None:
         super().__init__(message)
         self.met = met
 

@@ -10,7 +10,7 @@ from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.rehearsal.process import is_error
-from preflight.rehearsal.records import Done, Pages, Plan, Run, Step
+from preflight.rehearsal.records import Pages, Plan, Run, Step, StepResult
 from preflight.sizing.page_usages import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
@@ -64,7 +64,7 @@ def judge(
         reasons = [failed.step.refused] if failed.step == foretold else []
         reasons += findings[:1] if foretold is None or foretold.refused else []
         why = "; ".join(filter(None, reasons))
-        reason = f"{told(plan, failed)}, as predicted" + (f": {why}" if why else "")
+        reason = f"{describe_failure(plan, failed)}, as predicted" + (f": {why}" if why else "")
         return base._replace(status="fails", reason=reason)
     if plan.refused:
         reason = f"its memory is there, and the launch does not start: {plan.refused}"
@@ -76,19 +76,19 @@ def judge(
     )
 
 
-def _unpredicted(base: RehearsalAnswer, failed: Done | None, plan: Plan) -> RehearsalAnswer:
+def _unpredicted(base: RehearsalAnswer, failed: StepResult | None, plan: Plan) -> RehearsalAnswer:
     unread = "nothing is predicted here, since a pool of huge pages cannot be read"
     if failed is not None:
-        return base._replace(status="fails", reason=f"{told(plan, failed)} ({unread})")
+        return base._replace(status="fails", reason=f"{describe_failure(plan, failed)} ({unread})")
     return base._replace(status="warns", reason=f"every allocation was made; {unread}")
 
 
-def failed_step(run: Run) -> Done | None:
+def failed_step(run: Run) -> StepResult | None:
     last = run.done[-1:]
     return last[0] if last and last[0].error else None
 
 
-def told(plan: Plan, done: Done) -> str:
+def describe_failure(plan: Plan, done: StepResult) -> str:
     """Where it failed, and with which words."""
     name = plan.members[done.step.member].name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
@@ -113,7 +113,7 @@ def _predicted_failure(plan: Plan) -> Step | None:
     return next((step for step in plan.steps if step.failure), None)
 
 
-def _differences(plan: Plan, run: Run, failed: Done | None, by_checks: bool) -> Iterator[str]:
+def _differences(plan: Plan, run: Run, failed: StepResult | None, by_checks: bool) -> Iterator[str]:
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -121,13 +121,12 @@ def _differences(plan: Plan, run: Run, failed: Done | None, by_checks: bool) -> 
     expected = by_checks or (foretold is None and bool(plan.may_fail))
     if failed is not None and not expected:
         if foretold is None:
-            yield f"{told(plan, failed)}: it was predicted to go well"
+            yield f"{describe_failure(plan, failed)}: it was predicted to go well"
         elif failed.step != foretold:
-            yield (
-                f"{told(plan, failed)}: predicted was {_named(plan, foretold)}: {_error(foretold)}"
-            )
+            predicted = f"{_named(plan, foretold)}: {_error(foretold)}"
+            yield f"{describe_failure(plan, failed)}: predicted was {predicted}"
         elif not same_error(_error(foretold), failed.error, failed.step.kind):
-            yield f"{told(plan, failed)}: predicted was {_error(foretold)}"
+            yield f"{describe_failure(plan, failed)}: predicted was {_error(foretold)}"
     if failed is None and foretold is not None and not run.stopped:
         yield f"it starts: predicted was {_named(plan, foretold)}: {_error(foretold)}"
     for done in run.done:
@@ -139,7 +138,7 @@ def _differences(plan: Plan, run: Run, failed: Done | None, by_checks: bool) -> 
         yield from _pins_differ(plan, run)
 
 
-def died(done: Done) -> bool:
+def died(done: StepResult) -> bool:
     """Whether the process is gone, and its pages with it."""
     return _DIED in done.error or done.error.startswith("exit code")
 
@@ -176,7 +175,7 @@ def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
     return pages
 
 
-def _pages_differ(plan: Plan, done: Done) -> Iterator[str]:
+def _pages_differ(plan: Plan, done: StepResult) -> Iterator[str]:
     expected = predicted_pages(done.step.taken or ())
     where = f"{plan.members[done.step.member].name}, {done.step.what}"
     for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):

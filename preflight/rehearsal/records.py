@@ -84,7 +84,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Done(NamedTuple):
+class StepResult(NamedTuple):
     """What one step came to.
 
     error: the call and what it said, or the signal; "" where it went well. pages: taken meanwhile.
@@ -105,7 +105,7 @@ class Done(NamedTuple):
     pinned_bytes: int = 0
 
 
-class Held(NamedTuple):
+class ProcessMemory(NamedTuple):
     """What one process held at the end, from /proc/PID/status."""
 
     name: str
@@ -133,8 +133,8 @@ class Run(NamedTuple):
     lowest_room_bytes: as ``MemoryWatch``.
     """
 
-    done: tuple[Done, ...]
-    held: tuple[Held, ...]
+    done: tuple[StepResult, ...]
+    held: tuple[ProcessMemory, ...]
     pages: Pages
     transfer: Transfer
     stopped: str

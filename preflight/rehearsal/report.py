@@ -12,7 +12,7 @@ from preflight.base.output import columns, painter
 from preflight.base.program_version import program_version
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.rehearsal.answer import RehearsalAnswer, died, predicted_pages
-from preflight.rehearsal.records import Done, Plan, Run, Step
+from preflight.rehearsal.records import Plan, Run, Step, StepResult
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table
 
@@ -49,7 +49,7 @@ def _table(plan: Plan, run: Run) -> str:
     return table(rows, heads, widths=None if columns() >= 80 else 24)
 
 
-def _row(plan: Plan, done: Done) -> tuple[str, ...]:
+def _row(plan: Plan, done: StepResult) -> tuple[str, ...]:
     step = done.step
     return (
         plan.members[step.member].name,
@@ -71,7 +71,7 @@ def _predicted(step: Step) -> str:
     return ", ".join(words)
 
 
-def _measured(done: Done) -> str:
+def _measured(done: StepResult) -> str:
     text = pages_text(done.pages)
     if done.resident_bytes is None or not _regular_bytes(done.step):
         return text
@@ -100,7 +100,7 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
     return ", ".join(words) or "0"
 
 
-def _time(done: Done) -> str:
+def _time(done: StepResult) -> str:
     words = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:
@@ -218,7 +218,7 @@ def _run_object(plan: Plan, run: Run) -> dict[str, Any]:
     }
 
 
-def _step_object(plan: Plan, done: Done) -> dict[str, Any]:
+def _step_object(plan: Plan, done: StepResult) -> dict[str, Any]:
     step, failure = done.step, done.step.failure
     times = ("seconds", "populated_seconds", "registered_seconds")
     return {

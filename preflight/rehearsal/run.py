@@ -21,16 +21,16 @@ from preflight.rehearsal.memory import (
 )
 from preflight.rehearsal.process import Running, StoppedError
 from preflight.rehearsal.programs import Programs
-from preflight.rehearsal.records import Done, Held, Plan, Run, Step, Transfer
+from preflight.rehearsal.records import Plan, ProcessMemory, Run, Step, StepResult, Transfer
 
-Told = Callable[[str], None]
+Progress = Callable[[str], None]
 # The kernel gives a dead process's pages back within this time, or somebody else has them.
 _BACK_SECONDS = 10
 _VALUE_BYTES = 1 << 20
 _PUT_SECONDS = 10
 
 
-def run(plan: Plan, root: Root, limit_seconds: float, tell: Told) -> Run:
+def run(plan: Plan, root: Root, limit_seconds: float, tell: Progress) -> Run:
     """Raises RehearsalError, OSError and KeyboardInterrupt, each with everything given back."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     before = pages_in_use(root)
@@ -78,7 +78,7 @@ class _Stage:
         root: Root,
         programs: Programs,
         limit_seconds: float,
-        tell: Told,
+        tell: Progress,
         before: Mapping[Spot, int],
     ) -> None:
         self._plan, self._root, self._programs = plan, root, programs
@@ -86,8 +86,8 @@ class _Stage:
         nodes = {m.process.node for m in plan.members if m.process.node is not None}
         nodes |= {s.node for step in plan.steps for s in step.asked if s.node is not None}
         self._watch = MemoryWatch(root, nodes)
-        self._done: list[Done] = []
-        self._held: list[Held] = []
+        self._done: list[StepResult] = []
+        self._held: list[ProcessMemory] = []
         self._pages: Mapping[Spot, int] = {}
         self._transfer = Transfer("", "", 0, skipped="it ended before")
         self._stopped = ""
@@ -129,9 +129,9 @@ class _Stage:
             player = self._programs.players.get(index)
             sizes = {} if player is None else status_bytes(player.pid)
             kept = [sizes.get(name) for name in ("VmPin", "VmLck", "VmRSS")]
-            self._held.append(Held(member.name, *kept))
+            self._held.append(ProcessMemory(member.name, *kept))
 
-    def _step(self, step: Step) -> Done:
+    def _step(self, step: Step) -> StepResult:
         member = self._plan.members[step.member]
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
@@ -142,7 +142,7 @@ class _Stage:
             self._programs.need_client(member)
         before = pages_in_use(self._root)
         began = time.monotonic()
-        rises = Rises(self._root, before, began)
+        rises = StepTimes(self._root, before, began)
         rises.look(player)
         resident = 0 if player is None else status_bytes(player.pid).get("VmRSS", 0)
 
@@ -168,7 +168,9 @@ class _Stage:
         grown = None if now is None else max(0, now - resident)
         pins = [status_bytes(one.pid).get("VmPin", 0) for one in self._programs.players.values()]
         times = rises.times
-        return Done(step, answer.error, answer.seconds, taken, *times, lines, grown, sum(pins))
+        return StepResult(
+            step, answer.error, answer.seconds, taken, *times, lines, grown, sum(pins)
+        )
 
     def _refuse_too_large(self, steps: Sequence[Step], what: str) -> None:
         """Before they begin: what the memory is not there for is not tried."""
@@ -227,7 +229,7 @@ def _why_no_transfer(able: bool) -> str:
     return "no process of the launch can be asked to put a value: none has a local buffer"
 
 
-class Rises:
+class StepTimes:
     """When the last page of a step was there, and when the last was pinned."""
 
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:

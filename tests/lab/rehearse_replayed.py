@@ -20,7 +20,7 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.answer import judge
 from preflight.rehearsal.library import Library
-from preflight.rehearsal.records import Done, Held, Plan, Run, Transfer
+from preflight.rehearsal.records import Plan, ProcessMemory, Run, StepResult, Transfer
 from preflight.rehearsal.rehearse import answer_of, prepare
 from preflight.rehearsal.report import answer_object
 from tests.lab.rehearse_staged import staged_plan
@@ -55,7 +55,7 @@ def run_of(plan: Plan, then: Mapping[str, Any]) -> Run:
     for step, one in zip(plan.steps, steps, strict=False):
         measured = one["measured"]
         done.append(
-            Done(
+            StepResult(
                 step,
                 measured["error"] or "",
                 measured["seconds"],
@@ -71,7 +71,7 @@ def run_of(plan: Plan, then: Mapping[str, Any]) -> Run:
     moved = then["transfer"]
     return Run(
         tuple(done),
-        tuple(Held(*(one[name] for name in kept)) for one in then["processes"]),
+        tuple(ProcessMemory(*(one[name] for name in kept)) for one in then["processes"]),
         _pages(then["pages"]),
         Transfer(
             moved["put"] or "",
