@@ -20,12 +20,12 @@ from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.probes.child import Order, layout_of
+from preflight.probes.child import Measurement, Order, layout_of
 from preflight.probes.limits import CGROUP, MEMLOCK
 from preflight.probes.memory import lists_bytes, memory_available_bytes
 from preflight.probes.prediction import Need, ceilings, launch_devices, need_of, users_of
 from preflight.probes.report import ProbeAnswer
-from preflight.probes.run import Measurement, ProbeError, measure
+from preflight.probes.run import ProbeError, measure
 
 # Mooncake's local buffer, the least that a client registers.
 DEFAULT_REGION_BYTES = 16 * MIB

@@ -9,10 +9,9 @@ from checks.base.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.probes.child import Order
+from preflight.probes.child import Measurement, Order
 from preflight.probes.limits import Limit
 from preflight.probes.prediction import Ceiling, Need, Users
-from preflight.probes.run import Measurement
 from preflight.render.plain_data import fields, plain
 
 SCHEMA = "mooncake-preflight/probe-registration/v1"

@@ -12,7 +12,7 @@ from checks.base.root import Root
 from checks.rdma.facts import Nic
 from checks.rdma.registration_calls import saved, state_folders
 from checks.rdma.registration_measured import OF_DEVICE, RESULT_SCHEMA, Identity, identity_of
-from preflight.probes.run import Measurement
+from preflight.probes.child import Measurement
 
 
 def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
