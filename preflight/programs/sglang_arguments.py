@@ -23,10 +23,14 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class Setting(NamedTuple):
-    """A value as its consumer has it, or Unknown where a variable stands in it; and its origin."""
+    """A value as its consumer has it, or Unknown where a variable stands in it; and its origin.
+
+    given: False for an argument that nobody wrote: a default, or one that the release lacks.
+    """
 
     value: Any
     origin: str
+    given: bool = True
 
 
 class ParsedArguments(NamedTuple):
@@ -49,7 +53,7 @@ class ParsedArguments(NamedTuple):
         return self.settings[name].value
 
     def given(self, name: str) -> bool:
-        return not self.settings[name].origin.startswith(("default", "absent"))
+        return self.settings[name].given
 
 
 class _Parser(argparse.ArgumentParser):
@@ -229,7 +233,7 @@ def _without_what_is_refused(
 
 
 def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, Setting]:
-    absent = Setting(None, f"absent from SGLang {table.version}")
+    absent = Setting(None, f"absent from SGLang {table.version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = f"default of SGLang {table.version}"
     for row in table.rows:
@@ -237,7 +241,7 @@ def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, 
         if name not in vars(namespace):
             if settings[name] is absent and not row.get("silent"):
                 default = row.get("default", False if row.get("value") is True else None)
-                settings[name] = Setting(default, origin)
+                settings[name] = Setting(default, origin, False)
             continue
         settings[name] = _setting(getattr(namespace, name))
     return settings

@@ -332,8 +332,9 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     container = main_container(needs)
     if container is None:
         return Workload()
+    inside = {one.id.command for one in needs.processes if one.container == container}
     for process in sizing.inputs.processes:
-        if str(process.command.origin) != container.origin or not process.command.wrappers:
+        if process.number not in inside or not process.command.wrappers:
             continue
         outer = process.command.wrappers[0]
         if outer[0] == "kubernetes" and len(outer) > 2:

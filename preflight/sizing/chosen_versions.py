@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from checks.releases.sglang import SglangRelease
     from preflight.launches.source import Reading
 
-# The SGLang that is sized for when none is named.
-SGLANG_VERSION = "0.5.23"
-# How the origin of a version begins that nothing names.
-ASSUMED = "assumed"
-
 
 def choose_mooncake(
     given: str | None, installed: Installed | None = None
@@ -35,6 +30,7 @@ def choose_mooncake(
     cannot be read.
     """
     text, origin, notes = given, "--mooncake-version", []
+    assumed = False
     found: tuple[tuple[str, str], ...] = ()
     if text is None:
         found = installed_mooncake() if installed is None else installed.mooncake
@@ -51,7 +47,8 @@ def choose_mooncake(
             notes.append(Note("mooncake-version-unread", f"{distribution}: {error}"))
             text = None
     if text is None:
-        text, origin = NEWEST_KNOWN, f"{ASSUMED}: no Mooncake is {installed_where(installed, True)}"
+        text, assumed = NEWEST_KNOWN, True
+        origin = f"assumed: no Mooncake is {installed_where(installed, True)}"
     try:
         behaviour = mooncake_release(text)
     except ValueError as error:
@@ -59,7 +56,7 @@ def choose_mooncake(
     if newer_than_known(text):
         newer = f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that was held against"
         notes.append(Note("mooncake-newer", f"{newer} this model"))
-    return behaviour, Input(text, origin), tuple(notes)
+    return behaviour, Input(text, origin, assumed), tuple(notes)
 
 
 def installed_there(reading: Reading, root: Root) -> Installed | None:
@@ -103,7 +100,7 @@ def choose_sglang(
     given: str | None, installed: Installed | None = None
 ) -> tuple[SglangRelease, Input]:
     """The release to size for: the known one, else the newest. Raises as ``known_sglang`` does."""
-    from checks.releases.sglang import sglang_release
+    from checks.releases import sglang
 
     if given is not None:
         known, here = known_sglang(given), None
@@ -115,7 +112,8 @@ def choose_sglang(
     why = f"no SGLang is {installed_where(installed, True)}"
     if here is not None:
         why = f"the installed {here} is not known here"
-    return sglang_release(SGLANG_VERSION), Input(SGLANG_VERSION, f"{ASSUMED}: {why}")
+    newest = sglang.NEWEST_KNOWN
+    return sglang.sglang_release(newest), Input(newest, f"assumed: {why}", True)
 
 
 def _installed_sglang(installed: Installed | None) -> str | None:
@@ -141,11 +139,11 @@ def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
 
     ours, theirs = str(sglang.value), str(mooncake.value)
     unsure = newer = assumed = ""
-    if sglang.origin.startswith(ASSUMED):
+    if sglang.assumed:
         unsure = f"SGLang {ours} is assumed"
     elif newer_sglang(ours):
         unsure = f"SGLang {ours} is newer than what is known here"
-    if mooncake.origin.startswith(ASSUMED):
+    if mooncake.assumed:
         assumed = f"Mooncake {theirs} is assumed"
     elif newer_than_known(theirs):
         newer = f"Mooncake {theirs} is newer than what is known here"

@@ -30,7 +30,7 @@ from preflight.programs.memory_records import (
     StoreSettings,
 )
 from preflight.programs.store_environment import Note, read_store_settings
-from preflight.sizing.chosen_versions import ASSUMED, choose_mooncake, known_sglang
+from preflight.sizing.chosen_versions import choose_mooncake, known_sglang
 from preflight.sizing.sizing_records import Input, RuleTerms, SizingInputs
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _halves_may_overlap(gathered: _Gathered, launch: Launch) -> Unknown | None:
         f"{mooncake.value} refuses V where L2 is on huge pages: such a server ends when its model "
         "is loaded. Take Mooncake 0.3.13.post1, or size the launch itself"
     )
-    if sglang is None or mooncake.origin.startswith(ASSUMED):
+    if sglang is None or mooncake.assumed:
         gathered.note("l2-halves-may-overlap", why)
         return None
     return Unknown(why)

@@ -11,10 +11,14 @@ from preflight.programs.store_environment import Note
 
 
 class Input(NamedTuple):
-    """A value as shown to the user, and where it came from."""
+    """A value as shown to the user, and where it came from.
+
+    assumed: nothing names it, and nothing that is installed tells it.
+    """
 
     value: int | str | bool | list[int] | None
     origin: str
+    assumed: bool = False
 
 
 class RuleTerms(NamedTuple):
