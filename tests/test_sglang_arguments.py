@@ -96,7 +96,8 @@ def test_defaults_of_a_release(name: str, expected: dict[str, Any]) -> None:
 def test_an_argument_that_the_release_does_not_have() -> None:
     """Its name is there for whoever asks, without a value and not given; its flag is left over."""
     parsed = parse("--hicache-host-memory-fraction", "0.5", version="0.5.20")
-    assert parsed.settings["hicache_host_memory_fraction"] == (None, "absent from SGLang 0.5.20")
+    setting = parsed.settings["hicache_host_memory_fraction"]
+    assert (setting.value, setting.origin) == (None, "absent from SGLang 0.5.20")
     assert not parsed.given("hicache_host_memory_fraction")
     assert [word.text for word in parsed.unrecognized] == ["--hicache-host-memory-fraction", "0.5"]
     assert parse("--hicache-host-memory-fraction", "0.5", version="0.5.21").unrecognized == ()
