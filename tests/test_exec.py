@@ -272,3 +272,23 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
         pytest.skip("no process namespace of its own without root")
     assert done.stdout == ""
     assert done.returncode == 128 + number
+
+
+@pytest.mark.parametrize("given", [None, "C", "C.UTF-8"])
+def test_the_locale_is_the_one_that_was_given(tools: Path, given: str | None) -> None:
+    """Python sets LC_CTYPE for itself where the locale is C; the server must not inherit that."""
+    path = tools / MASTER
+    path.write_text('#!/bin/sh\necho "${LC_CTYPE-none}"\n')
+    path.chmod(0o755)
+    locale = {} if given is None else {"LC_CTYPE": given}
+    environment = _environment(tools, **locale)
+    environment.pop("LANG", None)
+    done = subprocess.run(
+        [*ENTRY, "--", MASTER, "--rpc_port", "50999"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == f"{given or 'none'}\n"

@@ -139,7 +139,7 @@ def test_without_threads_the_host_is_read_all_the_same(
 HALF = """
 import os, signal, sys
 import click
-from preflight.cli.entry import preflight
+from mooncake_preflight import preflight
 whole = click.echo
 def slow(text, err=False, color=None):
     whole(text[: len(text) // 2], nl=False, err=err)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from mooncake_preflight import interrupted_code
 from preflight.base import exit_codes
 from preflight.base.output import OutputError, discard_output, open_streams, say
 
@@ -45,9 +46,11 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     except OutputError as error:
         say(f"{name}: {error}", err=True)
         return refused(exit_codes.USAGE, str(error))
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
         say(f"{name}: interrupted", err=True)
-        return refused(exit_codes.INTERRUPTED, "interrupted")
+        # click makes an Abort of what interrupted it.
+        signalled = error.__cause__ if isinstance(error, click.Abort) else error
+        return refused(interrupted_code(signalled), "interrupted")
     except MemoryError:
         message = "this program itself finds no memory (ulimit -v, or the memory cgroup)"
         say(f"{name}: {message}", err=True)

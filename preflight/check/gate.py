@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from checks.base.finding import Kind, Status
+from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
@@ -17,7 +17,6 @@ from preflight.inputs.launch_words import LaunchWords
 if TYPE_CHECKING:
     from preflight.check.report import Report
 
-MODE = "MOONCAKE_PREFLIGHT_MODE"
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
@@ -37,13 +36,13 @@ def run_behind_the_gate(
     environment = dict(os.environ)
     _stop_at_once()
     if mode == "off":
-        return _become(launch.words, environment)
+        return become(launch.words, environment)
     try:
         report, reason = _checked(launch, timeout_seconds)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         say(f"{NAME}: nothing to check: {error}", err=True)
-        return _become(launch.words, environment)
+        return become(launch.words, environment)
     if apply_environment and report is not None:
         changes = recommended(report)
         if changes:
@@ -57,7 +56,7 @@ def run_behind_the_gate(
         return exit_codes.REFUSED
     if report is None or report.verdict is not Status.PASS:
         _say(report, reason, "started all the same")
-    return _become(launch.words, environment)
+    return become(launch.words, environment)
 
 
 def _stop_at_once() -> None:
@@ -147,27 +146,3 @@ def _save(path: str | None, report: Report | None, reason: str) -> None:
         write_whole(path, (json.dumps(found, indent=2) + "\n").encode(), mode=0o644)
     except OSError as error:
         say(f"{NAME}: --report {path}: {error.strerror or error}", err=True)
-
-
-def _become(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Replace this process: same id, signals and exit code are the command's own from here on."""
-    import signal
-
-    # Python ignores these two, and what is ignored stays so in the command.
-    for name in ("SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        _execute(command, environment)
-    except FileNotFoundError:
-        say(f"{NAME}: {command[0]}: command not found", err=True)
-        return exit_codes.NOT_FOUND
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        say(f"{NAME}: {command[0]}: {why}", err=True)
-        return exit_codes.NOT_EXECUTABLE
-
-
-def _execute(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn:
-    os.execvpe(command[0], command, environment)

@@ -16,7 +16,7 @@ from preflight.fleet.node.asked_nodes import Remote
 from preflight.fleet.node.script import TOOL, carried_script, found_script, packed
 from preflight.fleet.node.sent_launch import Sent
 
-OWN = ("checks", "preflight")
+OWN = ("checks", "mooncake_preflight", "preflight")
 OTHERS = ("click", "tabulate", "yaml", "pynvml")
 STAND_IN = "stand_in/psutil.py"
 # Python and tables; no C, which is for this machine's Python alone, and no notes of an editor.

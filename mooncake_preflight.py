@@ -1,0 +1,196 @@
+"""Where both programs start, under a name that no other package has.
+
+Others have packages named ``checks`` and ``preflight`` too: those beside this file are taken,
+whatever stands in front of them on the path. No way out of here is a traceback, or an exit code
+that a scheduler takes for a verdict. Nothing is imported here before an interrupt is caught: what
+Python does before this line is its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+OWN = ("checks", "preflight")
+DEFECT = 70
+INTERRUPTED = 130
+# What protocols make of having no verdict; the others take the exit code as it is. A test holds
+# these to preflight.check.exit_protocols, which may be what cannot be imported.
+NO_VERDICT = {
+    "nagios": (3, "MOONCAKE UNKNOWN - "),
+    "npd": (3, "error: "),
+    "slurm-prolog": (0, "print mooncake-preflight: error: "),
+}
+NPD_BYTES = 80
+MODE = "MOONCAKE_PREFLIGHT_MODE"
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM: what is under way is given up as at Ctrl-C. ``args[0]``: the signal."""
+
+
+def preflight() -> None:
+    """``mooncake-preflight``."""
+    _start("preflight.cli.main")
+
+
+def sizing() -> None:
+    """``mooncake-hicache-sizing``."""
+    _start("preflight.cli.sizing")
+
+
+def interrupted_code(error: BaseException | None) -> int:
+    """The exit code of what a signal ended, as a shell has it."""
+    return 128 + int(error.args[0]) if isinstance(error, TerminatedError) else INTERRUPTED
+
+
+def _start(module: str) -> None:
+    """Run ``module.main``; where not even its imports are through, ``module.refuse`` answers."""
+    try:
+        words = sys.argv[1:]
+        _end_on_sigterm()
+        if module == "preflight.cli.main" and words[:1] == ["exec"] and _mode() == "off":
+            _become_at_once(words)
+        _prefer_own_packages()
+        from importlib import import_module
+
+        try:
+            main = import_module(module).main
+        except KeyboardInterrupt as error:
+            refuse = import_module(module).refuse
+            sys.exit(refuse(words, interrupted_code(error), "interrupted"))
+        except Exception as error:
+            sys.exit(_without_program(words, error))
+        main()
+    except KeyboardInterrupt as error:
+        sys.exit(interrupted_code(error))
+
+
+def _end_on_sigterm() -> None:
+    """The first process of a container has no default action: a stop would be lost.
+
+    The second one ends at once, whatever still hangs.
+    """
+    import os
+    import signal
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, lambda *_: os._exit(128 + number))
+        raise TerminatedError(number)
+
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, end)
+
+
+def _prefer_own_packages() -> None:
+    import os
+    from importlib.machinery import ModuleSpec, PathFinder
+
+    folder = os.path.dirname(os.path.abspath(__file__))
+
+    class OwnPackages:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+            return PathFinder.find_spec(name, [folder]) if name in OWN else None
+
+    sys.meta_path.insert(0, OwnPackages)
+
+
+def _without_program(words: list[str], error: Exception) -> int:
+    """Say why nothing of the program could be imported; the exit code for no verdict."""
+    message = f"this program cannot be imported: {_reason(error)}"
+    print(f"mooncake-preflight: {message}", file=sys.stderr)
+    own = words[: words.index("--")] if "--" in words else words
+    if own[:1] == ["exec"]:
+        # A defect of the check is no verdict on the server, as where a check itself breaks.
+        if _mode() == "warn" or _value(own, "--fail-on") in ("", "fail"):
+            _become_at_once(words)
+        return DEFECT
+    code, before = NO_VERDICT.get(_value(own, "--exit-protocol"), (DEFECT, None))
+    if "--json" in own:
+        import json
+
+        print(json.dumps({"status": "error", "exit_code": code, "error": message}, indent=2))
+    elif before is not None:
+        line = (before + message).encode("ascii", "replace").decode()
+        if _value(own, "--exit-protocol") == "npd" and len(line) > NPD_BYTES:
+            line = f"{line[: NPD_BYTES - 3]}..."
+        print(line)
+    return code
+
+
+def _reason(error: Exception) -> str:
+    """The error, and whose file it is about."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    name = (getattr(error, "name", "") or "").partition(".")[0]
+    place = getattr(sys.modules.get(name), "__file__", None)
+    if place is None:
+        trace = error.__traceback__
+        while trace is not None:
+            file = trace.tb_frame.f_code.co_filename
+            place = place if file.startswith("<") else file
+            trace = trace.tb_next
+    return text if place is None or place in text else f"{text} ({place})"
+
+
+def _value(words: list[str], option: str) -> str:
+    found = ""
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = value if equals else "".join(words[number + 1 : number + 2])
+    return found
+
+
+def _mode() -> str:
+    import os
+
+    return os.environ.get(MODE, "")
+
+
+def _become_at_once(words: list[str]) -> None:
+    """Become the command after ``--``, where one stands there; nothing of it is checked."""
+    import os
+
+    command = tuple(words[words.index("--") + 1 :]) if "--" in words else ()
+    if command:
+        sys.exit(become(command, dict(os.environ)))
+
+
+def become(command: tuple[str, ...], environment: dict[str, str]) -> int:
+    """Replace this process: id, signals, exit code are the command's own. Returns where it cannot.
+
+    126: it cannot be run; 127: it is not there, as in a shell.
+    """
+    import os
+    import signal
+
+    # Python ignores these two, and what is ignored stays so in the command.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    try:
+        os.execvpe(command[0], command, given_locale(environment))
+    except FileNotFoundError:
+        code, why = 127, "command not found"
+    except (OSError, ValueError) as error:
+        code, why = 126, (error.strerror if isinstance(error, OSError) else None) or str(error)
+    print(f"mooncake-preflight exec: {command[0]!a}: {why}", file=sys.stderr)
+    return code
+
+
+def given_locale(environment: dict[str, str]) -> dict[str, str]:
+    """``environment`` with the LC_CTYPE that this process was given.
+
+    Python sets it to UTF-8 for itself where the locale is C (PEP 538), and the kernel keeps what
+    was there at the start.
+    """
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            given = file.read().split(b"\0")
+    except OSError:
+        return environment
+    values = [one.partition(b"=")[2] for one in given if one.startswith(b"LC_CTYPE=")]
+    kept = {name: value for name, value in environment.items() if name != "LC_CTYPE"}
+    return {**kept, "LC_CTYPE": values[0].decode(errors="surrogateescape")} if values else kept
