@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, Status, passed, skip, unknown
+from checks.base.finding import Evidence, Finding, passed, skip, unknown
 from checks.base.needs import Spot
 from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -45,33 +45,29 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     if isinstance(stock, Unknown):
         return unknown(subject, stock.reason, need=need)
     pool = facts.hugetlb.pool(spot.page_size_bytes)
-    have = _have(stock, pool, spot)
-    evidence = _evidence(pool, spot)
     formula = page_terms(wanted.needs, spot)
+    found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
+    if stock.least_pages >= everything:
+        return found
     targets = _targets(facts, wanted, spot)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
-    if stock.least_pages >= everything:
-        return passed(subject, have, need, formula, evidence=evidence)
+    advice = _advice(bool(targets), refused, pool)
     short = everything - stock.least_pages
     if stock.least_pages >= start:
         text = (
             f"{short} pages short of what is asked for: an arena or another mapping that may fall "
             "back does so, and the launch starts"
         )
-        status = Status.WARN
-    elif stock.most_pages < start:
+        return found.warned(text, advice, settings)
+    if stock.most_pages < start:
         text = f"{start - stock.most_pages} pages short of a certain start: {_consequence(spot)}"
-        status = Status.FAIL
-    else:
-        text = (
-            f"between {stock.least_pages} and {stock.most_pages} pages can be had here, by where "
-            "reserved and surplus pages come to lie, and a certain start takes "
-            f"{start}"
-        )
-        status = Status.UNKNOWN
-    advice = _advice(bool(targets), refused, pool)
-    return Finding("", status, subject, have, need, formula, text, evidence, advice, settings)
+        return found.failed(text, advice, settings)
+    text = (
+        f"between {stock.least_pages} and {stock.most_pages} pages can be had here, by where "
+        f"reserved and surplus pages come to lie, and a certain start takes {start}"
+    )
+    return found.unknown(text, advice=advice, settings=settings)
 
 
 def _consequence(spot: Spot) -> str:

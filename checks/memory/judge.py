@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed
+from checks.base.finding import Evidence, Finding, Kind, Setting, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
@@ -44,20 +44,22 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     found = passed("regular memory")
     read = memory.value("MemAvailable")
     need_bytes, available = found.known(regular_bytes(needs)), found.known(read)
-    have, need = f"{format_bytes(available)} available", format_bytes(need_bytes)
-    evidence = (Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),)
-    formula = _formula(needs)
+    found = found._replace(
+        have=f"{format_bytes(available)} available",
+        need=format_bytes(need_bytes),
+        formula=_formula(needs),
+        evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
+    )
+    advice = "lower --hicache-size or the segment, or free memory"
     if need_bytes > available:
         text = "there is not so much memory: a rank is refused, or the kernel kills a process"
-        status = Status.FAIL
+        yield found.failed(text, advice)
     elif need_bytes and need_bytes + RESERVE_BYTES > available:
         left = format_bytes(available - need_bytes)
         text = f"{left} would be left for the model's loading, the system and page cache"
-        status = Status.WARN
+        yield found.warned(text, advice)
     else:
-        text, status = "", Status.PASS
-    advice = "" if status is Status.PASS else "lower --hicache-size or the segment, or free memory"
-    yield Finding("", status, "regular memory", have, need, formula, text, evidence, advice)
+        yield found
 
 
 @CHECKS.check("memory.cgroup", the_launch)
@@ -106,17 +108,15 @@ def _limited(
     settings: tuple[Setting, ...],
 ) -> Finding:
     have, need = f"{format_bytes(left_bytes)} allowed", format_bytes(need_bytes)
-    formula = _formula(needs)
+    found = passed(subject, have, need, _formula(needs), evidence=evidence)
+    advice = "raise the memory limit of the container, or lower the launch's sizes"
     if left_bytes < need_bytes:
         text = "the kernel kills a process when the limit is reached, minutes after a clean start"
-        status = Status.FAIL
-    elif need_bytes and left_bytes < need_bytes + need_bytes // 10:
+        return found.failed(text, advice, settings)
+    if need_bytes and left_bytes < need_bytes + need_bytes // 10:
         text = "little is left for the programs themselves and for page cache"
-        status = Status.WARN
-    else:
-        return passed(subject, have, need, formula, evidence=evidence)
-    advice = "raise the memory limit of the container, or lower the launch's sizes"
-    return Finding("", status, subject, have, need, formula, text, evidence, advice, settings)
+        return found.warned(text, advice, settings)
+    return found
 
 
 def _containers(needs: LaunchNeeds) -> Iterator[Finding]:

@@ -22,8 +22,6 @@ from checks.network.services import ServiceFacts, has_no_address, key_of
 
 CHECKS = CheckSet()
 _NO_PORTS = "the launch binds no fixed port"
-# Kubernetes' default --service-node-port-range.
-NODE_PORTS = (30000, 32767)
 
 
 def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:

@@ -28,7 +28,6 @@ from checks.releases.mooncake import MooncakeRelease
 CHECKS = CheckSet()
 # config.cpp: with both, neither holds.
 AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY"
-_SOURCE = "Mooncake rdma_context.cpp findBestGidIndex, rdma_gid_probe.h"
 
 
 @CHECKS.check("rdma.gid", any_launch)

@@ -15,7 +15,6 @@ from checks.rdma.problems import Cause, reach_problem
 from checks.rdma.use import ChosenBy, DevicesInUse, Transport, Use, uses
 
 CHECKS = CheckSet()
-_TOPOLOGY = "Mooncake topology.cpp, client_service.cpp, transfer_engine_impl.cpp"
 
 
 @CHECKS.check("rdma.device-missing", rdma_launch)
