@@ -18,7 +18,10 @@ _ORDER = list(Status)
 
 
 def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
-    """What the launch needs at the lower bound of its pools; None where it needs no other."""
+    """Return what the launch needs at the lower bound of its pools.
+
+    None where it needs no other.
+    """
     inputs = sizing.inputs
     if sizing.least is None or inputs.most == inputs.least:
         return None
@@ -31,7 +34,7 @@ def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
 
 
 def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
-    """The findings of both bounds as one list, in the order of those at the upper one."""
+    """Return the findings of both bounds as one list, in the order of those at the upper one."""
     lower: dict[str, list[Finding]] = {}
     for finding in at_least:
         lower.setdefault(finding.check, []).append(finding)

@@ -58,7 +58,7 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
-    """What decides where no version is named; None where an older capture does not say."""
+    """Return what decides where no version is named; None where an older capture does not say."""
     from checks.base.installed import Installed, installed_mooncake, installed_sglang
     from checks.software.facts import installed_engine
 

@@ -50,7 +50,10 @@ def open_host(path: str) -> Host:
 
 
 def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
-    """The launch that is asked about: the one given, else the one in the capture; None for none."""
+    """Return the launch that is asked about: the one given, else the one in the capture.
+
+    None for none.
+    """
     recorded: Any = host.extras.get("launch")
     if not words.words and recorded is None:
         _refuse_without_launch(words)
@@ -141,7 +144,7 @@ def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 
 def captured_installed(host: Host) -> Installed | None:
-    """What the capture's machine had installed: this machine's own says nothing of it.
+    """Return what the capture's machine had installed: this machine's own says nothing of it.
 
     None for a machine or a tree of files, and for a capture of before this was recorded.
     """
@@ -163,7 +166,7 @@ def _is_pair(pair: object) -> bool:
 
 
 def _captured_version(host: Host) -> str | None:
-    """The Mooncake that was named for the capture; in an older one also what it assumed."""
+    """Return the Mooncake that was named for the capture; in an older one also what it assumed."""
     version = host.extras.get("mooncake_version")
     return version if isinstance(version, str) else None
 

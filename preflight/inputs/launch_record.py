@@ -39,7 +39,7 @@ _RECORDS: dict[str, Any] = {
 
 
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
-    """The caller's variables that count, those that may be secret without their value."""
+    """Return the caller's variables that count, those that may be secret without their value."""
     return {
         name: REMOVED if is_secret(name) else value
         for name, value in sorted(environment.items())
@@ -48,7 +48,7 @@ def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def launch_record(launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, Any]) -> Json:
-    """The launch, what the command line said beside it, and the files that it named."""
+    """Return the launch, what the command line said beside it, and the files that it named."""
     reading = launch.reading._replace(
         commands=tuple(_public(command) for command in launch.reading.commands)
     )
@@ -73,7 +73,7 @@ def launch_record(launch: WrittenLaunch, options: LaunchOptions, files: Mapping[
 def launch_from(
     record: Mapping[str, Any], absolute: ReadFile
 ) -> tuple[WrittenLaunch, LaunchOptions]:
-    """The launch of a record. Raises ValueError, KeyError or TypeError for what is none.
+    """Return the launch of a record. Raises ValueError, KeyError or TypeError for what is none.
 
     absolute: reads the files that it names by their absolute path.
     """

@@ -58,7 +58,10 @@ def read_launch(
 
 
 def _script(launch: tuple[str, ...]) -> int | None:
-    """Where the words of a command name a shell's script that lies here; None where they do not."""
+    """Return where the words of a command name a shell's script that lies here.
+
+    None where they do not.
+    """
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)

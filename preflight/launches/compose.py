@@ -44,7 +44,7 @@ def read_compose(
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
 ) -> Reading:
-    """The process of each service; ``environment`` is what ``${NAME}`` is filled in from.
+    """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
     others, and ``.env``. Raises SourceError, as load_documents does.
@@ -173,7 +173,7 @@ class _ServiceReader:
         return variables
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """The items of a list, or a text by itself."""
+        """Return the items of a list, or a text by itself."""
         node = self.node.at(*keys)
         items = node.items or [node]
         return tuple(self.word(item).text for item in items if item.text is not None)
@@ -266,7 +266,7 @@ class Service(NamedTuple):
 
 
 def services(document: Node, name: str, surroundings: Mapping[str, Word]) -> Iterator[Service]:
-    """Those that are started, as far as is known, in the order of the file ``name``."""
+    """Yield those that are started, as far as is known, in the order of the file ``name``."""
     found = document.at("services").fields
     chosen = surroundings.get("COMPOSE_PROFILES")
     for called, node in found.items():

@@ -68,7 +68,7 @@ class ContainerSettings(NamedTuple):
     user: str | None = None
 
     def mount_at(self, path: str) -> Mount | None:
-        """What is mounted at a path itself; the last one where there are several."""
+        """Return what is mounted at a path itself; the last one where there are several."""
         found = [mount for mount in self.mounts if mount.target.rstrip("/") == path.rstrip("/")]
         return found[-1] if found else None
 
@@ -115,7 +115,7 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
-    """Why an engine does not even try: sizes and limits that it cannot read, or refuses."""
+    """Yield why an engine does not even try: sizes and limits that it cannot read, or refuses."""
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():
@@ -133,7 +133,7 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
 
 
 def device(text: str) -> str:
-    """The host's path in ``/dev/infiniband/uverbs0:/dev/...:rwm``; a CDI name as it is."""
+    """Return the host's path in ``/dev/infiniband/uverbs0:/dev/...:rwm``; a CDI name as it is."""
     return text.partition(":")[0].rstrip("/")
 
 

@@ -49,7 +49,10 @@ class ContainerRun(NamedTuple):
 
 
 def run_position(words: Sequence[Word], start: int) -> int:
-    """Where ``run`` stands in ``docker --context x container run``; 0 for another command."""
+    """Return where ``run`` stands in ``docker --context x container run``.
+
+    0 for another command.
+    """
     index = start + 1
     while index < len(words) and words[index].text.startswith("-"):
         index += 2 if words[index].text in _ENGINE_OPTIONS else 1
@@ -59,7 +62,7 @@ def run_position(words: Sequence[Word], start: int) -> int:
 
 
 def _options(words: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
-    """The options of docker run by their long names, and where the image stands."""
+    """Return the options of docker run by their long names, and where the image stands."""
     found: list[tuple[str, Word]] = []
     index = start
     while index < len(words):

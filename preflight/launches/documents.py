@@ -51,7 +51,10 @@ class Node(NamedTuple):
         return "number" if _NUMBER.fullmatch(self.text) else None
 
     def at(self, *names: str) -> Node:
-        """The value behind some keys, one within the other; an empty one where there is none."""
+        """Return the value behind some keys, one within the other.
+
+        An empty one where there is none.
+        """
         node = self
         for name in names:
             node = node.fields.get(name, _NOTHING)
@@ -62,7 +65,7 @@ _NOTHING = Node(None)
 
 
 def load_documents(text: str, name: str) -> list[Node]:
-    """The documents of a YAML or JSON text.
+    """Return the documents of a YAML or JSON text.
 
     Raises SourceError with a sentence for what is neither, for a key written twice in one mapping,
     and for more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
@@ -131,7 +134,7 @@ def _json(text: str, name: str) -> Node:
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
-    """The trees that parser events build, each node made once its last child is known."""
+    """Return the trees that parser events build, each node made once its last child is known."""
     found: list[Node] = []
     anchors: dict[str, Node] = {}
     # Open collections: the event that began each, and the nodes in it so far.

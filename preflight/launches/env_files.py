@@ -68,7 +68,7 @@ def _quotes(key: str, value: str) -> str:
 
 
 def read_small_file(path: str) -> str | None:
-    """The text of a regular file of at most 4 MiB; None for anything else. Never raises."""
+    """Return the text of a regular file of at most 4 MiB; None for anything else. Never raises."""
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE_BYTES:
@@ -129,7 +129,7 @@ def _brace_end(text: str, position: int) -> int | None:
 def read_compose_env_file(
     text: str, name: str, surroundings: Mapping[str, Word]
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """The variables of one file, whose values see ``surroundings`` and the lines above.
+    """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 
     A line that Compose refuses ends the reading, with a note: it starts nothing then. Never raises.
     """

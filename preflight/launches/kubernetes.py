@@ -70,7 +70,7 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
 
 
 def _objects(documents: list[Node]) -> Iterator[Node]:
-    """The objects of all documents, those of lists included."""
+    """Yield the objects of all documents, those of lists included."""
     for document in documents:
         for item in document.items or [document]:
             inner = item.at("items")

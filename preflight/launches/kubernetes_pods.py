@@ -59,7 +59,7 @@ _APART = ("engineRuntimes", "roleTemplates")
 
 
 def pods(item: Node) -> Iterator[Pod]:
-    """The pods of one object; none of a kind that starts no process."""
+    """Yield the pods of one object; none of a kind that starts no process."""
     kind = item.at("kind").text or ""
     spec = item.at(*_PODS.get(kind, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
@@ -135,7 +135,7 @@ def _template(node: Node, templates: Mapping[str, Node]) -> Node:
 def _group(
     template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """The leader and the workers of a role, each with its own patch."""
+    """Yield the leader and the workers of a role, each with its own patch."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":

@@ -80,7 +80,7 @@ def is_launcher(program: str) -> bool:
 
 
 def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -> Launched | None:
-    """What the launcher at ``first`` starts; None where nothing is seen that is read here.
+    """Return what the launcher at ``first`` starts; None where nothing is seen that is read here.
 
     begins: tells a wrapper, a shell or a container engine by its name.
     """

@@ -313,7 +313,10 @@ class Pending(NamedTuple):
 
 
 def heredoc_text(text: str, start: int, pending: Pending) -> tuple[str, int]:
-    """The lines up to one that is the end, or to the last one; and the position behind that."""
+    """Return the lines up to one that is the end, or to the last one.
+
+    And the position behind that.
+    """
     if pending.tabs:
         return _tabbed(text, start, pending.end)
     end = pending.end

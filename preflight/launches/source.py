@@ -93,5 +93,5 @@ _HARMLESS = re.compile(r"TOKENS|TOKENIZER|KEYS", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a variable or flag of this name is not to be shown."""
+    """Tell whether the value of a variable or flag of this name is not to be shown."""
     return _SECRET.search(_HARMLESS.sub("", name)) is not None

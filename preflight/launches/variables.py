@@ -12,7 +12,7 @@ State = tuple["Word | None", bool]
 
 
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
-    """The caller's variables as words; those that are words keep their origin."""
+    """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")
     return {
         name: value if isinstance(value, Word) else Word(value, origin)
@@ -69,7 +69,7 @@ class Variables:
         self._view_time = 0
 
     def state(self, name: str, time: int) -> State:
-        """What a variable was at ``time``."""
+        """Return what a variable was at ``time``."""
         if name in self._history:
             times, states = self._history[name]
             index = bisect_right(times, time) - 1
@@ -112,11 +112,11 @@ class Variables:
             self.put(name, *self.state(name, time))
 
     def names(self) -> Iterator[str]:
-        """Every name that ever stood for something here."""
+        """Return every name that ever stood for something here."""
         return iter(dict.fromkeys([*self.base, *self._history]))
 
     def environment(self) -> Mapping[str, Word]:
-        """What a process started now gets; later changes do not show in it."""
+        """Return what a process started now gets; later changes do not show in it."""
         if self._view_time != self.now:
             self._view, self._view_time = _Exported(self, self.now), self.now
         return self._view

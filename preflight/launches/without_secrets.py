@@ -69,7 +69,7 @@ def _clean_bytes(content: bytes, removed: dict[str, None]) -> bytes:
 
 
 def clean_text(text: str, removed: dict[str, None]) -> str:
-    """The text with the values gone; their names are added to ``removed``."""
+    """Return the text with the values gone; their names are added to ``removed``."""
     text = _without_secret_objects(text, removed)
     text = _PRIVATE_KEY.sub(lambda match: _noted("a private key", match[0], removed), text)
     for pattern in (_NAMED, _NAMED_AFTER, _ASSIGNED, _FLAG, _MAPPED):

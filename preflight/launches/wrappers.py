@@ -247,7 +247,7 @@ def _misplaced(wrapper: str, word: Word) -> SourceNote:
 
 
 def _shell_script(words: Sequence[Word], start: int) -> int | None:
-    """Where the text behind ``bash -c`` stands."""
+    """Return where the text behind ``bash -c`` stands."""
     commanded = False
     index = start + 1
     while index < len(words):

@@ -70,7 +70,10 @@ class Pools(Protocol):
     """Where a replay's huge pages come from."""
 
     def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        """Whether the kernel allows such a mapping; takes nothing. ``node`` binds the process."""
+        """Tell whether the kernel allows such a mapping.
+
+        Takes nothing. ``node`` binds the process.
+        """
 
     def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
         """Take pages, all or none; ``node``: where they must come from, None for anywhere."""
@@ -109,13 +112,13 @@ class StockedPools:
 
 
 def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
-    """The regions of one process; a segment in shares is one region, registered once."""
+    """Yield the regions of one process; a segment in shares is one region, registered once."""
     for shares in mappings(allocations):
         yield from regions_of(whole(shares))
 
 
 def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ...]]:
-    """The allocations of one process, mapping by mapping.
+    """Yield the allocations of one process, mapping by mapping.
 
     Those that follow each other and differ in their node alone are shares of one mapping.
     """
@@ -145,7 +148,10 @@ def whole(shares: Sequence[Allocation]) -> Allocation:
 
 
 def regions_of(allocation: Allocation) -> Iterator[Region]:
-    """The regions of one allocation, in the order in which they are registered; none of some."""
+    """Yield the regions of one allocation, in the order in which they are registered.
+
+    None of some.
+    """
     if not allocation.registered:
         return
     regular = allocation.backing in (Backing.REGULAR, Backing.NONE)

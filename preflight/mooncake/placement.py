@@ -86,7 +86,7 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 
 
 def place_ranks(ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0) -> RankPlacement:
-    """The nodes to which SGLang binds its ranks.
+    """Return the nodes to which SGLang binds its ranks.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
     of its GPU, on a host with a second node and numactl (utils/numa_utils.py).

@@ -223,7 +223,7 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """The nodes over which the segment is split; fewer than two: it is not."""
+        """Return the nodes over which the segment is split; fewer than two: it is not."""
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -235,7 +235,7 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """One mapping, an equal share bound to each node; never from the arena."""
+        """Yield one mapping, an equal share bound to each node; never from the arena."""
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
             for node in nodes:

@@ -68,7 +68,7 @@ def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -
 
 
 def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
-    """One step of one process; False when it failed, which ends the launch."""
+    """Return one step of one process; False when it failed, which ends the launch."""
     allocation = next(steps, None)
     if allocation is None:
         return True

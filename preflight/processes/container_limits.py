@@ -16,7 +16,7 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """The settings of the container that ``command`` runs in; None where it runs in none.
+    """Return the settings of the container that ``command`` runs in; None where it runs in none.
 
     What a variable that is not set would decide is left out here: see ``unknown_settings``.
     """
@@ -68,7 +68,7 @@ def _soft(settings: ContainerSettings, name: str) -> int | None:
 
 
 def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
-    """The size of /dev/shm, and whether it is the host's."""
+    """Return the size of /dev/shm, and whether it is the host's."""
     if settings.ipc == "host":
         return None, True
     mounted = settings.mount_at("/dev/shm")

@@ -34,7 +34,7 @@ def uses_mooncake(process: LaunchProcess) -> bool:
 
 
 def store_clients(process: LaunchProcess) -> bool:
-    """Whether a process is a client of the Mooncake store."""
+    """Tell whether a process is a client of the Mooncake store."""
     if process.server is not None:
         return process.server.store is not None
     return process.kind in (Kind.STORE_SERVICE, Kind.CLIENT)
@@ -45,7 +45,7 @@ def settings_of(
     names: tuple[str, ...],
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
-    """Each resolved setting of one of ``names`` that a process which ``reads`` them has.
+    """Yield each resolved setting of one of ``names`` that a process which ``reads`` them has.
 
     Once for each place where it is written, with the first such process.
     """
@@ -73,7 +73,10 @@ def _server_uses_mooncake(server: SglangServer) -> bool:
 
 
 def device_names(process: LaunchProcess) -> str | None:
-    """The device names that a store client is given; None where it is none, or they are unknown."""
+    """Return the device names that a store client is given.
+
+    None where it is none, or they are unknown.
+    """
     if process.server is not None:
         store = process.server.store
         value = None if store is None else store.value("device_name")
@@ -83,7 +86,7 @@ def device_names(process: LaunchProcess) -> str | None:
 
 
 def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
-    """What stands around a process: two with the same share files and ports.
+    """Return what stands around a process: two with the same share files and ports.
 
     Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
     """
@@ -98,7 +101,7 @@ def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
 
 
 def offloads(process: LaunchProcess) -> bool:
-    """Whether a store client offloads to SSD, as far as is known."""
+    """Tell whether a store client offloads to SSD, as far as is known."""
     if process.server is not None:
         store = process.server.store
         return store is not None and store.value("enable_ssd_offload") is True
@@ -106,7 +109,7 @@ def offloads(process: LaunchProcess) -> bool:
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
-    """The store's devices of one rank (0 for a process of its own); None without RDMA."""
+    """Return the store's devices of one rank (0 for a process of its own); None without RDMA."""
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -118,7 +121,7 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 
 def _devices_origin(process: LaunchProcess) -> str:
-    """Where a store's own process has its devices from: a flag, a variable, or nothing."""
+    """Return where a store's own process has its devices from: a flag, a variable, or nothing."""
     for word in process.arguments:
         flag = word.text.lstrip("-").partition("=")[0].replace("-", "_")
         if word.text.startswith("-") and flag in ("device_names", "device_name"):

@@ -127,7 +127,7 @@ class LaunchProcess(NamedTuple):
 def understand(
     commands: Sequence[Command], read_file: ReadFile, sglang_version: str | None = None
 ) -> tuple[LaunchProcess, ...]:
-    """Every command as a process of a known kind; programs nobody here knows stay ``OTHER``.
+    """Return every command as a process of a known kind; programs nobody here knows stay ``OTHER``.
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
     """
@@ -196,7 +196,7 @@ def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
 def _arguments(
     words: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> ParsedArguments:
-    """The arguments, those of the file behind ``--config`` among them."""
+    """Return the arguments, those of the file behind ``--config`` among them."""
     if all(word.text != "--config" for word in words):
         return parse_sglang_arguments(words, sglang_version)
     from preflight.programs.sglang_config_file import merged_words

@@ -44,7 +44,7 @@ class Address(NamedTuple):
 
 
 def ports(process: LaunchProcess) -> Iterator[Port]:
-    """The fixed ports that ``process`` binds."""
+    """Yield the fixed ports that ``process`` binds."""
     server = process.server
     if server is not None:
         yield _argument_port(process, "HTTP port", "port")
@@ -73,7 +73,7 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
-    """Everything that ``processes`` talk to, each address once."""
+    """Return everything that ``processes`` talk to, each address once."""
     bound = {
         port.port for process in processes for port in ports(process) if isinstance(port.port, int)
     }
@@ -163,7 +163,7 @@ def _workers(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: Setting) -> Iterator[Service]:
-    """The name under which a store registers; its default localhost has a rule of its own."""
+    """Yield the name under which a store registers; its default localhost has a rule of its own."""
     value = setting.value
     if value in (None, "", "localhost"):
         return

@@ -39,7 +39,7 @@ class Offload(NamedTuple):
 
 
 def offload_of(process: LaunchProcess) -> Offload | None:
-    """How ``process`` (each of its ranks) offloads; None where it does not."""
+    """Return how ``process`` (each of its ranks) offloads; None where it does not."""
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: Setting | None = None
@@ -66,7 +66,7 @@ def uses_uring(environment: Mapping[str, Word]) -> bool:
 
 
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
-    """The paths of ``process``; ``own_folders``: its ranks offload below a folder each.
+    """Yield the paths of ``process``; ``own_folders``: its ranks offload below a folder each.
 
     SGLang does so since 0.5.21, and makes the folders.
     """

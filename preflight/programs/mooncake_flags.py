@@ -72,7 +72,7 @@ def flags_of(program: str) -> Mapping[str, Flag]:
 
 
 def read_flags(words: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
-    """Every flag of a command line in its order; what else stands there is passed over."""
+    """Yield every flag of a command line in its order; what else stands there is passed over."""
     left = list(words)
     while left:
         word = left.pop(0)
@@ -149,7 +149,7 @@ def _illegal(name: str, flag: Flag, value: str | None) -> str:
 
 
 def _legal(kind: str, value: str) -> bool:
-    """Whether gflags takes ``value`` for a flag of type ``kind``."""
+    """Tell whether gflags takes ``value`` for a flag of type ``kind``."""
     if kind == "string":
         return True
     if kind == "bool":

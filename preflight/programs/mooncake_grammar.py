@@ -136,7 +136,7 @@ class NumberRead(NamedTuple):
 
 
 def read_number(reader: Reader, text: str) -> NumberRead:
-    """The number that ``reader`` takes from ``text``, before any range is looked at."""
+    """Return the number that ``reader`` takes from ``text``, before any range is looked at."""
     if reader in (Reader.WHOLE, Reader.STRICT):
         return NumberRead(_whole(reader, text), not _is_number(text))
     match = _LEADING.match(text)
@@ -151,14 +151,14 @@ def read_number(reader: Reader, text: str) -> NumberRead:
 
 
 def becomes(row: Number, value: int) -> str:
-    """What holds in place of a number that ``row`` does not take, in words."""
+    """Return what holds in place of a number that ``row`` does not take, in words."""
     if row.negative_wraps and value < 0:
         return f"read as {value + 2**64}"
     return row.refused or row.beyond or f"{row.default} holds"
 
 
 def read_switch(row: Switch, text: str) -> bool | None:
-    """What a word does: on, off, or None where the default holds."""
+    """Return what a word does: on, off, or None where the default holds."""
     word = text if row.exact else text.strip(_STRTOD_BLANKS).lower()
     if word in row.on:
         return True
@@ -166,7 +166,7 @@ def read_switch(row: Switch, text: str) -> bool | None:
 
 
 def takes_word(row: Choice, text: str) -> bool:
-    """Whether ``text`` is one of the words."""
+    """Tell whether ``text`` is one of the words."""
     return (text.lower() if row.any_case else text) in row.words
 
 
@@ -180,7 +180,7 @@ def read_ratio(text: str) -> float | None:
 
 
 def usable_ports(least: int, most: int) -> bool:
-    """Whether Mooncake takes a range of ports."""
+    """Tell whether Mooncake takes a range of ports."""
 
     def usable(port: int) -> bool:
         ephemeral = EPHEMERAL_PORTS[0] <= port <= EPHEMERAL_PORTS[1]

@@ -48,7 +48,7 @@ class Number(NamedTuple):
     unless: str = ""
 
     def takes(self, value: int) -> bool:
-        """Whether a number is used as it is."""
+        """Tell whether a number is used as it is."""
         if self.values:
             return value in self.values
         if self.nonzero:

@@ -27,7 +27,7 @@ class ArgumentTable(NamedTuple):
 
 
 def argument_table(version: str | None = None) -> ArgumentTable:
-    """The arguments of ``version``, or of the newest known release before it.
+    """Return the arguments of ``version``, or of the newest known release before it.
 
     None: of the newest known. Raises ValueError as ``parse_version`` does.
     """
@@ -41,12 +41,12 @@ def argument_table(version: str | None = None) -> ArgumentTable:
 
 
 def known_releases() -> tuple[str, ...]:
-    """Every release whose arguments are known, the oldest first."""
+    """Return every release whose arguments are known, the oldest first."""
     return tuple(_data()["versions"])
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """The first and last release of each span that has exactly ``flag``: () where none does.
+    """Return the first and last release of each span that has exactly ``flag``: () where none does.
 
     A release before 0.5.2 may have it too, and one after the newest known.
     """
@@ -83,7 +83,7 @@ def _table(index: int, exact: bool) -> ArgumentTable:
 
 
 def argument_names() -> Iterator[str]:
-    """The name of every argument that any release has, some more than once."""
+    """Return the name of every argument that any release has, some more than once."""
     return (row["name"] for row in _data()["arguments"])
 
 

@@ -69,7 +69,7 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _kinds_of_keys(table: ArgumentTable) -> tuple[frozenset[str], frozenset[str]]:
-    """The keys of plain switches, and those that the file may not have."""
+    """Return the keys of plain switches, and those that the file may not have."""
     plain: set[str] = set()
     supported: set[str] = set()
     refused: set[str] = set()

@@ -98,7 +98,7 @@ def read_store_config(
 
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
-    """The size that a release cannot read because it takes bytes alone."""
+    """Return the size that a release cannot read because it takes bytes alone."""
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -292,7 +292,7 @@ _HICACHE_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 def read_extra_config(
     given: Setting, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
-    """The object that it holds, and SGLang's words where it holds none."""
+    """Return the object that it holds, and SGLang's words where it holds none."""
     text = given.value
     if text is None or text == "":
         return {}, None
@@ -345,7 +345,7 @@ def _no_toml(_: str) -> Any:
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> str | None:
-    """What HiCache itself says to one of the ``typed`` keys with a value of another type."""
+    """Return what HiCache itself says to one of the ``typed`` keys with a value of another type."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

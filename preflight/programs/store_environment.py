@@ -27,7 +27,10 @@ class Note(NamedTuple):
 def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
-    """What Mooncake of ``release`` makes of ``environment``; never raises, as it never does."""
+    """Return what Mooncake of ``release`` makes of ``environment``.
+
+    Never raises, as it never does.
+    """
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),

@@ -107,7 +107,7 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """The settings of one service; Unknown where its file cannot be read here."""
+    """Return the settings of one service; Unknown where its file cannot be read here."""
     given = service_arguments(arguments)
     if given.error:
         return ServiceConfig(_unknown(given.error), (given.error,), (), (), given.port)
@@ -193,7 +193,7 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """The file's object, or the error with which the service ends."""
+    """Return the file's object, or the error with which the service ends."""
     text = Unknown(unresolved_reason(path)) if path.unresolved else read_file(path.text)
     if isinstance(text, Unknown):
         return text
@@ -264,7 +264,7 @@ def _override(
 
 
 def _setup_refuses(values: Mapping[str, Any]) -> list[str]:
-    """What ``setup`` of a parsed configuration answers with -600."""
+    """Return what ``setup`` of a parsed configuration answers with -600."""
     refused = []
     for key in _SIZES:
         size = values[key]

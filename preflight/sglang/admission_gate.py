@@ -55,12 +55,15 @@ class GateAnswer(NamedTuple):
 
 
 def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
-    """The ranks among which SGLang divides a host's memory; data-parallel replicas do not count."""
+    """Return the ranks among which SGLang divides a host's memory.
+
+    Data-parallel replicas do not count.
+    """
     return max(tp * pp // max(nnodes, 1), 1)
 
 
 def free_bytes(memory: HostMemory, ranks: int, release: SglangRelease) -> int:
-    """What one pool is compared with; negative on a host with less than the reserve.
+    """Return what one pool is compared with; negative on a host with less than the reserve.
 
     A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
     """
@@ -74,7 +77,7 @@ def free_bytes(memory: HostMemory, ranks: int, release: SglangRelease) -> int:
 def auto_budget_bytes(
     memory: HostMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
-    """What one rank may book where SGLang sizes its pools by itself; 0 or less: it stops."""
+    """Return what one rank may book where SGLang sizes its pools by itself; 0 or less: it stops."""
     return int(free_bytes(memory, ranks, release) * fraction)
 
 
@@ -106,7 +109,7 @@ def gate(
     release: SglangRelease,
     earlier_regular_bytes: int = 0,
 ) -> tuple[GateAnswer, ...]:
-    """One rank's pools in order; it ends with the first that is refused, as the server does.
+    """Return one rank's pools in order; it ends with the first that is refused, as the server does.
 
     Memory is read anew for each pool, when the rank's earlier pools are in place already:
     ``earlier_regular_bytes`` is what else has been taken since ``memory`` was read (the pools of
@@ -118,7 +121,7 @@ def gate(
 def gate_on_hugepages(
     pools: Sequence[HostPool], memory: HostMemory, ranks: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """The same for pools on huge pages, which take nothing more from MemAvailable."""
+    """Return the same for pools on huge pages, which take nothing more from MemAvailable."""
     return _answers(pools, memory, ranks, release, 0, grows=False)
 
 
@@ -152,7 +155,7 @@ def _less(memory: HostMemory, taken: int) -> HostMemory:
 
 
 def refusal(what: str, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
-    """The words of the ValueError that stops the server."""
+    """Return the words of the ValueError that stops the server."""
     words = _INDEXER_WORDS if what in _INDEXER_POOLS else _KV_WORDS
     return words.format(
         name=release.indexer_name,

@@ -122,7 +122,7 @@ def _prefill_graphs(chunk_tokens: int) -> int:
 
 
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
-    """The tokens of one rank's L1 pool, whole pages; the least of the pipeline's stages.
+    """Return the tokens of one rank's L1 pool, whole pages; the least of the pipeline's stages.
 
     With ``max_total_tokens`` the upper end is that number, and the lower end is too where nothing
     better is known of the GPU: then it is exact if it binds.
@@ -144,7 +144,7 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
 
 
 def _profiled(request: DeviceRequest) -> Interval | Unknown:
-    """What fits the GPU, between the bounds of the estimate."""
+    """Return what fits the GPU, between the bounds of the estimate."""
     pools = request.pools
     if isinstance(pools.geometry, Unknown):
         return pools.geometry
@@ -174,7 +174,7 @@ def _profiled(request: DeviceRequest) -> Interval | Unknown:
 def _budget(
     request: DeviceRequest, gpu_bytes: int, fraction: float | Unknown
 ) -> tuple[int, int, str]:
-    """The least and most bytes left for the KV cache, and why."""
+    """Return the least and most bytes left for the KV cache, and why."""
     if isinstance(fraction, Unknown):
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
     weights = request.weights_bytes
@@ -205,7 +205,7 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, layers: StageLayers
 
 
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int | Unknown:
-    """The bytes on one rank's GPU that a ratio of 1 mirrors on the host, ``tokens`` of them.
+    """Return the bytes on one rank's GPU that a ratio of 1 mirrors on the host, ``tokens`` of them.
 
     The widest of the pipeline's stages, whose ratio all take. The device's pools have a page of
     padding each (``mem_cache/hicache_auto_size.py``).
@@ -255,7 +255,7 @@ def _mirrored(
 
 
 def ratio_host_bytes(request: DeviceRequest) -> HostBytes | Unknown:
-    """The bytes of one rank's host pools under ``--hicache-ratio``, both ends."""
+    """Return the bytes of one rank's host pools under ``--hicache-ratio``, both ends."""
     tokens = device_tokens(request)
     if isinstance(tokens, Unknown):
         return tokens

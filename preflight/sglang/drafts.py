@@ -43,7 +43,7 @@ class Drafts(NamedTuple):
 def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
-    """The drafts of ``server``, whose own model is ``target``."""
+    """Return the drafts of ``server``, whose own model is ``target``."""
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", own=algorithm)
@@ -73,7 +73,7 @@ def server_drafts(
 
 
 def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Drafts:
-    """The multi-token-prediction head that the target's checkpoint carries."""
+    """Return the multi-token-prediction head that the target's checkpoint carries."""
     geometry = target.geometry
     if release.draft is DraftPool.NONE:
         return Drafts("EAGLE", model=target)

@@ -85,7 +85,7 @@ def stage_layers(sharding: Sharding, geometry: ModelGeometry, stage: int) -> Sta
 
 
 def _span(sharding: Sharding, layers: int, stage: int) -> tuple[int, int]:
-    """The layers of a stage: [first, last)."""
+    """Return the layers of a stage: [first, last)."""
     each, rest = divmod(layers, sharding.pp)
     if not sharding.release.spread_layers:
         return stage * each, layers if stage == sharding.pp - 1 else (stage + 1) * each
@@ -95,7 +95,7 @@ def _span(sharding: Sharding, layers: int, stage: int) -> tuple[int, int]:
 
 
 def attention_ranks(sharding: Sharding) -> int:
-    """The ranks over which key/value heads are sharded."""
+    """Return the ranks over which key/value heads are sharded."""
     return max(1, sharding.tp // sharding.dp) if sharding.attention_dp else sharding.tp
 
 
@@ -136,7 +136,7 @@ def _mha_parts(sharding: Sharding, heads: Heads, layers: int, item: int) -> tupl
 
 
 def latent_width(sharding: Sharding, geometry: ModelGeometry, item: int) -> int | Unknown:
-    """The elements of one latent row, whole on every rank."""
+    """Return the elements of one latent row, whole on every rank."""
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
     if item > 1 or not geometry.index_layers or sharding.raw_fp8_rows:
         return rank + rope

@@ -97,12 +97,12 @@ class HostBytes(NamedTuple):
 
 
 def physical_page_tokens(request: PoolRequest) -> int:
-    """The page of one rank: the allocator's, shared out under decode context parallelism."""
+    """Return the page of one rank: the allocator's, shared out under decode context parallelism."""
     return request.page_tokens // request.dcp
 
 
 def page_count(request: PoolRequest, tokens: int) -> int:
-    """The pages that a pool asked to hold ``tokens`` gets."""
+    """Return the pages that a pool asked to hold ``tokens`` gets."""
     return tokens // physical_page_tokens(request) + request.release.extra_page
 
 

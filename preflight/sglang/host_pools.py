@@ -38,7 +38,7 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 
 def host_pools(request: PoolRequest) -> HostPools | HostBytes | Unknown:
-    """The pools of one rank: exact, or bounds, or Unknown with the reason.
+    """Return the pools of one rank: exact, or bounds, or Unknown with the reason.
 
     Exact for ``--hicache-size``, and for a ratio once ``device_tokens`` is known.
     Raises ValueError for a number that no launch can have (tp of 0).
@@ -96,7 +96,7 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes | Unknown
 
 
 def _refusal(request: PoolRequest, geometry: ModelGeometry) -> str | None:
-    """Why SGLang would not start with these pools, or why nothing here computes them."""
+    """Return why SGLang would not start with these pools, or why nothing here computes them."""
     release, layout = request.release, request.layout
     if layout not in LAYOUTS:
         return f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
@@ -245,7 +245,7 @@ def hybrid_pools(
 
 
 def _device_sliding_tokens(request: PoolRequest) -> int | None:
-    """The device's sliding-window tokens: a part of the full ones, in whole pages."""
+    """Return the device's sliding-window tokens: a part of the full ones, in whole pages."""
     if request.device_tokens is None:
         return None
     return (

@@ -46,7 +46,7 @@ _OTHER_ALLOCATORS = ("shm", "mori", "tensorcast")
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """What one rank contributes of ``global_segment_size``."""
+    """Return what one rank contributes of ``global_segment_size``."""
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -67,7 +67,7 @@ def configured_segment(server: SglangServer) -> int | None:
 def server_client(
     server: SglangServer, ranks: Ranks, release: SglangRelease
 ) -> StoreClient | Unknown | None:
-    """The store client of one rank; None without the Mooncake store."""
+    """Return the store client of one rank; None without the Mooncake store."""
     store = server.store
     if store is None:
         return None

@@ -43,13 +43,13 @@ class Models:
         self._read: dict[str, Model] = {}
 
     def target(self, path: object) -> Model:
-        """The model of ``--model-path``, or the one that ``--model-config`` states."""
+        """Return the model of ``--model-path``, or the one that ``--model-config`` states."""
         if self._stated_config is not None:
             return _from_config(self._stated_config, "--model-config", None)
         return self.named(path, "no --model-path")
 
     def named(self, path: object, missing: str) -> Model:
-        """The model at ``path``; ``missing``: what to say where there is none."""
+        """Return the model at ``path``; ``missing``: what to say where there is none."""
         if not isinstance(path, str):
             unknown = path if isinstance(path, Unknown) else Unknown(missing)
             return Model(missing, unknown)
@@ -120,7 +120,7 @@ class WellKnownModel(NamedTuple):
 
 
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
-    """The model that a ``--model-path`` names by its last component, in any case.
+    """Return the model that a ``--model-path`` names by its last component, in any case.
 
     ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the
     hub cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
@@ -146,7 +146,7 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
 
 
 def _name(path: str) -> str:
-    """The model's name in a lower-case path or hub name, as its publisher spells it."""
+    """Return the model's name in a lower-case path or hub name, as its publisher spells it."""
     parts = [part for part in path.split("/") if part]
     for part in parts:
         if part.startswith("models--"):  # the hub's cache: models--Qwen--Qwen3-8B/snapshots/0a1b
@@ -156,13 +156,13 @@ def _name(path: str) -> str:
 
 
 def well_known_names() -> tuple[str, ...]:
-    """Every model of the table, as published."""
+    """Return every model of the table, as published."""
     return tuple(dict.fromkeys(title for title, _ in _table().values()))
 
 
 @cache
 def _table() -> dict[str, tuple[str, dict[str, Any]]]:
-    """The entries by lower-case name and alias."""
+    """Return the entries by lower-case name and alias."""
     path = data_file("models.json")
     with open(path, encoding="utf-8") as file:
         models: dict[str, dict[str, Any]] = json.load(file)

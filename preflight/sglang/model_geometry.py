@@ -89,7 +89,7 @@ class ModelGeometry(NamedTuple):
 
 
 def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeometry | Unknown:
-    """The geometry that SGLang would give the model ``name`` with this ``config.json``.
+    """Return the geometry that SGLang would give the model ``name`` with this ``config.json``.
 
     Never raises, whatever the JSON holds: Unknown says which field is missing or not understood.
     """
@@ -138,7 +138,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
 
 
 def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
-    """The language model's part of a config; the config itself where it is not nested."""
+    """Return the language model's part of a config; the config itself where it is not nested."""
     text = config
     for _ in range(2):  # thinker_config holds a text_config
         for key in _NESTED:
@@ -192,7 +192,10 @@ def _kv_heads(text: Mapping[str, object]) -> int:
 def _index_layers(
     text: Mapping[str, object], architectures: tuple[str, ...], count: int
 ) -> tuple[int, ...]:
-    """The layers with an indexer of their own; some models share one between several layers."""
+    """Return the layers with an indexer of their own.
+
+    Some models share one between several layers.
+    """
     if text.get("index_topk") is None or architectures[0] not in _SPARSE:
         return ()
     types = names(text, "indexer_types")

@@ -88,7 +88,7 @@ class ConfigError(Exception):
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
-    """The kind of each attention layer, in order.
+    """Return the kind of each attention layer, in order.
 
     text: the language model's part of a config.json. Raises ConfigError for what is missing or
     not understood.
@@ -160,7 +160,7 @@ def _kimi_linear_layers(text: Mapping[str, object], count: int) -> tuple[LayerKi
 
 
 def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> int:
-    """The field ``key``, a whole number from 1 to ``most``. Raises ConfigError."""
+    """Return the field ``key``, a whole number from 1 to ``most``. Raises ConfigError."""
     value = text.get(key)
     if value is None:
         raise ConfigError(f"has no {key}")
@@ -177,7 +177,7 @@ def small_count(value: object) -> int:
 
 
 def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
-    """The field ``key`` where it is a list of strings; else empty."""
+    """Return the field ``key`` where it is a list of strings; else empty."""
     value = text.get(key)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         return ()

@@ -35,7 +35,7 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """The most that the buffers of one rank of ``server`` take; nothing outside PD."""
+    """Return the most that the buffers of one rank of ``server`` take; nothing outside PD."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes: list[Note] = []

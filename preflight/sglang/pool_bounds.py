@@ -45,7 +45,7 @@ class ServerMemory(NamedTuple):
 
 
 def bounds(sized: SizedServer, purpose: Purpose, request: PoolRequest, asked: str) -> ServerMemory:
-    """The pools of ``request``, and what of its draft is not known."""
+    """Return the pools of ``request``, and what of its draft is not known."""
     found = _widest_stage(sized, purpose, request, asked)
     own = sized.hardware.drafts.own
     if isinstance(own, Unknown) and purpose is not Purpose.OFFLOAD:
@@ -84,7 +84,7 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
-    """The offload manager mirrors keys and values alone."""
+    """Return the offload manager mirrors keys and values alone."""
     indexer = [pool for pool in pools.pools if pool.what == "indexer"]
     if indexer and sized.release.indexer is not Indexer.ON_TOP:
         return Unknown("this release's offload pool of a sparse-attention model is not computed")
@@ -166,7 +166,7 @@ def by_default(
 def by_host(
     sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: Interval | Unknown
 ) -> ServerMemory:
-    """The default ratio, lowered until the pools fit the share of the host's memory."""
+    """Return the default ratio, lowered until the pools fit the share of the host's memory."""
     unset = "neither --hicache-size nor --hicache-ratio"
     fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction

@@ -93,7 +93,7 @@ def pool_request(sized: SizedServer, purpose: Purpose) -> PoolRequest | Unknown:
 
 
 def _layout(sized: SizedServer) -> Any:
-    """The layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
+    """Return the layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
     layout, backend = sized.value("hicache_mem_layout"), sized.value("hicache_io_backend")
     if not sized.server.arguments.given("hicache_mem_layout"):
         layout = sized.release.default_layout
@@ -147,7 +147,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest |
 def default_ratio(
     sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: int
 ) -> tuple[float, float]:
-    """The ratio that SGLang takes where none is given, between two bounds."""
+    """Return the ratio that SGLang takes where none is given, between two bounds."""
     if purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"

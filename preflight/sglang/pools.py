@@ -33,7 +33,7 @@ __all__ = ["Hardware", "ServerMemory", "server_memory"]
 def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
-    """All host pools of one rank of ``server``."""
+    """Return all host pools of one rank of ``server``."""
     sized = SizedServer(server, ranks, hardware, release)
     found = [_pool(sized, purpose) for purpose in _purposes(sized)]
     if not found:
@@ -106,7 +106,7 @@ def _pool(sized: SizedServer, purpose: Purpose) -> ServerMemory:
 
 
 def _unfit(sized: SizedServer, purpose: Purpose, geometry: ModelGeometry) -> str | None:
-    """The words with which SGLang refuses a decode server's pool for this kind of model."""
+    """Return the words with which SGLang refuses a decode server's pool for this kind of model."""
     hybrid = LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers
     if purpose is Purpose.OFFLOAD and hybrid:
         unified = sized.value("enable_unified_memory") is True and geometry.sliding is not None

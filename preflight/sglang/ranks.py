@@ -34,7 +34,7 @@ class Ranks(NamedTuple):
         return ranks_per_host(self.tp, self.pp, self.nnodes)
 
     def store_rank(self, index: int) -> int:
-        """The rank within its attention group of this host's ``index``-th process.
+        """Return the rank within its attention group of this host's ``index``-th process.
 
         Mooncake's store looks up a list of devices by it (mooncake_store.py).
         """
@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
 
 
 def server_ranks(server: SglangServer) -> Ranks | Unknown:
-    """The ranks of ``server``; Unknown where a variable decides their number."""
+    """Return the ranks of ``server``; Unknown where a variable decides their number."""
     numbers = [
         server.number("tp_size"),
         server.number("pp_size"),

@@ -117,7 +117,7 @@ def _feasible(
     release: SglangRelease,
     sizing: Sizing,
 ) -> FeasiblePages | None:
-    """The pool sizes for which both the pages suffice and the gate admits."""
+    """Return the pool sizes for which both the pages suffice and the gate admits."""
     from preflight.sizing.advice import held_pages
 
     size = _page_bytes(sizing)
@@ -136,7 +136,7 @@ def _feasible(
 
 
 def _page_bytes(sizing: Sizing) -> int:
-    """The huge pages that L2 is on."""
+    """Return the huge pages that L2 is on."""
     sizes = [
         allocation.page_size_bytes
         for process in sizing.asked

@@ -56,12 +56,12 @@ def _added_bytes(sizing: Sizing, needs: Pages) -> int:
 
 
 def reserve_targets(sizing: Sizing, needs: Pages) -> dict[Spot, Target]:
-    """What each pool or node that must grow is to be set to."""
+    """Return what each pool or node that must grow is to be set to."""
     return targets_of(sizing.host.hugetlb, needs)
 
 
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
-    """The whole pool that this launch needs of one page size, others' pages included."""
+    """Return the whole pool that this launch needs of one page size, others' pages included."""
     need = sizing.verdict.needs.get(Spot(page_size_bytes, None), 0)
     _, held = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
     return need + held
@@ -120,7 +120,7 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
 
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Whether this host's memory can give the pages that are to be added."""
+    """Tell whether this host's memory can give the pages that are to be added."""
     if not added:
         return []
     total = sizing.host.memory_bytes("MemTotal")
@@ -173,7 +173,7 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _arena(sizing: Sizing) -> list[Recommendation]:
-    """The arena that is really used, when the one asked for is waste."""
+    """Return the arena that is really used, when the one asked for is waste."""
     arenas = [
         a for process in sizing.asked for a in process.allocations if a.what is MemoryKind.ARENA
     ]
@@ -214,7 +214,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
-    """The environment block of the launch, for the shell that starts it."""
+    """Return the environment block of the launch, for the shell that starts it."""
     settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own

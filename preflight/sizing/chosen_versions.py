@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def choose_mooncake(
     given: str | None, installed: Installed | None = None
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
-    """The release to size for: the one given, else the one installed, else the newest known.
+    """Return the release to size for: the one given, else the one installed, else the newest known.
 
     installed: what a capture's machine has; None for this one. Raises UsageError for a version that
     cannot be read.
@@ -60,7 +60,7 @@ def choose_mooncake(
 
 
 def installed_there(reading: Reading, root: Root) -> Installed | None:
-    """What the launch would load on this machine, or in a tree of files.
+    """Return what the launch would load on this machine, or in a tree of files.
 
     None leaves it to what is installed beside this program: nobody looks into a container's image.
     """
@@ -82,7 +82,7 @@ def installed_where(installed: Installed | None, searched: bool = False) -> str:
 def known_sglang(
     given: str | None, installed: Installed | None = None
 ) -> tuple[SglangRelease, Input] | None:
-    """The release that is given, else the one installed; None where one is to be assumed.
+    """Return the release that is given, else the one installed; None where one is to be assumed.
 
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
@@ -99,7 +99,10 @@ def known_sglang(
 def choose_sglang(
     given: str | None, installed: Installed | None = None
 ) -> tuple[SglangRelease, Input]:
-    """The release to size for: the known one, else the newest. Raises as ``known_sglang`` does."""
+    """Return the release to size for: the known one, else the newest.
+
+    Raises as ``known_sglang`` does.
+    """
     from checks.releases import sglang
 
     if given is not None:

@@ -78,7 +78,7 @@ class _Gathered:
 def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
-    """The launch that ``flags`` describe, completed from the environment and the host.
+    """Return the launch that ``flags`` describe, completed from the environment and the host.
 
     Raises UsageError on a value that no launch can have.
     """
@@ -161,7 +161,7 @@ def _halves_may_overlap(gathered: _Gathered, launch: Launch) -> Unknown | None:
 
 
 def _known_sglang(gathered: _Gathered) -> SglangRelease | None:
-    """The SGLang that is named or installed; None where it would have to be assumed."""
+    """Return the SGLang that is named or installed; None where it would have to be assumed."""
     known = known_sglang(gathered.flags.sglang_version)
     if known is None:
         return None
@@ -305,7 +305,10 @@ def _placed_ranks(gathered: _Gathered, ranks: int, nics: tuple[int, ...]) -> Ran
 
 
 def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
-    """The nodes that --rank-numa-nodes names. Raises UsageError if it is not one for each rank."""
+    """Return the nodes that --rank-numa-nodes names.
+
+    Raises UsageError if it is not one for each rank.
+    """
     if len(given) not in (0, ranks):
         raise UsageError(
             f"--rank-numa-nodes: the number of nodes ({len(given)}) is not that of the ranks "

@@ -19,7 +19,7 @@ def exit_code_of(sizing: LaunchSizing, rule: str) -> int:
 
 
 def as_object(sizing: LaunchSizing, rule: str) -> dict[str, object]:
-    """The answer as JSON has it."""
+    """Return the answer as JSON has it."""
     shown = sizing.shown
     answer = None if shown is None else sizing_object(shown, recommend(shown), "exact")
     found = source_object(sizing, answer)
@@ -50,7 +50,10 @@ def _admission_text(sizing: LaunchSizing) -> str:
 def as_text(
     sizing: LaunchSizing, rule: str, paint: Callable[[str, str], str], explained: bool = False
 ) -> str:
-    """The answer for a person at a terminal; ``explained`` with each need, formula and inputs."""
+    """Return the answer for a person at a terminal.
+
+    ``explained`` with each need, formula and inputs.
+    """
     from preflight.sizing.sizing_text import findings_text, sizing_text, status_line
 
     notes = "\n".join(f"  {note.text} ({note.origin}) [{note.id}]" for note in sizing.reading.notes)

@@ -136,7 +136,7 @@ def gather_launch(
 
 
 def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
-    """The clients whose NICs are not the launch's."""
+    """Return the clients whose NICs are not the launch's."""
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members
@@ -190,7 +190,7 @@ _STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd
 
 
 def _shown_settings(servers: list[SglangServer]) -> dict[str, Input]:
-    """What each server's memory follows from, and where that was written."""
+    """Return what each server's memory follows from, and where that was written."""
     shown: dict[str, Input] = {}
     for server in servers:
         settings = {name: server.arguments.settings[name] for name in _DECIDING}
@@ -212,5 +212,5 @@ def _bounds(pools: ServerMemory) -> str:
 
 
 def worst(found: tuple[Finding, ...]) -> Finding | None:
-    """The first finding that keeps a process from starting."""
+    """Return the first finding that keeps a process from starting."""
     return next((finding for finding in found if finding.rule.severity is Severity.FAIL), None)

@@ -30,7 +30,10 @@ _PROGRAMS = {
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """What ``sizing``'s launch needs; where L2 is known between two bounds, the upper one."""
+    """Return what ``sizing``'s launch needs.
+
+    Where L2 is known between two bounds, the upper one.
+    """
     source = sizing.inputs
     shown = sizing.shown
     replays: dict[int, list[ProcessReplay]] = {}
@@ -65,7 +68,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
 
 
 def _usages(sizing: LaunchSizing) -> tuple[Usage, ...] | Unknown:
-    """The launch's huge pages; Unknown where the upper bound of some pool is."""
+    """Return the launch's huge pages; Unknown where the upper bound of some pool is."""
     most = sizing.inputs.most
     if isinstance(most, Unknown):
         return most
@@ -88,7 +91,7 @@ def _hosts(processes: Sequence[LaunchProcess]) -> int:
 def _members(
     process: LaunchProcess, replays: list[ProcessReplay], memory: ServerMemory | None
 ) -> Iterator[ProcessNeeds]:
-    """One record for each process; ``memory``: the host pools of a rank of a server."""
+    """Yield one record for each process; ``memory``: the host pools of a rank of a server."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     base = ProcessNeeds(
@@ -136,7 +139,7 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """What the process puts into /dev/shm at least; the server's first rank makes it."""
+    """Return what the process puts into /dev/shm at least; the server's first rank makes it."""
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -144,14 +147,14 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
-    """Where the shares of its segment are bound; () where it is one mapping."""
+    """Return where the shares of its segment are bound; () where it is one mapping."""
     shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """The shares of its segment on regular pages: ``mbind`` puts them where it says."""
+    """Return the shares of its segment on regular pages: ``mbind`` puts them where it says."""
     found: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:

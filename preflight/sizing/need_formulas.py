@@ -46,7 +46,10 @@ class HostNeeds(NamedTuple):
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> HostNeeds:
-    """The needs of the launch that ``sizing`` is of; ``processes`` as its source has them."""
+    """Return the needs of the launch that ``sizing`` is of.
+
+    ``processes`` as its source has them.
+    """
     return HostNeeds(
         tuple(_hugetlb(sizing)),
         tuple(_regular(sizing)),
@@ -163,7 +166,7 @@ def _files(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _disk(process: LaunchProcess) -> Iterator[Need]:
-    """What SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
+    """Yield what SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
     offload = offload_of(process)
     if offload is not None:
         limit = Input(offload.limit_bytes, offload.limit_origin)
@@ -172,7 +175,7 @@ def _disk(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _devices(process: LaunchProcess) -> Iterator[Need]:
-    """The devices that the first rank names; a map gives other ranks others."""
+    """Yield the devices that the first rank names; a map gives other ranks others."""
     use = store_devices(process, 0)
     if use is not None and use.devices != ():
         names = use.devices if isinstance(use.devices, Unknown) else ",".join(use.devices)

@@ -21,14 +21,17 @@ ON_HUGE_PAGES = (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 
 
 def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
-    """Every allocation of ``launch`` when no pool runs short."""
+    """Return every allocation of ``launch`` when no pool runs short."""
     return replay(launch, EndlessPools())
 
 
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Every allocation against the least that ``stock`` is; None where a pool is not known."""
+    """Return every allocation against the least that ``stock`` is.
+
+    None where a pool is not known.
+    """
     pages: dict[Spot, int] = {}
     for spot, have in stock.items():
         if isinstance(have, Unknown):
@@ -38,7 +41,7 @@ def taken_from(
 
 
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
-    """What each process takes, with its arena and without, for ``checks.hugetlb.fit``.
+    """Return what each process takes, with its arena and without, for ``checks.hugetlb.fit``.
 
     Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
     pages from others, and nothing fails without them.
@@ -90,7 +93,7 @@ def pages_by_spot(allocations: Iterable[Allocation]) -> dict[Spot, int]:
 
 
 def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
-    """Whether nothing that the arena could hold is mapped beside it."""
+    """Tell whether nothing that the arena could hold is mapped beside it."""
     beside = [
         allocation
         for allocation in allocations

@@ -168,14 +168,14 @@ def _placed(
 
 
 def hardware_of(server: SglangServer, host: SizedHost, memory: HostMemory | Unknown) -> Hardware:
-    """The model and its drafts, the GPU, and what the host has, as far as each is known."""
+    """Return the model and its drafts, the GPU, and what the host has, as far as each is known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
     return server_hardware(server, host.models, host.sglang, gpu, memory)
 
 
 def host_memory(options: LaunchOptions, root: Root) -> HostMemory | Unknown:
-    """What SGLang would read of this host, where the launch is to run on it."""
+    """Return what SGLang would read of this host, where the launch is to run on it."""
     if options.available_bytes is not None:
         return Unknown("another host is sized, whose memory is not known")
     meminfo = read_meminfo(root)
@@ -207,7 +207,7 @@ def server_hardware(
 
 
 def follows_gpu(server: SglangServer) -> bool:
-    """Whether the L2 pool's size comes of the GPU's memory: then NVML is worth asking."""
+    """Tell whether the L2 pool's size comes of the GPU's memory: then NVML is worth asking."""
     if not server.hicache and server.mode != "decode":
         return False
     size = server.value("hicache_size")

@@ -53,7 +53,7 @@ def parse_size(text: str) -> int:
 
 
 def bare_number(text: str, number: str) -> str:
-    """Why a number without a unit is refused, with both spellings."""
+    """Return why a number without a unit is refused, with both spellings."""
     return (
         f"{text!r} has no unit: write {number}b for {number} bytes, or {number}gb for {number} GiB"
     )

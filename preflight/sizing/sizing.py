@@ -117,13 +117,16 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 
 def without_arena(sizing: Sizing) -> FitVerdict:
-    """The same launch with no arena asked for."""
+    """Return the same launch with no arena asked for."""
     launch = sizing.inputs.launch.without_arenas()
     return judge_fit(hugetlb_usages(launch), sizing.stock)
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """What is asked for and never used, whatever the pools hold; ranks alike are told once."""
+    """Return what is asked for and never used, whatever the pools hold.
+
+    Ranks alike are told once.
+    """
     version = inputs.shown["mooncake_version"].value
     notes = [
         note
@@ -217,7 +220,7 @@ def _status(
 
 
 def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
-    """What a launch with too few pages dies of, or why it may."""
+    """Return what a launch with too few pages dies of, or why it may."""
     for process in taken or ():
         if process.failure:
             return f"{process.process.name}, {process.failure.what}: {process.failure.error}"

@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def sizing_object(sizing: Sizing, recommendations: tuple[Recommendation, ...], rule: str) -> Json:
-    """The object for an answer; ``status`` and ``exit_code`` are those of ``rule``."""
+    """Return the object for an answer; ``status`` and ``exit_code`` are those of ``rule``."""
     documented = sizing.documented
     by_rule = {
         "exact": (sizing.status, sizing.exit_code),
@@ -67,7 +67,7 @@ def sizing_object(sizing: Sizing, recommendations: tuple[Recommendation, ...], r
 
 
 def source_object(source: LaunchSizing, answer: Json | None) -> Json:
-    """The object for a launch as it was written; ``answer`` is that of its upper bound."""
+    """Return the object for a launch as it was written; ``answer`` is that of its upper bound."""
     base = answer or error_object(None, source.exit_code, source.reason)
     if answer is not None:
         base["status"], base["exit_code"] = source.status, source.exit_code
@@ -156,7 +156,7 @@ def _finding(finding: Finding) -> Json:
 
 
 def error_object(rule: str | None, exit_code: int, message: str) -> Json:
-    """The object for a command that gave no answer."""
+    """Return the object for a command that gave no answer."""
     return {
         "schema": SCHEMA,
         "rule": rule,

@@ -56,7 +56,10 @@ def sizing_text(
     paint: Paint,
     findings: Iterable[Finding] = (),
 ) -> str:
-    """The whole answer, without a final newline. ``paint`` colours a text: paint(text, colour)."""
+    """Return the whole answer, without a final newline.
+
+    ``paint`` colours a text: paint(text, colour).
+    """
     parts = [_headline(sizing, paint), _processes(sizing), _pools(sizing), _documented(sizing)]
     if rule == "documented":
         documented = sizing.documented
@@ -66,13 +69,13 @@ def sizing_text(
 
 
 def status_line(status: str, reason: str, paint: Paint) -> str:
-    """The verdict in one line."""
+    """Return the verdict in one line."""
     word, colour, meaning = HEADLINES[status]
     return f"{paint(word, colour)}: {reason or meaning}"
 
 
 def findings_text(findings: Iterable[Finding], paint: Paint) -> str:
-    """What the rules found, each with what follows and what to do instead."""
+    """Return what the rules found, each with what follows and what to do instead."""
     lines = []
     for finding in findings:
         rule, severity = finding.rule, finding.rule.severity.value
