@@ -82,13 +82,24 @@ def _decoder(kind: Any) -> tuple[str, Decode | None]:
     return _SCALARS.get(kind) or _NAMES[kind], None
 
 
+def _as_is(kind: Any) -> frozenset[type]:
+    """What needs no further look: most of what ten thousand nodes say."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    return frozenset(one for one in kinds if one in (str, bool))
+
+
 def _items(kind: Any) -> Decode:
-    item = decoder(kind)
+    item, as_is = decoder(kind), _as_is(kind)
 
     def decode(value: Any, where: str) -> Any:
         if type(value) is not list:
             raise wrong(value, where, "a list")
-        return tuple([item(one, f"{where}[{at}]") for at, one in enumerate(value)])
+        return tuple(
+            [
+                one if type(one) in as_is else item(one, f"{where}[{at}]")
+                for at, one in enumerate(value)
+            ]
+        )
 
     return decode
 
@@ -106,7 +117,7 @@ def _row(kinds: tuple[Any, ...]) -> Decode:
 
 def _record(kind: Any) -> Decode:
     hints = get_type_hints(kind).items()
-    fields = [(name, decoder(one), NoneType in get_args(one)) for name, one in hints]
+    fields = [(name, decoder(one), _as_is(one), NoneType in get_args(one)) for name, one in hints]
     absent = kind._field_defaults
 
     def decode(value: Any, where: str) -> Any:
@@ -115,9 +126,11 @@ def _record(kind: Any) -> Decode:
         if type(value) is not dict:
             raise wrong(value, where, "an object")
         found = []
-        for name, read, optional in fields:
+        for name, read, as_is, optional in fields:
             one = value.get(name)
-            if one is None and (optional or name in absent):
+            if type(one) in as_is:
+                found.append(one)
+            elif one is None and (optional or name in absent):
                 found.append(absent.get(name))
             elif name not in value:
                 raise WrongError(f"{where}{': ' * bool(where)}it has no {name}")

@@ -110,16 +110,16 @@ class Tables:
     def numbers_of_passes(self, rows: Sequence[Any], itself: Itself) -> list[int]:
         numbers = []
         for at, row in enumerate(rows):
-            if type(row) is not list or [type(one) for one in row] != [str] * 3:
-                raise WrongError(f"passes[{at}] is not three texts")
-            check, subject, have = row
+            number = self._known(self._pass_numbers, row if type(row) is list else None)
             # A sentence that another node said holds that node's name, if any.
-            own = itself.within(subject, have)
-            number = None if own else self._pass_numbers.get((check, subject, have))
-            if number is None:
+            own = number is not None and itself is not NOBODY and itself.within(*row[1:])
+            if number is None or own:
+                if type(row) is not list or [type(one) for one in row] != [str] * 3:
+                    raise WrongError(f"passes[{at}] is not three texts")
+                check, subject, have = row
                 finding = FleetFinding(check, "pass", itself.unnamed(subject), have)
                 number = self.number_of(self._clean(finding, itself))
-                if not own:
+                if not itself.within(subject, have):
                     self._pass_numbers[check, subject, have] = number
             numbers.append(number)
         return numbers
@@ -127,19 +127,26 @@ class Tables:
     def numbers_of_facts(self, facts: Mapping[str, Any]) -> list[int]:
         numbers = []
         for name, value in facts.items():
-            if not isinstance(value, str | int):
-                raise WrongError(f"facts: {short(name)} is {kind_of(value)}")
-            key = (name, value, value.__class__)
-            number = self._fact_numbers.get(key)
+            number = self._known(self._fact_numbers, (name, value, value.__class__))
             if number is None:
+                if not isinstance(value, str | int):
+                    raise WrongError(f"facts: {short(name)} is {kind_of(value)}")
                 if type(value) is int and abs(value) > LARGEST_NUMBER:
                     bits = f"a number of {value.bit_length()} bits"
                     raise WrongError(f"facts: {short(name)} is {bits}")
-                number = self._fact_numbers[key] = len(self.facts)
+                number = self._fact_numbers[name, value, value.__class__] = len(self.facts)
                 clean = self.sentence(value) if isinstance(value, str) else value
                 self.facts.append((self.sentence(name), clean))
             numbers.append(number)
         return numbers
+
+    @staticmethod
+    def _known(numbers: Mapping[Any, int], row: Any) -> int | None:
+        """Of a row of any kind; what cannot be looked up is not known."""
+        try:
+            return numbers.get(tuple(row))
+        except TypeError:
+            return None
 
     def numbers_of_unknown_facts(self, reasons: Mapping[str, Any]) -> list[int]:
         numbers = []
