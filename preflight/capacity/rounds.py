@@ -260,7 +260,7 @@ def _pool(deployment: Deployment, pool: StoreTier, nearer: TierModel) -> TierMod
     own = pool.tier.tokens
     if isinstance(own, Unknown):
         return TierModel("L3", own, own, ordered=False)
-    front = _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
+    front = _front(nearer)
     keeps = Bounds(own.least, own.most + front)
     selective = deployment.write_policy == SELECTIVE
     fills = own
@@ -270,11 +270,15 @@ def _pool(deployment: Deployment, pool: StoreTier, nearer: TierModel) -> TierMod
     return TierModel("L3", fills, keeps, ordered=False, late=selective)
 
 
+def _front(nearer: TierModel) -> int:
+    """The most tokens that all tiers in front hold."""
+    return _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
+
+
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
     own = disk.tokens
     if isinstance(own, Unknown):
         return TierModel("SSD", own, own, ordered=False)
-    front = _ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps.most
-    fills = Bounds(own.least, own.most + front) if tiers.evicted_alone else own
-    keeps = Bounds(own.least, own.most + front)
+    keeps = Bounds(own.least, own.most + _front(nearer))
+    fills = keeps if tiers.evicted_alone else own
     return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)

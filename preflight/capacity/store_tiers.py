@@ -62,11 +62,9 @@ def pool_tier(
     if eviction.cachelib:
         return _unknown(Unknown(_CACHELIB), pool)
     every = objects._replace(whole=(*objects.whole, *objects.beside), beside=())
-    pages = Bounds(
-        *sorted((pages_held(every, pool, eviction), pages_held(objects, pool, eviction)))
-    )
-    page = objects.page_tokens
-    tokens = Bounds(pages.least * page, pages.most * page)
+    least, most = sorted((pages_held(every, pool, eviction), pages_held(objects, pool, eviction)))
+    pages = Bounds(least, most)
+    tokens = pages.times(objects.page_tokens)
     size = Bounds(
         min(pages.least * sum(every.whole), pages.most * sum(objects.whole)),
         max(pages.least * sum(every.whole), pages.most * sum(objects.whole)),

@@ -9,7 +9,7 @@ from checks.base.finding import Evidence, Status
 from preflight.base.one_line import clean
 from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
-from preflight.render.text import cell_widths
+from preflight.render.text import cell_widths, table
 
 Paint = Callable[[str, str], str]
 
@@ -54,8 +54,6 @@ def verdict_line(report: Report, paint: Paint, width: int) -> str:
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
-    from tabulate import tabulate
-
     heads = ["", "check", "subject", "have", "need"]
     cells = [
         [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in _seen(row))]
@@ -67,9 +65,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     limits = cell_widths([heads, *cells], width, firm=(0, 1))
     for line, row in zip(cells, rows, strict=True):
         line[0] = paint(line[0], _colour(row))
-    return _rstrip(
-        tabulate(cells, heads, tablefmt="simple", disable_numparse=True, maxcolwidths=limits)
-    )
+    return table(cells, heads, widths=limits)
 
 
 def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
@@ -238,7 +234,3 @@ def _fill(text: str, width: int, first: str) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def _rstrip(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.splitlines())

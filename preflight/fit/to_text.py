@@ -11,6 +11,7 @@ from preflight.fit.judged_values import is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.fit.records import Bound, FitAnswer, Fitted, Goal, Share
+from preflight.render.text import table
 from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
@@ -82,8 +83,6 @@ def _values(found: Fitted) -> str:
 
 
 def _table(found: Fitted) -> list[str]:
-    from tabulate import tabulate
-
     answer, rows = found.answer, []
     sizes, values = answer.sizes, answer.values
     rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
@@ -101,16 +100,7 @@ def _table(found: Fitted) -> list[str]:
         where = "" if target.node is None else f" on node {target.node}"
         name = f"{format_page_size(target.page_bytes)} pages{where}"
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
-    return [
-        line.rstrip()
-        for line in tabulate(
-            rows,
-            ("", "now", "fits", ""),
-            "simple",
-            disable_numparse=True,
-            colalign=("left", "right", "right", "left"),
-        ).splitlines()
-    ]
+    return table(rows, ("", "now", "fits", ""), right=(1, 2)).splitlines()
 
 
 def _row(

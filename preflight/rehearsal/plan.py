@@ -257,16 +257,6 @@ def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[
     return {**base, **member.environment, **more}
 
 
-def _stand_in(members: Sequence[Member]) -> list[str]:
-    ranks = any(has_no_segment(member.process) for member in members)
-    if not ranks or any(member.program == "mooncake_client" for member in members):
-        return []
-    return [
-        "a mooncake_client without a segment stands in for the one that the ranks ask: rehearse "
-        "that one with a launch of its own"
-    ]
-
-
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"

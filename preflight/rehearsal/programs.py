@@ -103,11 +103,7 @@ class Programs:
     def await_master(self) -> None:
         master = self._master
         if master is not None and not self._master_is_up:
-            address = self._places[MASTER]
-            answer = master.wait_until(lambda: _answers(address), _START_SECONDS)
-            if answer.error:
-                said = " / ".join(master.last_lines())
-                raise RehearsalError(f"mooncake_master did not start: {answer.error}: {said}")
+            _await(master, "mooncake_master", self._places[MASTER])
             self._master_is_up = True
 
     def start_client(self, step: Step, member: Member, look: Callable[[], None]) -> Reply:
@@ -129,12 +125,12 @@ class Programs:
         return answer
 
     def need_client(self, member: Member) -> None:
-        """A ``mooncake_client`` to hand memory to; without memory of its own, if none runs yet."""
-        if CLIENT not in self._places:
-            self._start_stand_in(member)
+        """Start a ``mooncake_client`` without memory, for ranks to hand theirs to.
 
-    def _start_stand_in(self, member: Member) -> None:
-        """A ``mooncake_client`` without memory, where the launch has none: it is elsewhere."""
+        Where the launch has one, that runs already; else it is elsewhere, and this stands in.
+        """
+        if CLIENT in self._places:
+            return
         address = f"127.0.0.1:{free_port()}"
         program = (
             self._plan.library.program("mooncake_client"),
@@ -143,11 +139,7 @@ class Programs:
             "--local_buffer_size=0",
             f"--protocol={member.process.clients[0].protocol.value}",
         )
-        started = self._start(-1, self._base, None, program)
-        answer = started.wait_until(lambda: _answers(address), _START_SECONDS)
-        if answer.error:
-            said = " / ".join(started.last_lines())
-            raise RehearsalError(f"mooncake_client did not start: {answer.error}: {said}")
+        _await(self._start(-1, self._base, None, program), "mooncake_client", address)
         self._places[CLIENT] = address
 
     def _where(self, address: str) -> tuple[str, ...]:
@@ -171,6 +163,14 @@ class Programs:
             return places.get(value, value) if isinstance(value, str) else value
 
         return {name: place(value) for name, value in order.items()}
+
+
+def _await(started: Running, name: str, address: str) -> None:
+    """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
+    reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
+    if reply.error:
+        said = " / ".join(started.last_lines())
+        raise RehearsalError(f"{name} did not start: {reply.error}: {said}")
 
 
 def free_port() -> int:
