@@ -95,7 +95,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
     count = request.place.pods
     spec: Json
     if request.kind == "job":
-        spec: dict[str, Any] = {
+        spec = {
             "completions": count,
             "parallelism": count,
             "completionMode": "Indexed",
