@@ -342,4 +342,7 @@ def test_progress_on_a_terminal(nodes: Farm, quiet: bool) -> None:
         assert shown == b""
     else:
         assert b"of 2 nodes answered" in shown
-        assert shown.endswith(b"\r\x1b[K")
+        # Blanks over all of it, and back to the first column.
+        *_, before, blank, end = shown.split(b"\r")
+        assert (blank.strip(), end) == (b"", b"")
+        assert len(blank) >= len(before)
