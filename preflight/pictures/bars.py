@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, known_bars, table_rows
 from preflight.render.shares import columns_of
-from preflight.render.text import table, wrapped
+from preflight.render.text import can_encode, table, wrapped
 
 Paint = Callable[[str, str], str]
 
@@ -59,12 +59,8 @@ LETTERED = 3
 
 
 def draws_blocks(encoding: str | None) -> bool:
-    """Whether a stream with this encoding can carry the shades and the curve's dots."""
-    try:
-        "█▓▒░·╳─┃⣿".encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    """Return whether an encoding has the shades and the curve's dots."""
+    return can_encode("█▓▒░·╳─┃⣿", encoding)
 
 
 def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:

@@ -275,9 +275,10 @@ def _value(value: object) -> str:
 
 
 def host_table(facts: Facts) -> Html:
-    """The host in a few lines; what was not read says so."""
+    """Return the host in a few lines; what was not read says so."""
+    system = facts.topic("system")
     rows = [
-        ("kernel", _fact(facts, "system", "kernel_release")),
+        ("kernel", _text(system if isinstance(system, Unknown) else system.kernel_release)),
         ("distribution", _distribution(facts)),
         ("container", _container(facts)),
         ("memory", _memory(facts)),
@@ -286,18 +287,16 @@ def host_table(facts: Facts) -> Html:
     return facts_list(rows)
 
 
-def _fact(facts: Facts, topic: str, name: str) -> str:
-    record = facts.topic(topic)
-    return _text(record if isinstance(record, Unknown) else getattr(record, name))
-
-
 def _text(value: object) -> str:
     return f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
 
 
 def _distribution(facts: Facts) -> str:
-    names = [_fact(facts, "system", name) for name in ("distribution", "distribution_version")]
-    return names[0] if names[0].startswith("unknown") else " ".join(names)
+    system = facts.topic("system")
+    name = system if isinstance(system, Unknown) else system.distribution
+    if isinstance(name, Unknown):
+        return _text(name)
+    return f"{name} {_text(system.distribution_version)}"
 
 
 def _container(facts: Facts) -> str:

@@ -41,6 +41,15 @@ def cell_widths(
     return limits
 
 
+def can_encode(characters: str, encoding: str | None) -> bool:
+    """Return whether a stream's encoding has the characters; None is ASCII."""
+    try:
+        characters.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 def table(
     rows: Sequence[Sequence[str]],
     heads: Sequence[str],

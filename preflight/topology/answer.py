@@ -15,8 +15,7 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.topology.build import Topology, topology_of
-from preflight.topology.notes import notes
-from preflight.topology.views import Engine, MooncakeView, engine_of_host, views_of
+from preflight.topology.views import Engine, MooncakeView, engine_of_host, notes, views_of
 
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
 # What others judge of the same: the module of each id.

@@ -89,7 +89,9 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> Device:
     function = facts.pci.nics.get(nic.name)
     node = None if isinstance(nic.node, Unknown) else nic.node
     address = "" if function is None else function.address
-    return Device("nic", nic.name, address, node, _kind(nic), users)
+    ports = () if isinstance(nic.ports, Unknown) else nic.ports
+    active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
+    return Device("nic", nic.name, address, node, _kind(nic), users, active)
 
 
 def _kind(nic: Nic) -> str:
@@ -145,6 +147,7 @@ class Device(NamedTuple):
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
     node: its NUMA node, None where the firmware names none. what: model and, of a NIC, its ports
     (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``). used_by: processes of the launch, () without one.
+    active: of a NIC, whether a port of it is.
     """
 
     kind: str
@@ -153,6 +156,7 @@ class Device(NamedTuple):
     node: int | None
     what: str
     used_by: tuple[str, ...] = ()
+    active: bool = False
 
 
 class Node(NamedTuple):

@@ -9,6 +9,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
 from preflight.render.names import folded
+from preflight.render.text import can_encode
 from preflight.topology.build import Device, Node, Topology
 
 
@@ -115,11 +116,7 @@ def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
 
 def draws_lines(encoding: str | None) -> bool:
     """Return whether an encoding has the characters of the frames."""
-    try:
-        "─│┌┐└┘".encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    return can_encode("─│┌┐└┘", encoding)
 
 
 Paint = Callable[[str, str], str]
