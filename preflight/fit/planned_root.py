@@ -6,8 +6,8 @@ Everything else is as the host behind it says. ``apply`` never lowers a pool, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
+from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.base.units import KIB
 from checks.base.unknown import Unknown
@@ -21,36 +21,16 @@ MEMINFO = "/proc/meminfo"
 _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
 
-class PlannedRoot(Root):
+class PlannedRoot(RecordingRoot):
     """``inner`` with other texts in place of some files."""
 
-    def __init__(self, inner: Root, texts: Mapping[str, str]) -> None:
-        super().__init__()
-        self._inner = inner
+    def __init__(self, inner: Root, texts: dict[str, str]) -> None:
+        super().__init__(inner)
         self.texts = texts
-
-    @property
-    def live(self) -> bool:
-        return self._inner.live
-
-    def locate(self, name: str) -> str:
-        return self._inner.locate(name)
 
     def text(self, name: str) -> str | Unknown:
         planned = self.texts.get(name)
-        return self._inner.text(name) if planned is None else planned
-
-    def names(self, name: str) -> tuple[str, ...] | Unknown:
-        return self._inner.names(name)
-
-    def link(self, name: str) -> str | Unknown:
-        return self._inner.link(name)
-
-    def mode(self, name: str) -> int | Unknown:
-        return self._inner.mode(name)
-
-    def call(self, name: str, *arguments: str | int) -> Any | Unknown:
-        return self._inner.call(name, *arguments)
+        return super().text(name) if planned is None else planned
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
@@ -160,7 +140,7 @@ def _add(now: PlannedRoot, folder: str, pages: int) -> None:
 def _more(now: PlannedRoot, name: str, pages: int) -> None:
     count = now.integer(name)
     if not isinstance(count, Unknown):
-        _texts(now)[name] = f"{count + pages}\n"
+        now.texts[name] = f"{count + pages}\n"
 
 
 def _take_node(now: PlannedRoot, node: int, size: int) -> None:
@@ -194,10 +174,4 @@ def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> Non
             unit = " kB" if scale == KIB else ""
             line = f"{label}: {value}{unit}"
         lines.append(line)
-    _texts(now)[name] = "\n".join(lines) + "\n"
-
-
-def _texts(now: PlannedRoot) -> dict[str, str]:
-    texts = now.texts
-    assert isinstance(texts, dict)
-    return texts
+    now.texts[name] = "\n".join(lines) + "\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
 
 from checks.base.finding import Finding, Status
@@ -11,7 +10,7 @@ from preflight.fit.judged_values import is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.fit.records import Bound, FitAnswer, Fitted, Goal, Share
-from preflight.render.text import table
+from preflight.render.text import table, wrapped
 from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
@@ -31,21 +30,21 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     what = f"{found.launch} on {where}, {_GOALS[answer.goal]}"
     if answer.reason:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
-        lines += _wrapped(verdict, width)
+        lines += wrapped(verdict, width, 0)
     elif answer.fits is None:
         verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {_values(found)}"
-        lines += _wrapped(verdict, width)
+        lines += wrapped(verdict, width, 0)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
     else:
-        lines += _wrapped(f"{_verdict(answer, paint)}: {what}", width)
+        lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
         lines += ["", *_table(found)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
-            lines += ["", *_wrapped(_share(share), width)]
+            lines += ["", *wrapped(_share(share), width, 0)]
     for hint in found.hints:
-        lines += ["", *_wrapped(f"more would fit: {hint}.", width)]
+        lines += ["", *wrapped(f"more would fit: {hint}.", width, 0)]
     if answer.unknown:
         what = "gates that could not be judged"
         lines += ["", what if answer.reason else f"{what}, and may allow less"]
@@ -55,7 +54,7 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
         lines += _listed(answer.beside, width)
     if found.assumptions:
         lines += ["", "the host is described, so this is assumed of it"]
-        lines += [line for text in found.assumptions for line in _wrapped(text, width, "  ")]
+        lines += [line for text in found.assumptions for line in wrapped(f"  {text}", width, 2)]
     lines += _host(found)
     lines += _launch(found, width)
     return "\n".join(lines)
@@ -146,11 +145,12 @@ def _finding(finding: Finding, width: int) -> list[str]:
         if part
     ]
     head = f"{finding.status.value}: {finding.check}, {finding.subject}"
-    lines = _wrapped(f"{head}: {', '.join(amounts)}" if amounts else head, width, "  ")
+    seen = f"{head}: {', '.join(amounts)}" if amounts else head
+    lines = wrapped(f"  {seen}", width, 2)
     if finding.formula:
-        lines += _wrapped(f"need: {finding.formula}", width, "    ")
+        lines += wrapped(f"    need: {finding.formula}", width, 2)
     if finding.text:
-        lines += _wrapped(finding.text, width, "    ")
+        lines += wrapped(f"    {finding.text}", width, 2)
     return lines
 
 
@@ -172,7 +172,7 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
     for finding in findings:
         text = finding.text or finding.have
         said = f"{finding.status.value}: {finding.check}, {finding.subject}: {text}"
-        lines += _wrapped(said, width, "  ")
+        lines += wrapped(f"  {said}", width, 2)
     return lines
 
 
@@ -197,7 +197,7 @@ def _launch(found: Fitted, width: int) -> Iterator[str]:
     if found.edited.advice:
         yield from ("", "to change by hand, before --write writes any of it")
         for advice in found.edited.advice:
-            yield from _wrapped(by_hand_text(advice), width, "  ")
+            yield from wrapped(f"  {by_hand_text(advice)}", width, 2)
 
 
 def by_hand_text(advice: Advice) -> str:
@@ -213,14 +213,3 @@ def diff(edit: Edit) -> Iterator[str]:
 
     before, after = edit.before.splitlines(), edit.after.splitlines()
     yield from difflib.unified_diff(before, after, edit.path, edit.path, lineterm="")
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  " if indent else "",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

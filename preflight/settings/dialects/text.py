@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from checks.base.finding import Kind
@@ -10,6 +9,7 @@ from checks.base.units import format_bytes
 from checks.hugetlb.refusal import ASK_FIT, grows_pool
 from preflight.base.output import columns
 from preflight.base.shell import wanted_text
+from preflight.render.text import wrapped
 from preflight.settings.dialects import FORMATS, Names, Rendering
 from preflight.settings.records import Plan, Planned, Scope
 
@@ -47,7 +47,7 @@ def text(plan: Plan, names: Names) -> Rendering:
     lines += _listed("decided between", plan.conflicts)
     lines += _listed("left out, as their names say that they are secrets", plan.left_out)
     formats = ", ".join(name for name in FORMATS if name != "text")
-    lines += ["", _wrapped(f"formats: {formats}", "", "  ")]
+    lines += ["", _wrapped(f"formats: {formats}")]
     return Rendering("\n".join(lines))
 
 
@@ -85,19 +85,12 @@ def _amount(setting: Planned, value: str) -> str:
 
 
 def _indented(line: str) -> str:
-    return _wrapped(line, "      ", "      ")
+    return _wrapped(f"      {line}", 0)
 
 
 def _listed(title: str, lines: list[str] | tuple[str, ...]) -> list[str]:
-    return ["", title, *(_wrapped(line, "  ", "    ") for line in lines)] if lines else []
+    return ["", title, *(_wrapped(f"  {line}") for line in lines)] if lines else []
 
 
-def _wrapped(line: str, first: str, further: str) -> str:
-    return textwrap.fill(
-        line,
-        columns(),
-        initial_indent=first,
-        subsequent_indent=further,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _wrapped(line: str, further: int = 2) -> str:
+    return "\n".join(wrapped(line, columns(), further))
