@@ -293,10 +293,11 @@ def _text(value: object) -> str:
 
 def _distribution(facts: Facts) -> str:
     system = facts.topic("system")
-    name = system if isinstance(system, Unknown) else system.distribution
-    if isinstance(name, Unknown):
-        return _text(name)
-    return f"{name} {_text(system.distribution_version)}"
+    if isinstance(system, Unknown):
+        return _text(system)
+    if isinstance(system.distribution, Unknown):
+        return _text(system.distribution)
+    return f"{system.distribution} {_text(system.distribution_version)}"
 
 
 def _container(facts: Facts) -> str:
