@@ -34,6 +34,7 @@ from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANT
 from preflight.settings.undo import (
     BOOT_ID,
     SCHEMA,
+    Entry,
     Journal,
     JournalError,
     boot_id,
@@ -520,6 +521,38 @@ def test_what_a_crash_left_of_a_write_is_taken_away_by_the_next(tmp_path: Path) 
     assert (tmp_path / "a.conf").read_text() == "whole\n"
 
 
+@pytest.mark.parametrize("then", ["undo", "apply"])
+def test_what_a_kill_left_beside_a_drop_in_is_gone_after_the_next(host: Path, then: str) -> None:
+    """undo and apply alike; a file of the same kind that is not in the journal stays."""
+    place = host / SYSCTL_FILE.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}{PART}")
+    on = machine(host)
+    with Journal(on.state) as journal:
+        journal.add(Entry("file", SYSCTL_FILE, None, "vm.x = 1\n", None, boot_id(on.root)))
+    part.write_text("vm.x")
+    other = place.with_name(f".other.conf{PART}")
+    other.write_text("not ours")
+    if then == "undo":
+        assert undo_changes(on, YES) == 0
+    else:
+        assert applied(YES, planned(host), on) == 0
+    assert (part.exists(), other.exists()) == (False, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away, which needs root")
+def test_a_replaced_file_keeps_its_owner_and_has_it_after_undo(host: Path) -> None:
+    place = host / SYSCTL_FILE.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("# mine\n")
+    os.chown(place, 1234, 4321)
+    on = machine(host)
+    assert applied(YES, planned(host), on, persist=True, force=True) == 0
+    assert undo_changes(on, YES) == 0
+    assert place.read_text() == "# mine\n"
+    assert (place.stat().st_uid, place.stat().st_gid) == (1234, 4321)
+
+
 def test_a_link_in_place_of_a_drop_in_is_not_followed(host: Path, tmp_path: Path) -> None:
     """Whoever can make one would have us write elsewhere."""
     target = tmp_path / "target"
@@ -660,7 +693,7 @@ def test_a_journal_that_nobody_broke_off_adopts_nothing(host: Path) -> None:
     on = machine(host)
     applied(YES, planned(host), on)
     with Journal(on.state) as journal:
-        assert adopt(journal, on.root) == []
+        assert adopt(journal, on.root, on.writer) == []
 
 
 def test_with_an_empty_journal_there_is_nothing_to_undo(

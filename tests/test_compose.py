@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -357,3 +358,22 @@ def test_any_env_file_is_read(text: str) -> None:
     variables, notes = read_compose_env_file(text, "e", {})
     assert all(name and " " not in name for name in variables)
     assert len(notes) <= 1
+
+
+def test_a_chain_of_merges_is_bounded_before_it_is_built() -> None:
+    """Each mapping holds all that stood in those before it: 724 kB would take 3.5 GiB."""
+    links = (f"a{n}: &a{n}\n  <<: *a{n - 1}\n  k{n}: v\n" for n in range(1, 10_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="aliases"):
+            load_documents("a0: &a0 {k: v}\n" + "".join(links), "c.yaml")
+        assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_first_of_several_merged_mappings_wins() -> None:
+    text = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc:\n  <<: [*a, *b]\n  z: 3\n"
+    (document,) = load_documents(text, "c.yaml")
+    found = {key: node.text for key, node in document.at("c").fields.items()}
+    assert found == {"x": "1", "y": "1", "z": "3"}

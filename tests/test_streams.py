@@ -122,6 +122,18 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (link.is_symlink(), target.read_bytes()) == (True, b"{}")
 
 
+def test_a_file_that_is_written_anew_keeps_its_mode_and_owner(tmp_path: Path) -> None:
+    page, new = tmp_path / "page.html", tmp_path / "new.html"
+    page.write_text("yesterday")
+    page.chmod(0o664)
+    owner = (1234, 4321) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(page, *owner)
+    write_whole(str(page), b"today", mode=0o644)
+    write_whole(str(new), b"today", mode=0o644)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (page, new)] == [0o664, 0o644]
+    assert ((page.stat().st_uid, page.stat().st_gid), page.read_text()) == (owner, "today")
+
+
 def test_without_threads_the_host_is_read_all_the_same(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file that is either there whole or not at all. Raises OSError.
 
+    mode: of a file that was not there; one that was keeps its own, and its owner where that may be.
     A pipe or a device (``/dev/stdout``, ``/dev/null``) is written to and never replaced; a link
     stays one, and what it leads to is the file.
     """
@@ -141,11 +142,25 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), mode)
+            _as_before(path, file.fileno(), mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _as_before(path: str, handle: int, mode: int) -> None:
+    """Give a file, by its handle, the owner and mode of the one that it takes the place of."""
+    from contextlib import suppress
+
+    try:
+        before = os.stat(path)
+    except FileNotFoundError:
+        os.fchmod(handle, mode)
+        return
+    with suppress(PermissionError):
+        os.fchown(handle, before.st_uid, before.st_gid)
+    os.fchmod(handle, stat.S_IMODE(before.st_mode))
 
 
 def is_stream(path: str) -> bool:

@@ -136,6 +136,8 @@ def _json(text: str, name: str) -> Node:
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
     """Return the trees that parser events build, each node made once its last child is known."""
     found: list[Node] = []
+    # Of everything so far: what is merged is copied into each of a chain before any of it ends.
+    weight = 0
     anchors: dict[str, Node] = {}
     # Open collections: the event that began each, and the nodes in it so far.
     stack: list[tuple[Any, list[Node]]] = []
@@ -162,7 +164,10 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
             node, anchor = _collection(begun, children, name), begun.anchor
         else:
             continue
-        if node.weight > MOST_NODES:
+        # The children of a collection were counted when they ended.
+        counted = kind not in ("SequenceEndEvent", "MappingEndEvent")
+        weight += node.weight if counted else 1
+        if weight > MOST_NODES:
             raise SourceError(f"{name} has more than {MOST_NODES} nodes, its aliases written out")
         if anchor:
             anchors[anchor] = node
@@ -191,15 +196,17 @@ def _collection(begun: Any, children: list[Node], name: str) -> Node:
     if type(begun).__name__ == "SequenceStartEvent":
         return Node(children, line, weight)
     fields: dict[str, Node] = {}
-    merged: dict[str, Node] = {}
+    sources: list[Node] = []
     for key, value in zip(children[::2], children[1::2], strict=True):
         if key.text == "<<":
-            for source in value.items or [value]:
-                merged = {**source.fields, **merged} if merged else source.fields
+            sources += value.items or [value]
         elif key.value is not None and not isinstance(key.value, str):
             raise SourceError(f"{name}:{line} has a key that is no text: write keys as words")
         elif (text := key.text or "") in fields:
             raise SourceError(f"{name}:{key.line} has the key {brief(text)!r} twice: keep one")
         else:
             fields[text] = value
+    merged: dict[str, Node] = {}
+    for source in reversed(sources):  # the first of them wins
+        merged.update(source.fields)
     return Node({**merged, **fields}, line, weight)

@@ -23,7 +23,7 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
-from preflight.rules.rules import RuleSet, Seen, nearest
+from preflight.rules.rules import RuleSet, Seen, Spelling
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
@@ -63,8 +63,9 @@ def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("service-key-unknown")
 def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
+    spelling = Spelling()
     for key in process.store.unknown_keys if process.store else ():
-        near = nearest(key.split("'")[1], KEYS)
+        near = spelling.nearest(key.split("'")[1], KEYS)
         yield Seen(f"{key} is no setting of the store service{f': {near}?' if near else ''}")
 
 
@@ -108,9 +109,10 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
     if any(each.name == "undefok" for each in given):
         return
     oldest, *_, newest = flag_table().releases
+    spelling = Spelling()
     for each in given:
         if each.flag is None and each.problem:
-            near = nearest(each.name, known)
+            near = spelling.nearest(each.name, known)
             text = f"--{each.name}: no release from {oldest} to {newest} has it"
             yield _seen(process, f"{text}{f': --{near}?' if near else ''}", each)
 

@@ -14,7 +14,7 @@ from preflight.programs.consumer_grammar import (
 )
 from preflight.programs.store_config import KEYS, Source, StoreConfig
 from preflight.programs.store_service_config import PROTOCOLS
-from preflight.rules.rules import RuleSet, Seen, nearest
+from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("store")
 _SWITCHES = ("standalone_storage", "check_server", "enable_ssd_offload", "enable_group_semantics")
@@ -110,8 +110,9 @@ def store_key_unknown(server: SglangServer) -> Iterator[Seen]:
     store = server.store
     if store is None or isinstance(store.source, Unknown):
         return
+    spelling = Spelling()
     for key in store.unknown_keys:
-        near = nearest(key, KEYS)
+        near = spelling.nearest(key, KEYS)
         yield Seen(f"{key!r} is no setting of the store{f': {near}?' if near else ''}")
 
 

@@ -31,7 +31,7 @@ from preflight.programs.mooncake_variables import (
     Number,
     Reader,
 )
-from preflight.rules.rules import RuleSet, Seen, nearest
+from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("variables")
 PREFIXES = ("MC_", "MOONCAKE_", "SGLANG_")
@@ -58,6 +58,7 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     known: frozenset[str] | None = None
     told: set[str] = set()
+    spelling = Spelling(0.8)
     for process in processes:
         for name, word in process.command.environment.items():
             if not name.startswith(PREFIXES) or name in told:
@@ -67,7 +68,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if name not in known:
                 told.add(name)
                 prefix = name.partition("_")[0]
-                near = nearest(name, [one for one in known if one.startswith(prefix)], 0.8)
+                near = spelling.nearest(name, (one for one in known if one.startswith(prefix)))
                 hint = f": {near} is meant?" if near else ""
                 yield Seen(f"{name}: neither Mooncake nor SGLang reads it{hint}", word.origin)
 

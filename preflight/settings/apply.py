@@ -313,10 +313,12 @@ def _count(text: str, step: Step) -> int:
     return int(text)
 
 
-def adopt(journal: Journal, root: Root) -> list[str]:
+def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
     """Changes that a crash broke off: what they came to is written down, so undo finds them."""
     lines = []
     for entry in list(journal.entries):
+        if entry.got is None and entry.kind == "file":
+            writer.discard_part(entry.path)
         if entry.got is not None or entry.kind != "value":
             continue
         current = root.word(entry.path)

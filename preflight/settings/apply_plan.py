@@ -105,7 +105,7 @@ def _refused(reasons: Iterable[str], exit_code: int) -> int:
 def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
     try:
         with Journal(machine.state) as journal:
-            for broken_off in adopt(journal, machine.root):
+            for broken_off in adopt(journal, machine.root, machine.writer):
                 say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:

@@ -286,6 +286,7 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 
 def _file(entry: Entry, writer: Writer) -> Undone:
+    writer.discard_part(entry.path)
     path, found = entry.path, writer.content(entry.path)
     content = None if found is None else found[0]
     if content == entry.before:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# A crash leaves at most this beside a file; the next write of the same file takes it away.
+# A crash leaves at most this beside a file; the next write of it, apply and undo take it away.
 PART = ".mooncake-part"
 _ENCODING = ("utf-8", "surrogateescape")  # any bytes survive being saved and put back
 
@@ -29,11 +29,10 @@ class Writer:
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
         """A file that is there whole or as it was, whatever happens in between."""
         place = self.locate(path)
-        folder, name = os.path.split(place)
+        folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)
-        part = os.path.join(folder, f".{name}{PART}")
-        if os.path.lexists(part):
-            os.unlink(part)
+        self.discard_part(path)
+        part = self._part(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         handle = os.open(part, flags, 0o600)
         try:
@@ -41,12 +40,23 @@ class Writer:
                 file.write(content.encode(*_ENCODING))
                 file.flush()
                 os.fsync(file.fileno())
+                _own_as(place, file.fileno())
                 os.fchmod(file.fileno(), mode)
             os.replace(part, place)
         except BaseException:
             os.unlink(part)
             raise
         _sync(folder)
+
+    def _part(self, path: str) -> str:
+        folder, name = os.path.split(self.locate(path))
+        return os.path.join(folder, f".{name}{PART}")
+
+    def discard_part(self, path: str) -> None:
+        """Take away what a crash left of writing ``path``."""
+        part = self._part(path)
+        if os.path.lexists(part):
+            os.unlink(part)
 
     def link(self, path: str, target: str) -> None:
         place = self.locate(path)
@@ -86,6 +96,15 @@ class Writer:
         while not os.path.isdir(folder) and folder not in ("/", ""):
             folder = os.path.dirname(folder)
         return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _own_as(place: str, handle: int) -> None:
+    """Give a file, by its handle, the owner of the one that it takes the place of."""
+    from contextlib import suppress
+
+    with suppress(FileNotFoundError, PermissionError):
+        before = os.lstat(place)
+        os.fchown(handle, before.st_uid, before.st_gid)
 
 
 def _sync(folder: str) -> None:
