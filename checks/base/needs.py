@@ -124,6 +124,7 @@ def is_root(user: str) -> bool:
 class ProcessNeeds(NamedTuple):
     """One process of the launch on this host.
 
+    id: which one; the replay of what it maps has the same.
     program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router.
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
