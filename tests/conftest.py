@@ -10,6 +10,7 @@ and go to one process.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -31,6 +32,12 @@ settings.register_profile(
     derandomize=False,
 )
 settings.load_profile("project")
+
+# Whoever starts the tests may ignore Ctrl-C (a shell does for what runs in the background) or say
+# how wide its terminal is; the programs that tests start must inherit neither.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+os.environ.pop("COLUMNS", None)
 
 # Marker -> the group of its tests.
 GROUPS = {
