@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.synthetic import build_host, gpu_host
+from tests.builders.synthetic import build_host, gpu_host
 
 ROUNDS = 10
 MOST_SECONDS = 1.0

@@ -14,11 +14,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from preflight.launches.shell_script import read_script
-from tests.test_reader_fuzz import NASTY, shaped
+from tests.launches.test_reader_fuzz import NASTY, shaped
 
 MEGABYTE = 10**6
 ROUNDS = 2
-LAUNCHES = Path(__file__).parents[1] / "tests" / "launches"
+LAUNCHES = Path(__file__).parents[1] / "tests" / "data" / "launches"
 
 
 def seconds(text: str) -> float:

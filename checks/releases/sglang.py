@@ -4,7 +4,7 @@ A new release is a row that names what it changed, and the arguments that
 ``tools/write_sglang_arguments.py`` writes. Every row was read in the wheel of that version and of
 the one before it; the byte counts of 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2 were
 also run, see ``tests/sglang``; so was the class that reads the store's configuration, see
-``tests/real`` and ``tests/test_store_config_releases.py``.
+``tests/real`` and ``tests/programs/test_store_config_releases.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ bits, so eight for each power of two: nothing is lost at their edges, and up to 
 one. A segment above 3.75 GiB is counted in units of the least power of two with which its size fits
 32 bits' worth of bins. Source: Mooncake ``mooncake-store/src/offset_allocator.cpp``
 (``SmallFloat``, ``calculateMultiplier``); held against a real store in
-``tests/test_capacity_real.py``.
+``tests/capacity/test_capacity_real.py``.
 """
 
 from __future__ import annotations

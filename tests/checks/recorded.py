@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-CAPTURES = Path(__file__).parents[3] / "shared" / "captures"
+from tests.paths import ROOT
+
+CAPTURES = ROOT.parent / "shared" / "captures"
 
 # Most of each archive: memory blocks, and the CPUs' caches, which nothing here reads.
 NOT_READ = re.compile(r"/(memory\d+|cpu\d+)(/|$)|/system/memory")

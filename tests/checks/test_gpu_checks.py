@@ -16,9 +16,7 @@ from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, Nvml
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
-from tests.checks.judged import assert_declared, checks_of, judged
-from tests.checks.ranks import launch, rank, ranks
-from tests.synthetic import (
+from tests.builders.synthetic import (
     GIB,
     MIB,
     PATIENCE_SECONDS,
@@ -29,6 +27,8 @@ from tests.synthetic import (
     read_host,
     varied,
 )
+from tests.checks.judged import assert_declared, checks_of, judged
+from tests.checks.ranks import launch, rank, ranks
 
 JUDGES = checks_of("gpu", "pci")
 PREFILL = launch(*ranks(gpu_registered_bytes=Unknown("only a start tells")))

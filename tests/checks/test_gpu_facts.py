@@ -16,8 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, GpuFacts, read_gpus
 from checks.gpu.hardware_use import physical_gpus, visible_gpus
-from tests.checks.ranks import launch, rank
-from tests.synthetic import (
+from tests.builders.synthetic import (
     GIB,
     SyntheticHost,
     build_host,
@@ -25,6 +24,7 @@ from tests.synthetic import (
     limited_container,
     plain_host,
 )
+from tests.checks.ranks import launch, rank
 
 DRIVER = "/proc/driver/nvidia/version"
 SMALL = replace(gpu_host(), gpus=gpu_host().gpus[:2], nics=())

@@ -15,9 +15,9 @@ from checks.base.tree_root import TreeRoot
 from checks.run.facts import READERS
 from checks.run.judging import judge
 from checks.run.reading import read_facts
+from tests.builders.synthetic import GIB, PATIENCE_SECONDS, gpu_host, tree_of
 from tests.checks.judged import checks_of
 from tests.checks.ranks import launch, rank
-from tests.synthetic import GIB, PATIENCE_SECONDS, gpu_host, tree_of
 
 CHECKS = tuple(checks_of("numa", "gpu", "pci").values())
 TOPICS = ("numa", "pci", "gpus", "rdma", "memory", "system")

@@ -18,8 +18,8 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.meminfo import Meminfo
 from checks.run.facts import Facts
+from tests.builders.hosts import Host, HostPool
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
-from tests.hosts import Host, HostPool
 
 NODE_1_FREE = "sys/devices/system/node/node1/meminfo"
 ANY, NODE_0, NODE_1 = Spot(PAGE, None), Spot(PAGE, 0), Spot(PAGE, 1)

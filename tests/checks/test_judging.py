@@ -18,7 +18,7 @@ from checks.base.unknown import Unknown, UnreadTopicError
 from checks.run.facts import Facts
 from checks.run.judging import judge
 from checks.run.reading import read_facts
-from tests.check_fakes import only_topics
+from tests.builders.check_fakes import only_topics
 
 DECLARED = Check("t.x", ("system",), "")
 

@@ -21,6 +21,7 @@ from checks.limits.calls import MOST_PROCESSES
 from checks.limits.facts import IPC_LOCK_BIT, SYS_NICE_BIT, LimitFacts, Pinned, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit, parse_limit
 from tests.checks.limit_hosts import tree
+from tests.paths import ROOT
 
 STATUS = """Name:	python
 Uid:	1000	1001	1000	1000
@@ -296,7 +297,7 @@ print(json.dumps({
 
 def seen(*before: str, **environment: str) -> dict[str, Any]:
     """What the reader sees in a process started by ``before``, and what getrlimit says there."""
-    top = str(Path(__file__).parents[2])
+    top = str(ROOT)
     # The interpreter itself: a virtual environment may lie where another user cannot go.
     run = subprocess.run(
         [*before, os.path.realpath(sys.executable), "-I", "-c", _SEEN, top],

@@ -20,8 +20,8 @@ from checks.memory.cgroup import MemoryHeadroom
 from checks.memory.facts import MemoryFacts
 from checks.numa.meminfo import Meminfo
 from checks.run.facts import Facts
+from tests.builders.hosts import Host
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
-from tests.hosts import Host
 
 
 def _facts(**changed: object) -> Facts:

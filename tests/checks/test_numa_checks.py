@@ -17,9 +17,7 @@ from checks.base.unknown import Unknown
 from checks.numa.facts import MemoryPolicy
 from checks.run.facts import Facts
 from checks.run.reading import read_facts
-from tests.checks.judged import assert_declared, checks_of, judged
-from tests.checks.ranks import launch, rank, ranks
-from tests.synthetic import (
+from tests.builders.synthetic import (
     GIB,
     PATIENCE_SECONDS,
     SyntheticHost,
@@ -30,6 +28,8 @@ from tests.synthetic import (
     read_host,
     varied,
 )
+from tests.checks.judged import assert_declared, checks_of, judged
+from tests.checks.ranks import launch, rank, ranks
 
 JUDGES = checks_of("numa")
 REFUSED = MemoryPolicy(0, errno.EPERM, errno.EPERM)

@@ -20,10 +20,10 @@ from checks.base.unknown import Unknown
 from checks.numa.calls import in_child, memory_policy
 from checks.numa.facts import MemoryPolicy, NumaFacts, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_node_list
+from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
-from tests.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 # No devices: they take most of the time to write.
 SMALL = replace(gpu_host(), gpus=(), nics=())
 

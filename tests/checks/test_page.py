@@ -10,8 +10,8 @@ from checks.base.finding import Consequence, Status
 from checks.base.page import Page, PageError, read_page
 from preflight.check.catalogue import catalogue
 from preflight.check.pages import PAGES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 WHOLE = """\
 # a.b
 

@@ -16,8 +16,7 @@ from checks.base.unknown import Unknown
 from checks.pci.calls import acs, acs_control
 from checks.pci.facts import PciFacts, read_accelerators, read_function, read_pci
 from checks.pci.paths import PathClass, Place, bridges_between, path_class
-from tests.checks.recorded import recorded
-from tests.synthetic import (
+from tests.builders.synthetic import (
     SyntheticHost,
     build_host,
     erdma_host,
@@ -25,7 +24,8 @@ from tests.synthetic import (
     limited_container,
     plain_host,
 )
-from tests.synthetic_devices import Gpu
+from tests.builders.synthetic_devices import Gpu
+from tests.checks.recorded import recorded
 
 # A chassis: two switches in a row below one root port, a third below another port of the same host
 # bridge, and one more host bridge on the other node.

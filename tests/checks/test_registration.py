@@ -35,6 +35,7 @@ from checks.run.facts import Facts
 from checks.run.judging import judge
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
+from tests.builders.synthetic import build_host, erdma_host
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,
@@ -46,7 +47,7 @@ from tests.checks.rdma_hosts import (
     process,
     with_settings,
 )
-from tests.synthetic import build_host, erdma_host
+from tests.paths import ROOT
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 HUGE = 2 * MIB
@@ -55,7 +56,7 @@ OLD, NEW, ALIGNED = (
     mooncake_release("0.3.13"),
     mooncake_release("0.3.14"),
 )
-LAUNCHES = Path(__file__).parents[1] / "launches"
+LAUNCHES = ROOT / "tests/data/launches"
 
 
 def region(size: int, what: str = "L2 host pool", page: int = 4096) -> Region:

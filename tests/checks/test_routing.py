@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
 from checks.network.routing import Routing, Rule, TableRoute, exits, read_routing
+from tests.paths import ROOT
 
 LOCAL, MAIN = (
     Rule(4, number, 1, table, False, "", "", "", "", None, None, None, ())
@@ -199,7 +200,7 @@ def test_what_the_kernel_says(tmp_path: Path) -> None:
         ["unshare", "-rn", sys.executable, "-c", READ, COMMANDS, SOURCE, *targets],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     calls, *got = done.stdout.splitlines()

@@ -20,6 +20,7 @@ from checks.run.judging import judge
 from checks.system.facts import Container, SystemFacts, read_system
 from checks.system.judge import CHECKS
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree
+from tests.paths import ROOT
 
 MACHINE = {
     "architecture": "aarch64",
@@ -177,7 +178,7 @@ def test_io_uring_under_a_real_seccomp_filter(action: int, answer: str) -> None:
     if os.uname().machine not in ("x86_64", "aarch64"):
         pytest.skip("the filter is written for a little-endian 64-bit machine")
     run = subprocess.run(
-        [sys.executable, "-c", _FILTERED, str(Path(__file__).parents[2]), str(action)],
+        [sys.executable, "-c", _FILTERED, str(ROOT), str(action)],
         capture_output=True,
         text=True,
         check=False,

@@ -17,9 +17,9 @@ from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, read_limits
 from checks.limits.runtimes import Limit
 from checks.limits.thread_checks import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.threads import Ceiling, ThreadFacts
+from tests.builders.synthetic import gpu_host, limited_container, read_host
 from tests.checks.judged import assert_declared, judged
 from tests.checks.limit_hosts import facts, launch, limits, system, tree
-from tests.synthetic import gpu_host, limited_container, read_host
 
 (DECLARED,) = CHECKS.checks
 CLIENT = ProcessNeeds("client", "mooncake_client", {})

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.root import CALLS_FILE
+from tests.builders.synthetic import SyntheticHost, gpu_host, tree_of
 from tests.fleet.sshd_farm import (
     AS_ASKED,
     OLD_PYTHON,
@@ -26,7 +27,6 @@ from tests.fleet.sshd_farm import (
     tool_on,
     why_not,
 )
-from tests.synthetic import SyntheticHost, gpu_host, tree_of
 
 MASTER = ("10.0.0.100", 50051)
 LAUNCH = """\

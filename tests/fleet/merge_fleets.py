@@ -16,7 +16,7 @@ from preflight.fleet.merge.fleet import nodes_text
 from preflight.fleet.merge.records import Fleet
 from preflight.fleet.node.command import node_report
 from preflight.inputs.launch_words import LaunchWords
-from tests.synthetic import GIB, MIB, build_host, gpu_host
+from tests.builders.synthetic import GIB, MIB, build_host, gpu_host
 
 LAUNCH = """\
 export MOONCAKE_MASTER=10.9.0.1:50051 MOONCAKE_PROTOCOL=rdma MC_STORE_USE_HUGEPAGE=1

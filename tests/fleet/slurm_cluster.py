@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 PATIENCE_SECONDS = 60.0
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "srun", "salloc", "sinfo", "scontrol")
 

@@ -19,7 +19,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 SSHD = "/usr/sbin/sshd"
 # Debian's and Alpine's sshd want it to exist.
 PRIVILEGE_FOLDER = Path("/run/sshd")

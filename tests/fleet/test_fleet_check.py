@@ -39,7 +39,8 @@ from tests.fleet.conftest import (
     SILENT,
     UNKNOWN_KEY,
 )
-from tests.fleet.sshd_farm import PATIENCE_SECONDS, ROOT, Farm, name_of
+from tests.fleet.sshd_farm import PATIENCE_SECONDS, Farm, name_of
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.fleet
 SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())

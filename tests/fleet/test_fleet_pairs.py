@@ -20,7 +20,6 @@ from preflight.cli.main import run as main
 from tests.fleet.sshd_farm import (
     AS_ASKED,
     PATIENCE_SECONDS,
-    ROOT,
     Farm,
     Login,
     address_of,
@@ -28,6 +27,7 @@ from tests.fleet.sshd_farm import (
     name_of,
 )
 from tests.fleet.test_fleet_check import site
+from tests.paths import ROOT
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
 INSTALLED, ALSO_INSTALLED, CARRIED, DEAF, REFUSING, IDLE = range(41, 47)

@@ -24,8 +24,8 @@ from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.without_secrets import REMOVED, clean_text, without_secrets
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "docs/examples").rglob("*kubernetes*.yaml"))
 NODE_SCHEMA = ROOT / "preflight/schemas/node-v1.schema.json"
 ENTRYPOINT = ROOT / "docs/examples/kubernetes-entrypoint.yaml"

@@ -10,8 +10,8 @@ import yaml
 from checks.base.finding import Kind, Setting
 from preflight.settings.dialects import Names, render
 from preflight.settings.plan import plan
+from tests.builders.plans import facts_on, finding, launch, on_nodes, rank
 from tests.fleet.kubernetes_schema import VERSIONS, problems
-from tests.plans import facts_on, finding, launch, on_nodes, rank
 
 SETTINGS = (
     Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096"),

@@ -24,11 +24,10 @@ from tests.fleet.merge_fleets import (
     line,
     write_lines,
 )
+from tests.paths import ROOT
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "preflight/schemas/fleet-v1.schema.json").read_text()
-)
-GOLDEN = Path(__file__).parent / "merge_64_nodes.txt"
+SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
+GOLDEN = ROOT / "tests/fleet/merge_64_nodes.txt"
 
 Merge = Callable[..., tuple[int, str, str]]
 

@@ -24,10 +24,9 @@ from preflight.fleet.reports.reading import Reading
 from preflight.fleet.reports.records import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import Text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
+from tests.paths import ROOT
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "preflight/schemas/fleet-v1.schema.json").read_text()
-)
+SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
 GOOD = report_of("gpu001", 0)
 WRITTEN = line(GOOD)
 

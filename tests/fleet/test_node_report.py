@@ -31,10 +31,10 @@ from preflight.fleet.node.report import absent, error_object, one_line
 from preflight.fleet.node.script import COMMAND, SAYS, found_script, packed
 from preflight.fleet.node.sent_launch import sent_launch
 from preflight.inputs.launch_words import LaunchWords
+from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host
-from tests.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "preflight/schemas/node-v1.schema.json").read_text())
 # A fleet of ten thousand is read at once: 200 MB of text, and not more.
 MOST_BYTES = 20_000

@@ -53,10 +53,9 @@ from preflight.verbs.ctypes_objects import (
     Request,
 )
 from preflight.verbs.ctypes_objects import Path as Path_
+from tests.paths import ROOT
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "preflight/schemas/pair-v1.schema.json").read_text()
-)
+SCHEMA = json.loads((ROOT / "preflight/schemas/pair-v1.schema.json").read_text())
 A, B = Port("mlx5_0", 1, "10.0.0.1", 4096), Port("mlx5_1", 1, "10.0.1.2", 1024)
 DIRECT, UNROUTED = Way(Reach.DIRECT), Way(Reach.UNROUTED, "no route between X and Y")
 RTR = "ibv_modify_qp to RTR"

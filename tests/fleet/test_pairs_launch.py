@@ -26,7 +26,7 @@ from preflight.fleet.pairs.node import (
     wanting,
 )
 from preflight.inputs.launch_words import LaunchWords
-from tests.synthetic import build_host, gpu_host
+from tests.builders.synthetic import build_host, gpu_host
 
 COMMAND = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 1 --page-size 64 "

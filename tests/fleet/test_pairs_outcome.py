@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from itertools import combinations, product
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -33,10 +32,9 @@ from preflight.fleet.pairs.records import (
 from preflight.fleet.pairs.records import Flow as Writes
 from preflight.fleet.pairs.to_json import pair_object
 from preflight.fleet.rails.rails import Reach, Way
+from tests.paths import ROOT
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "preflight/schemas/pairs-v1.schema.json").read_text()
-)
+SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
 A, B = Port("mlx5_0", 1, "10.0.0.1", 4096), Port("mlx5_0", 1, "10.0.0.2", 4096)
 FINE_WRITES = Writes(3e-6, 9e-6, None, 65536)
 LOST = Writes(failure=Failure(HERE, WRITE, "write", 12, 64), arrived_bytes=0)

@@ -23,6 +23,7 @@ from preflight.fleet.reports.reading import Reading
 from preflight.fleet.reports.records import NodeRow, Unusable
 from preflight.fleet.reports.sources import Text
 from preflight.inputs.launch_words import LaunchWords
+from tests.builders.synthetic import build_host, gpu_host
 from tests.fleet.merge_fleets import (
     LAUNCH,
     Report,
@@ -31,11 +32,9 @@ from tests.fleet.merge_fleets import (
     main_table_alone,
     write_lines,
 )
-from tests.synthetic import build_host, gpu_host
+from tests.paths import ROOT
 
-SCHEMA = json.loads(
-    (Path(__file__).parents[2] / "preflight/schemas/rails-v1.schema.json").read_text()
-)
+SCHEMA = json.loads((ROOT / "preflight/schemas/rails-v1.schema.json").read_text())
 Change = Callable[[Report], object]
 
 

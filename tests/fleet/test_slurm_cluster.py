@@ -15,9 +15,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.builders.synthetic import build_host
 from tests.fleet.conftest import LAUNCH, node_host
-from tests.fleet.slurm_cluster import ROOT, Cluster, cluster, wait_for, why_not
-from tests.synthetic import build_host
+from tests.fleet.slurm_cluster import Cluster, cluster, wait_for, why_not
+from tests.paths import ROOT
 
 REASON = why_not()
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(REASON is not None, reason=str(REASON))]

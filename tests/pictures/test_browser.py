@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from preflight.render.html_page import Keyed, page, status_badge, table
+from tests.builders.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
+from tests.checks.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
 from tests.pictures.browser import Browser
 from tests.pictures.test_check_html import HOSTILE, checked
-from tests.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
-from tests.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
 
 pytestmark = pytest.mark.browser
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
+from tests.checks.test_synthetic import FITTED, LAUNCH, NICS
+from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
-from tests.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
-from tests.test_synthetic import FITTED, LAUNCH, NICS
 
-ROOT = Path(__file__).parents[2]
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 

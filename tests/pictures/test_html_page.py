@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +18,7 @@ from preflight.render.html_page import (
     status_badge,
     table,
 )
+from tests.paths import ROOT
 from tests.pictures.markup import Markup, faults
 
 HOSTILE = [
@@ -138,7 +138,7 @@ def test_a_status_is_a_word() -> None:
 
 # Colours -------------------------------------------------------------------------------------
 
-CSS = (Path(__file__).parents[2] / "preflight/data/page.css").read_text()
+CSS = (ROOT / "preflight/data/page.css").read_text()
 # WCAG 2.2: 1.4.3 for text, 1.4.11 for what is drawn.
 TEXT_CONTRAST, DRAWN_CONTRAST = 4.5, 3.0
 

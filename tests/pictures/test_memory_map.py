@@ -23,6 +23,8 @@ from preflight.pictures.memory_map import (
     launch_takes,
     memory_map,
 )
+from tests.builders.synthetic import build_host, gpu_host
+from tests.checks.test_synthetic import FITTED, LAUNCH
 from tests.pictures.memory_hosts import (
     ONE_NODE,
     PAGE,
@@ -31,8 +33,6 @@ from tests.pictures.memory_hosts import (
     MemoryNode,
     memory_facts,
 )
-from tests.synthetic import build_host, gpu_host
-from tests.test_synthetic import FITTED, LAUNCH
 
 
 def bar(found: MemoryMap, name: str, *, now: bool = False) -> Bar:

@@ -11,7 +11,7 @@ import pytest
 
 from preflight.programs.mooncake_flags import Flag, flag_table, flags_of
 from tests.real.conftest import Wheel
-from tests.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
+from tests.rules.test_rules_flags import EXAMPLES, REFUSED, UNKNOWN
 
 pytestmark = pytest.mark.real
 

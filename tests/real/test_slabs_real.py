@@ -10,7 +10,7 @@ import pytest
 
 from preflight.rules.launch_rules import findings
 from preflight.rules.programs import SLAB_BYTES
-from tests.launch_text import understood
+from tests.builders.launch_text import understood
 from tests.real.conftest import Wheel, free_port
 
 pytestmark = pytest.mark.real

@@ -27,9 +27,9 @@ from checks.placement.mooncake_topology import (
 )
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
+from tests.builders.synthetic import SyntheticHost, erdma_host, gpu_host, read_host
+from tests.builders.topology_hosts import NAMED, random_host
 from tests.real.conftest import Wheel, install
-from tests.synthetic import SyntheticHost, erdma_host, gpu_host, read_host
-from tests.topology_hosts import NAMED, random_host
 
 pytestmark = pytest.mark.real
 

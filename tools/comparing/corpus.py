@@ -7,7 +7,8 @@ but constants (``replace(gpu_host(), uid=1000)``, ``script("Qwen/Qwen3-8B", 2, N
 a new test's host and launch are compared without a word here, and modules may move.
 
 Beside those: archives below ``tests/data`` and ``SHARED/captures``, launch files below
-``tests/launches``, ``docs/examples``, ``SHARED/launches/found`` and ``.../rep``, and a fixed number
+``tests/data/launches``,
+``docs/examples``, ``SHARED/launches/found`` and ``.../rep``, and a fixed number
 of examples that hypothesis draws. A folder that is absent is named in the index with
 the reason.
 """
@@ -42,7 +43,7 @@ DRAWN_EXAMPLES = 40
 # A function of a test that makes more hosts and launches than these is a table, and no pairs.
 PAIRED_AT_MOST = 3
 
-LAUNCH_FOLDERS = ("tests/launches", "docs/examples")
+LAUNCH_FOLDERS = ("tests/data/launches", "tests/launches", "docs/examples")
 SHARED_LAUNCH_FOLDERS = ("launches/found", "launches/rep")
 LAUNCH_SUFFIXES = (".sh", ".yaml", ".yml", ".json", ".py")
 ARCHIVE = re.compile(r"\.tar(\.\w+)?$|\.tgz$")

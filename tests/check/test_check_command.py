@@ -1,0 +1,542 @@
+"""``mooncake-preflight check`` as users and scripts meet it: verdicts, codes, every way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status
+from checks.base.root import Root
+from preflight.cli.main import run
+from tests.builders.check_fakes import installed
+from tests.builders.hosts import Host
+from tests.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
+FACTS_SCHEMA = json.loads((ROOT / "preflight/schemas/facts-v1.schema.json").read_text())
+LAUNCH = (
+    "MOONCAKE_MASTER=127.0.0.1:1 python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B "
+    "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake"
+).split()
+
+FAIL, UNKNOWN, WARN, PASS, SKIP = Status
+MENDING = Setting(Kind.SYSCTL, "vm.max_map_count", "262144", "65530")
+
+
+def found(*statuses: Status) -> list[Finding]:
+    return [
+        Finding(f"test.{status.value}", status, f"thing {number}", "1 B", "2 B", text="so it is")
+        for number, status in enumerate(statuses)
+    ]
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The JSON object of a run in this process, valid by the schema."""
+    code = run(["check", "--json", *arguments])
+    parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    jsonschema.validate(parsed, SCHEMA)
+    assert parsed["exit_code"] == code
+    return parsed
+
+
+def text(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    run(["check", *arguments])
+    return capsys.readouterr().out
+
+
+def process(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """The real command, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        **more,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+# Verdicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statuses", "verdict", "code"),
+    [
+        ([PASS], "pass", 0),
+        ([PASS, SKIP], "pass", 0),
+        ([PASS, WARN], "warn", 1),
+        ([PASS, FAIL], "fail", 2),
+        ([PASS, UNKNOWN], "unknown", 3),
+        ([UNKNOWN, WARN], "unknown", 3),
+        ([UNKNOWN, WARN, FAIL], "fail", 2),
+        # A killed or empty run is no pass: gcm's killswitch, LBNL's missing configuration.
+        ([SKIP], "unknown", 3),
+    ],
+)
+def test_the_verdict_is_the_worst_and_nothing_judged_is_unknown(
+    statuses: list[Status],
+    verdict: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    installed(monkeypatch, found(*statuses))
+    parsed = answer(capsys)
+    assert (parsed["status"], parsed["exit_code"]) == (verdict, code)
+    assert text(capsys).startswith(verdict.upper())
+
+
+def test_rows_stand_worst_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(SKIP, PASS, WARN, UNKNOWN, FAIL))
+    shown = [finding["status"] for finding in answer(capsys)["findings"]]
+    assert shown == ["fail", "unknown", "warn", "pass", "skip"]
+
+
+def test_a_module_that_cannot_be_imported_does_not_vanish(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As rapids doctor's plugins do, which then pass."""
+    installed(monkeypatch, found(PASS))
+    modules = ("checks_of_a_test", "checks.no_such_checks")
+    monkeypatch.setattr("checks.run.judging.CHECK_MODULES", modules)
+    parsed = answer(capsys)
+    assert parsed["exit_code"] == 3
+    (row,) = (f for f in parsed["findings"] if f["status"] == "unknown")
+    assert row["id"] == "no_such.not-loaded".replace("_", "-")
+    assert "No module named 'checks.no_such_checks'" in row["text"]
+
+
+def test_a_reader_that_hangs_is_unknown_in_time_and_the_others_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = threading.Event()
+
+    def hangs(root: Root, needs: Any) -> None:
+        release.wait()
+
+    module: Any = installed(monkeypatch, found(PASS), hangs)
+    try:
+        parsed = answer(capsys, "--timeout", "0.2")
+    finally:
+        release.set()
+    assert parsed["exit_code"] == 3
+    assert "not read within 0.2 s" in parsed["findings"][0]["text"]
+    assert module.__name__ in sys.modules
+
+
+def test_a_reader_that_ends_the_thread_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leaves(root: Root, needs: Any) -> None:
+        sys.exit(0)
+
+    installed(monkeypatch, found(PASS), leaves)
+    parsed = answer(capsys)
+    assert parsed["exit_code"] == 3
+    assert "SystemExit" in parsed["findings"][0]["text"]
+
+
+def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = threading.Event()
+
+    def hangs(*_: object) -> None:
+        release.wait()
+
+    installed(monkeypatch, found(PASS))
+    monkeypatch.setattr("preflight.inputs.host_source.size_and_needs", hangs)
+    try:
+        parsed = answer(capsys, "--timeout", "0.2", "--only", "test.pass", "launch.sh")
+    finally:
+        release.set()
+    assert parsed["exit_code"] == 3
+    assert [f["id"] for f in parsed["findings"]] == ["launch.sizes", "test.pass"]
+    assert "not read in 0.2 s" in parsed["findings"][0]["text"]
+
+
+# Selection -----------------------------------------------------------------------------------
+
+
+def test_only_and_skip_take_patterns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(FAIL, WARN, PASS))
+    assert answer(capsys, "--skip", "*.fail")["status"] == "warn"
+    assert answer(capsys, "--only", "test.p*", "--only", "test.warn")["status"] == "warn"
+    assert answer(capsys, "--only", "test.*", "--skip", "*.fail", "--skip", "*.warn")["counts"] == {
+        "fail": 0, "unknown": 0, "warn": 0, "pass": 1, "skip": 0, "ignored": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "nothing.*"], "--only nothing.*: no check has such an id"),
+        (["--skip", "test.fial"], "did you mean test.fail?"),
+        (["--ignore", "test.fial=known"], "did you mean test.fail?"),
+        (["--ignore", "fail"], "did you mean test.fail?"),
+        (["--only", "test.fail", "--skip", "test.*"], "leave nothing to check"),
+        (["--root", "/no/such"], "no such file or folder"),
+        (["--timeout", "0"], "--timeout"),
+        (["--timeout", "long"], "'long' is not a valid number"),
+        (["--no-such"], "--no-such"),
+        (["no-such-launch.sh"], "does not exist"),
+        (["--env-file", "a.env"], "is about a launch"),
+        (["--gpu-memory", "80gb"], "--gpu-memory is about a launch"),
+        (["--nic-numa-nodes", "0"], "--nic-numa-nodes is about a launch"),
+        (["--fail-on", "warn"], "--fail-on is for"),
+        (["--junit", "-"], "give --junit a file"),
+        (["--junit", "/no/such/folder/x.xml"], "No such file or directory"),
+    ],
+)
+def test_usage_errors_exit_64_with_an_object(
+    arguments: list[str],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A typing error is never a verdict."""
+    installed(monkeypatch, found(FAIL))
+    assert run(["check", "--json", *arguments]) == 64
+    printed = capsys.readouterr()
+    parsed = json.loads(printed.out)
+    jsonschema.validate(parsed, SCHEMA)
+    assert (parsed["status"], parsed["exit_code"]) == ("error", 64)
+    assert says in parsed["error"]
+    assert says in printed.err
+
+
+def test_an_ignored_finding_stays_visible_and_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(FAIL, PASS))
+    arguments = ("--ignore", "test.fail=ticket 12, until May", "--ignore", "test.pass")
+    parsed = answer(capsys, *arguments)
+    assert (parsed["status"], parsed["counts"]["ignored"], parsed["counts"]["fail"]) == (
+        "pass",
+        1,
+        0,
+    )
+    (row,) = (f for f in parsed["findings"] if f["ignored"] is not None)
+    assert (row["status"], row["ignored"]) == ("fail", "ticket 12, until May")
+    assert parsed["unused_ignores"] == ["test.pass"]
+    shown = text(capsys, *arguments)
+    assert "was fail; ignored: ticket 12, until May" in shown
+    assert "--ignore test.pass: there was nothing to ignore" in shown
+
+
+def test_ignoring_all_that_was_judged_is_no_pass(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(FAIL, SKIP))
+    parsed = answer(capsys, "--ignore", "test.fail")
+    assert parsed["exit_code"] == 3
+    assert "nothing was judged" in parsed["reason"]
+
+
+# Ways out ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("on purpose"), 70), (KeyboardInterrupt(), 130)]
+)
+def test_a_defect_and_an_interrupt_have_their_codes_and_an_object(
+    error: BaseException,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    installed(monkeypatch, found(PASS))
+    monkeypatch.setattr("preflight.check.answer.report", broken)
+    assert run(["check", "--json"]) == code
+    parsed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(parsed, SCHEMA)
+    assert parsed["exit_code"] == code
+
+
+def test_words_behind_two_dashes_are_the_launchs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its --json and --exit-protocol change nothing of ours."""
+    installed(monkeypatch, found(PASS))
+    assert run(["check", "--no-such", "--", "x", "--json", "--exit-protocol", "slurm-prolog"]) == 64
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code"),
+    [("native", 64), ("nagios", 3), ("npd", 3), ("slurm-prolog", 0), ("k8s", 64)],
+)
+def test_a_usage_error_under_each_protocol(
+    protocol: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slurm drains the node for anything but 0: a typing error must not drain a cluster."""
+    installed(monkeypatch, found(PASS))
+    assert run(["check", f"--exit-protocol={protocol}", "--no-such"]) == code
+    capsys.readouterr()
+    assert run(["check", "--exit-protocol", protocol, "--json", "--no-such"]) == code
+    parsed = json.loads(capsys.readouterr().out)
+    jsonschema.validate(parsed, SCHEMA)
+    assert parsed["exit_protocol"] == protocol
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_changes_no_verdict(tmp_path: Path) -> None:
+    Host().write(tmp_path)
+    whole = process(["check", "--root", str(tmp_path)])
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight.cli.main", "check", "--root", str(tmp_path)],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (whole.returncode, "")
+    assert whole.returncode in (1, 2, 3)
+
+
+@pytest.mark.slow
+def test_bytes_that_are_no_text_are_an_error_and_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "preflight.cli.main", "check", b"\xff\xfe", "--json"],
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 64
+    assert b"Traceback" not in done.stderr
+    jsonschema.validate(json.loads(done.stdout), SCHEMA)
+
+
+def test_junit_is_written_whole_beside_the_answer_and_on_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(FAIL, UNKNOWN, WARN, PASS, SKIP))
+    path = tmp_path / "out.xml"
+    assert run(["check", "--junit", str(path)]) == 2
+    suites = ElementTree.parse(path).getroot()
+    assert suites.attrib["tests"] == "5"
+    assert run(["check", "--junit", str(path), "--only", "nothing"]) == 64
+    assert len(ElementTree.parse(path).getroot().findall(".//error")) == 1
+    assert os.listdir(tmp_path) == ["out.xml"]
+    capsys.readouterr()
+    assert run(["check", "--junit", "-"]) == 2
+    assert ElementTree.fromstring(capsys.readouterr().out).attrib["failures"] == "1"
+
+
+# What it prints ------------------------------------------------------------------------------
+
+
+def test_a_finding_says_what_was_seen_why_and_what_mends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = Finding(
+        "test.maps",
+        FAIL,
+        "rank 0",
+        "65530 mappings",
+        "262144 mappings",
+        "8 NICs x 32768",
+        "rank 0 runs out of mappings",
+        (Evidence("/proc/sys/vm/max_map_count", "65530"),),
+        "raise it",
+        (MENDING,),
+    )
+    findings = [finding, finding._replace(subject="rank 1", text="rank 1 runs out of mappings")]
+    installed(monkeypatch, findings)
+    shown = text(capsys)
+    assert "fail: test.maps, rank 0-1: have 65530 mappings, need 262144 mappings" in shown
+    for line in (
+        "    rank 0-1 runs out of mappings: will not start",
+        "    need: 8 NICs x 32768",
+        "    seen: /proc/sys/vm/max_map_count: 65530",
+        "    to do: raise it",
+        "      sudo sysctl -w vm.max_map_count=262144",
+    ):
+        assert line in shown
+    parsed = answer(capsys)
+    assert parsed["counts"]["fail"] == 2
+    (row,) = parsed["findings"]
+    assert row["subjects"] == ["rank 0", "rank 1"]
+    assert row["settings"] == [
+        {"kind": "sysctl", "name": "vm.max_map_count", "wanted": "262144", "now": "65530"}
+    ]
+    assert row["commands"][0] == "sudo sysctl -w vm.max_map_count=262144"
+
+
+def test_quiet_is_the_verdict_and_verbose_is_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(WARN, PASS, SKIP))
+    assert len(text(capsys, "-q").splitlines()) <= 2
+    usual = text(capsys)
+    assert "pass: test.pass" in usual
+    assert "skip: test.skip (why: -v)" in usual
+    assert "skip: test.skip, thing 2: so it is" in text(capsys, "-v")
+
+
+@pytest.mark.parametrize("protocol", ["nagios", "npd", "slurm-prolog"])
+def test_protocols_that_read_one_line_get_one(
+    protocol: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, found(FAIL, WARN, PASS))
+    assert len(text(capsys, "--exit-protocol", protocol).splitlines()) == 1
+
+
+# On this machine -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_this_machine_is_checked_without_and_with_a_launch() -> None:
+    """Whatever it is: the answer is valid, and says more with a launch than without."""
+    sizes = []
+    for words in ([], ["--", *LAUNCH]):
+        done = process(["check", "--json", *words])
+        parsed = json.loads(done.stdout)
+        jsonschema.validate(parsed, SCHEMA)
+        assert parsed["exit_code"] == done.returncode
+        assert not any("defect of this check" in f["text"] for f in parsed["findings"])
+        sizes.append(sum(parsed["counts"][name] for name in ("fail", "unknown", "warn", "pass")))
+    assert sizes[0] < sizes[1]
+
+
+@pytest.mark.slow
+def test_facts_of_this_machine_are_valid_by_their_schema() -> None:
+    done = process(["facts", "--json"])
+    jsonschema.validate(json.loads(done.stdout), FACTS_SCHEMA)
+    assert done.returncode == 0
+    shown = process(["facts"])
+    for topic in FACTS_SCHEMA["$defs"]["answer"]["properties"]["topics"]["required"]:
+        assert f"\n{topic}" in f"\n{shown.stdout}"
+    refused = process(["facts", "--json", "--root", "/no/such"])
+    assert refused.returncode == 64
+    jsonschema.validate(json.loads(refused.stdout), FACTS_SCHEMA)
+
+
+def test_the_schemas_are_schemas() -> None:
+    for schema in (SCHEMA, FACTS_SCHEMA):
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+AUDIT = """
+import sys
+from preflight.cli.main import run
+seen = []
+def hook(event, arguments):
+    if event == "open" and isinstance(arguments[0], str):
+        mode, flags = arguments[1], arguments[2]
+        if flags & 3 and not arguments[0].startswith("/dev/"):
+            seen.append(f"write {arguments[0]}")
+    elif event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+        if isinstance(arguments[1][0], str):
+            seen.append(f"connect {arguments[1][0]}")
+    elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
+        seen.append(event)
+sys.dont_write_bytecode = True
+sys.addaudithook(hook)
+code = run(sys.argv[1:])
+print(seen, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "allowed"), [([], set()), (["--", *LAUNCH], {"connect 127.0.0.1"})]
+)
+def test_nothing_is_written_started_or_contacted_but_what_the_launch_names(
+    words: list[str], allowed: set[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AUDIT, "check", "-q", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    seen = done.stderr.strip().splitlines()[-1]
+    assert set(json.loads(seen.replace("'", '"'))) <= allowed
+
+
+HEAVY = "tabulate psutil pynvml importlib.metadata dataclasses subprocess tarfile yaml".split()
+
+
+@pytest.mark.slow
+def test_a_check_without_a_launch_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    Host().write(tmp_path)
+    program = (
+        "import sys; from preflight.cli.main import run; "
+        f"run(['check', '--json', '--root', {str(tmp_path)!r}]); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+# list and explain ----------------------------------------------------------------------------
+
+
+def test_every_listed_id_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list"]) == 0
+    ids = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert len(ids) == len(set(ids)) > 60
+    for id_ in ids:
+        assert run(["explain", id_]) == 0
+        assert capsys.readouterr().out.startswith(f"{id_}\n\n")
+
+
+def test_explaining_what_there_is_not_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "memlock.limits"]) == 64
+    assert "did you mean memlock.limit?" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shell_completion(shell: str) -> None:
+    done = process([], env={**os.environ, "_MOONCAKE_PREFLIGHT_COMPLETE": f"{shell}_source"})
+    assert done.returncode == 0
+    assert "_MOONCAKE_PREFLIGHT_COMPLETE" in done.stdout
+
+
+def test_no_subcommand_shows_the_help_and_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 64
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Usage: mooncake-preflight")
+
+
+@pytest.mark.slow
+def test_help_names_every_exit_code() -> None:
+    said = " ".join(process(["check", "--help"]).stdout.split())
+    for phrase in ("0 pass", "1 warn", "2 fail", "3 unknown", "64 usage", "70 a defect"):
+        assert phrase in said
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from preflight.base.program_version import program_version
+
+    assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()

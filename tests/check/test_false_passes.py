@@ -1,0 +1,227 @@
+"""What other tools pass that should not pass, row by row, through the whole command.
+
+The rows are those of a survey of the field's tools; each name says what the tool would have said.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+
+from preflight.cli.main import run
+from tests.builders.synthetic import (
+    GIB,
+    PATIENCE_SECONDS,
+    SyntheticHost,
+    build_host,
+    gpu_host,
+    tree_of,
+)
+from tests.checks.test_synthetic import FITTED, LAUNCH, NICS, script
+from tests.sizing.test_sizing_command import run as run_sizing
+
+USER = {"uid": 1000, "capabilities": 0}
+
+
+class Answer(NamedTuple):
+    code: int
+    statuses: dict[str, set[str]]
+    found: dict[str, Any]
+
+
+class Checking:
+    """Runs ``check`` on a host with a launch; each call with other options."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._path, self._capsys, self._count = path, capsys, 0
+
+    def __call__(self, host: SyntheticHost, text: str | None, *options: str) -> Answer:
+        self._count += 1
+        folder = self._path / str(self._count)
+        (folder / "tree").mkdir(parents=True)
+        words = ["check", "--json", "--root", str(build_host(folder / "tree", host))]
+        words += ["--timeout", str(PATIENCE_SECONDS), *options]
+        if text is not None:
+            (folder / "launch.sh").write_text(text)
+            words += ["--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"]
+            words.append(str(folder / "launch.sh"))
+        code = run(words)
+        found = json.loads(self._capsys.readouterr().out)
+        statuses: dict[str, set[str]] = {}
+        for finding in found.get("findings", ()):
+            statuses.setdefault(finding["id"], set()).add(finding["status"])
+        return Answer(code, statuses, found)
+
+
+@pytest.fixture
+def checking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Checking:
+    return Checking(tmp_path, capsys)
+
+
+@pytest.mark.slow
+def test_a_bare_number_of_gigabytes_is_not_bytes(tmp_path: Path) -> None:
+    """The documented helper: --hicache-size 64 is 64 bytes, and every pool suffices."""
+    done = run_sizing(["--tp-size", "8", "--hicache-size", "64"], root=tmp_path)
+    assert done.code == 64
+    assert "64" in done.err
+
+
+def test_a_pool_that_is_missing_or_anothers_is_no_plan(checking: Checking) -> None:
+    """The documented helper: planning_only, exit 0; and nr_hugepages whoever holds the pages."""
+    missing = checking(replace(FITTED, pools={GIB: 1000}), LAUNCH)
+    assert missing.statuses["hugetlb.shortage"] == {"fail"}
+    assert missing.code == 2
+    free = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+    held = checking(replace(FITTED, files={**FITTED.files, free: "0\n"}), LAUNCH)
+    assert held.statuses["hugetlb.shortage"] == {"fail"}
+
+
+def test_no_rdma_device_is_not_skipped(checking: Checking) -> None:
+    """gpud: 0 InfiniBand ports is "skipped evaluation", Healthy."""
+    found = checking(replace(FITTED, nics=()), LAUNCH)
+    assert found.statuses["rdma.device-missing"] == {"fail"}
+    assert found.code == 2
+
+
+def test_ports_that_are_down_are_seen_on_ethernet_too(checking: Checking) -> None:
+    """gpud looks at InfiniBand link layers alone; here every RoCE port is down."""
+    down = [nic._replace(state="1: DOWN") for nic in gpu_host().nics]
+    found = checking(replace(FITTED, nics=down), LAUNCH)
+    assert found.code == 2
+    assert "fail" in found.statuses["rdma.port-down"]
+
+
+def test_access_control_between_gpu_and_nic_is_said(checking: Checking) -> None:
+    """gpud: ACS "needs to be disabled" is Healthy."""
+    found = checking(replace(FITTED, acs_control=0x1D), LAUNCH)
+    assert found.statuses["pci.acs"] == {"warn"}
+
+
+def test_a_missing_driver_library_is_no_empty_list_of_gpus(checking: Checking) -> None:
+    """NVSentinel: where nvidia-smi fails there are no PCI devices to judge, so all is well."""
+    found = checking(replace(FITTED, nvml_error=(18, "mismatch")), LAUNCH)
+    assert found.statuses["gpu.driver"] == {"fail"}
+
+
+def test_what_is_found_decides_the_exit_code(checking: Checking) -> None:
+    """gpud scan and NVSentinel's STORE_ONLY exit 0 whatever they find."""
+    assert checking(FITTED, LAUNCH).code == 0
+    assert checking(replace(FITTED, iommu="DMA-FQ"), LAUNCH).code == 1
+    assert checking(replace(FITTED, gpus=FITTED.gpus[:7]), LAUNCH).code == 2
+    assert checking(replace(FITTED, ports=()), LAUNCH).code == 3
+
+
+def test_what_is_switched_off_is_not_what_passed(checking: Checking) -> None:
+    """gcm: a check behind its kill switch is OK, 0. Here it stays visible, with its reason."""
+    broken = replace(FITTED, gpus=FITTED.gpus[:7])
+    found = checking(broken, LAUNCH, "--ignore", "gpu.count=one GPU is being replaced")
+    waived = [one for one in found.found["findings"] if one["id"] == "gpu.count"]
+    assert [one["status"] for one in waived] == ["fail"]
+    assert waived[0]["ignored"] == "one GPU is being replaced"
+    alone = checking(broken, LAUNCH, "--only", "gpu.count", "--ignore", "gpu.count=known")
+    assert alone.code == 3  # nothing was judged
+
+
+def test_no_checks_are_no_pass(checking: Checking) -> None:
+    """LBNL NHC: "No checks means no failures", exit 0."""
+    assert checking(FITTED, LAUNCH, "--only", "no-such-check").code == 64
+    assert checking(FITTED, None, "--only", "storage.*").code == 3
+
+
+@pytest.mark.parametrize("text", ["", "#!/bin/bash\n", "echo hello\n", "if true; then\n"])
+def test_an_empty_launch_is_no_launch_that_fits(checking: Checking, text: str) -> None:
+    """troubleshoot: an empty or half-parsed spec exits 0."""
+    assert checking(FITTED, text).code == 64
+
+
+def test_a_module_that_cannot_be_imported_does_not_vanish(
+    checking: Checking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rapids doctor: a plugin with an ImportError is dropped without a word."""
+    from checks.run import judging
+
+    broken = ModuleType("checks.broken_checks")  # without CHECKS
+    monkeypatch.setitem(sys.modules, broken.__name__, broken)
+    monkeypatch.setattr(judging, "CHECK_MODULES", (*judging.CHECK_MODULES, broken.__name__))
+    found = checking(FITTED, LAUNCH)
+    assert found.code == 3
+    assert any("not-loaded" in name for name in found.statuses)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # Primus and railmap warn or fail below a fixed size, whatever the capability.
+        ({"memlock": ("8388608", "8388608")}, "pass"),
+        # They pass 64 GiB, and eight NICs with tens of GiB each need eight times that.
+        ({"memlock": (str(64 * GIB), str(64 * GIB)), **USER}, "fail"),
+        # libibverbs warns at 32 KiB and less, and says nothing of 8 MiB.
+        ({"memlock": ("8388608", "8388608"), **USER}, "fail"),
+        # docker run --cap-add IPC_LOCK as another user: allowed, and not in effect.
+        ({"memlock": ("8388608", "8388608"), "uid": 1000, "capabilities": 0}, "fail"),
+        ({"memlock": ("unlimited", "unlimited"), **USER}, "pass"),
+    ],
+)
+def test_locked_memory_is_what_is_registered_on_every_nic(
+    checking: Checking, changes: dict[str, Any], expected: str
+) -> None:
+    found = checking(replace(FITTED, **changes), LAUNCH)
+    assert found.statuses["memlock.limit"] == {expected}
+
+
+def test_a_name_that_is_no_device_is_not_left_to_the_engine(checking: Checking) -> None:
+    """Mooncake drops it and goes on, over TCP in the end, while the log says rdma."""
+    text = script("Qwen/Qwen3-32B", 8, NICS.replace("mlx5_0", "mlx5_99"), "64gb")
+    found = checking(FITTED, text)
+    assert found.code in (1, 2)
+    assert found.statuses["rdma.device-missing"] & {"warn", "fail"}
+
+
+def test_what_cannot_be_read_is_never_a_pass(checking: Checking) -> None:
+    """The rule behind all rows: each file of the pools unreadable in turn."""
+    for name in ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages"):
+        path = f"/sys/kernel/mm/hugepages/hugepages-2048kB/{name}"
+        found = checking(replace(FITTED, files={**FITTED.files, path: "garbage\n"}), LAUNCH)
+        assert found.statuses["hugetlb.shortage"] == {"unknown"}, name
+        assert found.code == 3
+
+
+def test_a_script_that_writes_the_pool_last_is_no_promise(checking: Checking) -> None:
+    """A drop-in says enough, and a unit of this host's own then writes whatever its script says."""
+    unit = "/etc/systemd/system/pages.service"
+    line = "[Service]\nExecStart=/bin/sh -c '/opt/count > /proc/sys/vm/nr_hugepages'\n"
+    found = checking(replace(FITTED, files={**FITTED.files, unit: line}), LAUNCH)
+    assert found.statuses["hugetlb.after-reboot"] == {"warn"}
+    known = line.replace("/opt/count", "echo 999999")
+    found = checking(replace(FITTED, files={**FITTED.files, unit: known}), LAUNCH)
+    assert found.statuses["hugetlb.after-reboot"] == {"pass"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("/0000:14:00.0/numa_node", "/sys/class/infiniband/mlx5_0/device/numa_node"),
+        ("/uverbs0/ibdev", "/sys/class/infiniband_verbs/uverbs0/ibdev"),
+        ("/proc/self/cgroup", "/proc/self/cgroup"),
+        ("/proc/self/mountinfo", "/proc/self/mountinfo"),
+        ("/proc/sys/vm/overcommit_memory", "/proc/sys/vm/overcommit_memory"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_an_unknown_that_names_it(
+    checking: Checking, ending: str, said: str
+) -> None:
+    """EISDIR, EIO and EACCES are alike: the first of these once ended the check with exit 70."""
+    path = next(name for name in tree_of(FITTED).files if name.endswith(ending))
+    host = replace(FITTED, files={**FITTED.files, path: None, f"{path}/x": ""})
+    found = checking(host, LAUNCH)
+    assert found.code == 3
+    unknown = [row for row in found.found["findings"] if row["status"] == "unknown"]
+    assert any(said in row["text"] for row in unknown)

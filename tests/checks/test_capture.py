@@ -1,0 +1,532 @@
+"""A capture answers as the host did, anywhere; and what is no capture is refused with a reason."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.base.archive import MOST_BYTES, archive_bytes
+from checks.base.recording import Answers, RecordingRoot, no_answers
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.capture.capture import (
+    CAPTURE_FILE,
+    LARGEST_BYTES,
+    SCHEMA,
+    Capture,
+    CaptureError,
+    capture_files,
+    open_root,
+)
+from checks.run.facts import READERS
+from checks.run.reading import read_facts
+from preflight.check import judge_host
+from preflight.check.answer import checked
+from preflight.check.to_json import report_object
+from preflight.cli.main import run
+from preflight.inputs.host_record import record
+from preflight.inputs.host_source import Host, open_host
+from preflight.inputs.launch_words import LaunchWords
+from preflight.launches.source import is_secret
+from preflight.render.plain_data import plain
+from tests.builders.check_fakes import installed
+from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
+from tests.checks.recorded import CAPTURES, recorded
+
+SCRIPT = """\
+export MOONCAKE_MASTER=127.0.0.1:1
+export MC_STORE_USE_HUGEPAGE=1
+export HF_TOKEN=hf_0123456789
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --api-key sk-abcdefgh \\
+  --enable-hierarchical-cache --hicache-size 30 --hicache-storage-backend mooncake
+"""
+OTHER = LaunchWords(
+    tuple(
+        "MOONCAKE_MASTER=127.0.0.1:2 python3 -m sglang.launch_server --model-path "
+        "meta-llama/Llama-3.1-8B-Instruct --enable-hierarchical-cache --hicache-size 4 "
+        "--hicache-storage-backend mooncake".split()
+    )
+)
+HOSTS = {
+    "gpu": gpu_host,
+    "erdma": erdma_host,
+    "container": limited_container,
+    "plain": plain_host,
+}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> LaunchWords:
+    path = tmp_path / "launch.sh"
+    path.write_text(SCRIPT)
+    return LaunchWords((str(path),))
+
+
+def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """All that check says of a host that is already open, but its name."""
+    monkeypatch.setattr(judge_host, "open_host", lambda _: host._replace(name="/"))
+    return report_object(checked(words, "/", 10.0).report, "native", 0)
+
+
+def saved(path: Path, answers: Answers, extras: Mapping[str, Any]) -> Path:
+    path.write_bytes(archive_bytes(capture_files(answers, extras)))
+    return path
+
+
+# The same answers ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["this machine", *HOSTS])
+def test_a_capture_gives_the_same_findings_as_the_host(
+    kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the launch that it holds, with the same one given, for another launch, and for none."""
+    root = "/" if kind == "this machine" else str(build_host(tmp_path / "host", HOSTS[kind]()))
+    host = open_host(root)
+    answers, extras, _ = record(script, host, 10.0)
+    path = saved(tmp_path / "host.tar.gz", answers, extras)
+    live = findings(host, script, monkeypatch)
+    for words in (LaunchWords(), script):
+        assert findings(open_host(str(path)), words, monkeypatch) == live
+    # What no reader was asked for another launch cannot be known here; all else is the same.
+    there = {(f["id"], f["subject"]): f for f in findings(host, OTHER, monkeypatch)["findings"]}
+    here = {
+        (f["id"], f["subject"]): f
+        for f in findings(open_host(str(path)), OTHER, monkeypatch)["findings"]
+    }
+    different = {key for key in here if here[key] != there.get(key)}
+    assert all(here[key]["status"] in ("unknown", "skip") for key in different)
+    assert {id_.partition(".")[0] for id_, _ in different} <= {"service", "network", "storage"}
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_replaced_names_change_no_status(
+    kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from checks.capture.anonymise import anonymise
+
+    host = open_host(str(build_host(tmp_path / "host", HOSTS[kind]())))
+    answers, extras, _ = record(script, host, 10.0)
+    path = saved(tmp_path / "host.tar.gz", *anonymise(answers, extras, [], []))
+
+    def short(found: Any) -> list[tuple[str, ...]]:
+        return sorted((f["id"], f["status"]) for f in found["findings"])
+
+    live = short(findings(host, script, monkeypatch))
+    assert short(findings(open_host(str(path)), LaunchWords(), monkeypatch)) == live
+
+
+OVERLAP = {"l2-halves-overlap", "l2-halves-may-overlap"}
+
+
+def _install(folder: Path, *distributions: str) -> str:
+    """An import path on which nothing else is installed."""
+    for name in distributions:
+        (folder / f"{name}.dist-info").mkdir(parents=True)
+    folder.mkdir(exist_ok=True)
+    return str(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("there", "status"),
+    [
+        ((), "warn"),
+        (("sglang-0.5.23",), "warn"),
+        (("sglang-0.5.23", "mooncake_transfer_engine-0.3.14"), "fail"),
+        (("sglang-0.5.23", "mooncake_transfer_engine-0.3.13.post1"), None),
+        (("sglang-0.5.23", "mooncake_transfer_engine-abc"), "warn"),
+    ],
+)
+def test_what_was_only_assumed_is_so_from_a_capture_too(
+    there: tuple[str, ...],
+    status: str | None,
+    script: LaunchWords,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is installed where the capture is read decides nothing, twice removed neither."""
+    packages = dict(name.split("-", 1) for name in there)
+    root = str(build_host(tmp_path / "host", replace(gpu_host(), packages=packages)))
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "there", *there)])
+    live_host = open_host(root)
+    path = saved(tmp_path / "a.tar.gz", *record(script, live_host, 10.0)[:2])
+    live = findings(live_host, script, monkeypatch)
+    found = {f["status"] for f in live["findings"] if f["id"] in OVERLAP}
+    assert found == ({status} if status else set())
+    elsewhere = ("sglang-0.5.16", "mooncake_transfer_engine-0.3.9")
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "elsewhere", *elsewhere)])
+    again = saved(tmp_path / "b.tar.gz", *record(LaunchWords(), open_host(str(path)), 10.0)[:2])
+    for capture in (path, again):
+        for words in (LaunchWords(), script):
+            assert findings(open_host(str(capture)), words, monkeypatch) == live
+
+
+def test_a_version_that_was_named_stays_named(
+    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the launch of the capture and for another; what the reader names comes first."""
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
+    named = script._replace(mooncake_version="0.3.14", sglang_version="0.5.23")
+    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
+    path = str(saved(tmp_path / "a.tar.gz", *record(named, host, 10.0)[:2]))
+
+    def version(words: LaunchWords) -> tuple[str, set[str]]:
+        found = findings(open_host(path), words, monkeypatch)
+        overlap = {f["status"] for f in found["findings"] if f["id"] in OVERLAP}
+        return found["launch"]["mooncake_version"], overlap
+
+    assert version(LaunchWords()) == ("0.3.14", {"fail"})
+    assert version(OTHER)[0] == "0.3.14"
+    assert version(LaunchWords(mooncake_version="0.3.12")) == ("0.3.12", set())
+
+
+def test_a_capture_of_before_keeps_its_version(
+    script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has one version, and not whether that was assumed: it is read as it was."""
+    monkeypatch.setattr("sys.path", [_install(tmp_path / "empty")])
+    host = open_host(str(build_host(tmp_path / "host", gpu_host())))
+    answers, extras, _ = record(script, host, 10.0)
+    del extras["installed"]
+    old = saved(tmp_path / "old.tar.gz", answers, {**extras, "mooncake_version": "0.3.12"})
+    found = findings(open_host(str(old)), LaunchWords(), monkeypatch)
+    assert found["launch"]["mooncake_version"] == "0.3.12"
+    again = record(LaunchWords(), open_host(str(old)), 10.0)[1]
+    assert (again["mooncake_version"], again["installed"]) == ("0.3.12", None)
+
+
+@pytest.mark.parametrize(
+    "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
+)
+def test_a_record_of_what_is_installed_that_is_none_is_no_traceback(
+    broken: object, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = open_host(str(build_host(tmp_path / "host", plain_host())))
+    answers, extras, _ = record(script, host, 10.0)
+    path = saved(tmp_path / "a.tar.gz", answers, {**extras, "installed": broken})
+    assert findings(open_host(str(path)), LaunchWords(), monkeypatch)["findings"]
+
+
+@pytest.mark.slow
+def test_a_capture_of_a_capture_is_the_same_capture(script: LaunchWords, tmp_path: Path) -> None:
+    answers, extras, _ = record(script, open_host("/"), 10.0)
+    first = saved(tmp_path / "a.tar.gz", answers, extras)
+    again, more, _ = record(LaunchWords(), open_host(str(first)), 10.0)
+    for got, wanted in zip(again, answers, strict=True):
+        assert _comparable(got) == _comparable(wanted)
+    assert more["environment"] == extras["environment"]
+    assert more["launch"]["reading"] == extras["launch"]["reading"]
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_small_private_file_without_secrets(
+    script: LaunchWords, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "host.tar.gz"
+    assert run(["capture", str(path), *script.words]) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.stat().st_size < LARGEST_BYTES
+    assert sorted(os.listdir(tmp_path)) == ["host.tar.gz", "launch.sh"]
+    with tarfile.open(path) as tar:
+        members = tar.getmembers()
+        contents = b"".join(file.read() for m in members if (file := tar.extractfile(m)))
+    assert members[0].name == CAPTURE_FILE
+    assert "proc/meminfo" in {member.name for member in members}
+    assert b"hf_0123456789" not in contents
+    assert b"sk-abcdefgh" not in contents
+    assert str(path) in capsys.readouterr().out
+    assert run(["check", "--root", str(path), "-q"]) in (0, 1, 2, 3)
+    assert "launch.sh" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("--api-key", True),
+        ("HF_TOKEN", True),
+        ("MC_METADATA_HTTP_TOKEN", True),
+        ("DB_PASSWORD", True),
+        ("--max-total-tokens", False),
+        ("--speculative-num-draft-tokens", False),
+        ("--tokenizer-path", False),
+        ("--model-path", False),
+    ],
+)
+def test_what_counts_tokens_is_no_secret(name: str, secret: bool) -> None:
+    """A number taken for a secret would be gone from everywhere in the capture."""
+    assert is_secret(name) is secret
+
+
+@pytest.mark.slow
+def test_a_capture_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "folder"
+    (taken / "x").mkdir(parents=True)
+    assert run(["capture", str(taken / "x" / "no" / "a.tar.gz")]) == 64
+    assert "No such file or directory" in capsys.readouterr().err
+    assert os.listdir(taken) == ["x"]
+
+
+def test_the_same_answers_are_the_same_bytes(tmp_path: Path) -> None:
+    first, second = no_answers(), no_answers()
+    for number in range(20):
+        first.texts[f"/proc/{number}"] = str(number)
+        second.texts[f"/proc/{19 - number}"] = str(19 - number)
+    assert archive_bytes(capture_files(first, {})) == archive_bytes(capture_files(second, {}))
+
+
+EVERY_KIND = Answers(
+    {
+        "/proc/a": "text\n",
+        "/proc/empty": "",
+        "/sys/x y/ä": "a name that no archive should hold",
+        "/capture.json": "a file of this very name",
+        "/proc/b": Unknown("/proc/b: Permission denied"),
+        "/proc/c": Unknown("/proc/c: No such file or directory", absent=True),
+    },
+    {"/proc": ("a", "b", "empty"), "/sys/gone": Unknown("/sys/gone: no", absent=True)},
+    {"/sys/l": "/sys/t", "/sys/n": Unknown("/sys/n: no")},
+    {"/dev/x": 0o20666},
+    {"x.y 1": {"a": [1, None, True]}, "x.z": Unknown("x.z: refused"), "x.n": None},
+)
+
+
+def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
+    """From the archive, and from a folder that it was unpacked to."""
+    path = saved(tmp_path / "c.tar.gz", EVERY_KIND, {"extra": [1]})
+    with tarfile.open(path) as tar:
+        tar.extractall(tmp_path / "unpacked")
+    for source in (path, tmp_path / "unpacked"):
+        root = open_root(str(source))
+        assert isinstance(root, Capture)
+        assert not root.live
+        assert root.extras["extra"] == [1]
+        for got, wanted in zip(root.answers, EVERY_KIND, strict=True):
+            assert _comparable(got) == _comparable(wanted)
+        assert root.call("x.y", 1) == {"a": [1, None, True]}
+
+
+def _comparable(answers: Any) -> dict[str, Any]:
+    return {
+        name: (answer.reason, answer.absent) if isinstance(answer, Unknown) else answer
+        for name, answer in answers.items()
+    }
+
+
+def test_what_was_not_asked_is_unknown_and_absent_only_where_a_listing_says_so(
+    tmp_path: Path,
+) -> None:
+    root = open_root(str(saved(tmp_path / "c.tar.gz", EVERY_KIND, {})))
+
+    def asked(answer: object) -> tuple[str, bool]:
+        assert isinstance(answer, Unknown)
+        return answer.reason.partition(": ")[2], answer.absent
+
+    assert asked(root.text("/etc/hosts")) == ("not in this capture", False)
+    assert asked(root.text("/proc/not-listed/x")) == ("No such file or directory", True)
+    assert asked(root.names("/sys/gone/below")) == ("No such file or directory", True)
+    assert asked(root.mode("/proc/a")) == ("not in this capture", False)
+    assert asked(root.call("x.y", 2)) == ("not in this capture", False)
+    assert asked(Root(root.locate("/proc")).text("/meminfo"))[1]  # nothing of this machine
+
+
+def test_each_thing_is_asked_once() -> None:
+    class Counting(Root):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked: list[str] = []
+
+        def text(self, name: str) -> str:
+            self.asked.append(name)
+            return str(len(self.asked))
+
+    inner = Counting()
+    root = RecordingRoot(inner)
+    assert [root.text("/a"), root.integer("/a"), root.word("/b"), root.text("/a")] == [
+        "1", 1, "2", "1",
+    ]  # fmt: skip
+    assert inner.asked == ["/a", "/b"]
+
+
+# What is refused -----------------------------------------------------------------------------
+
+
+def test_a_truncated_capture_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    whole = archive_bytes(capture_files(EVERY_KIND, {}))
+    for end in [*range(0, len(whole), max(1, len(whole) // 40)), len(whole) - 1, len(whole) - 8]:
+        path = tmp_path / "cut.tar.gz"
+        path.write_bytes(whole[:end])
+        with pytest.raises(CaptureError, match=r"cut\.tar\.gz"):
+            open_root(str(path))
+
+
+def test_a_truncated_plain_capture_is_refused(tmp_path: Path) -> None:
+    """Without compression nothing but the list of members tells that some are missing."""
+    plain = io.BytesIO()
+    files = capture_files(EVERY_KIND, {})
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, content in list(files.items())[:-1]:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    path = tmp_path / "cut.tar"
+    path.write_bytes(plain.getvalue())
+    with pytest.raises(CaptureError, match="not a whole capture"):
+        open_root(str(path))
+
+
+def _tar(path: Path, members: Mapping[str, bytes]) -> Path:
+    path.write_bytes(archive_bytes(members))
+    return path
+
+
+FOREIGN: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "text": (lambda p: _write(p / "x", b"hello\n" * 200), "no tar archive"),
+    "empty": (lambda p: _write(p / "x", b""), "no tar archive"),
+    "other archive": (lambda p: _tar(p / "x", {"README": b"x"}), "neither a capture"),
+    "no files": (lambda p: _tar(p / "x", {}), "an archive without files"),
+    "way out": (lambda p: _tar(p / "x", {"proc/../../etc/x": b"x"}), "outside of itself"),
+    "newer": (
+        lambda p: _tar(p / "x", {CAPTURE_FILE: json.dumps({"schema": f"{SCHEMA}0"}).encode()}),
+        f"this program reads {SCHEMA}",
+    ),
+    "not JSON": (lambda p: _tar(p / "x", {CAPTURE_FILE: b"{"}), "capture.json"),
+    "not an object": (lambda p: _tar(p / "x", {CAPTURE_FILE: b"[]"}), "capture.json"),
+    "no calls": (
+        lambda p: _tar(p / "x", {CAPTURE_FILE: json.dumps({"schema": SCHEMA}).encode()}),
+        "calls.json is missing",
+    ),
+    "wrong types": (
+        lambda p: _tar(
+            p / "x",
+            {
+                CAPTURE_FILE: json.dumps(
+                    {"schema": SCHEMA, "texts": {"/a": 1}, "links": {}, "modes": {}, "folders": {}}
+                ).encode(),
+                "calls.json": b"{}",
+            },
+        ),
+        "not a capture as it was written",
+    ),
+    "bomb": (
+        lambda p: _tar(p / "x", {"proc/x": bytes(MOST_BYTES + 1)}),
+        "more than a host's facts",
+    ),
+    "absent": (lambda p: p / "x", "no such file or folder"),
+    "socket": (lambda p: Path("/dev/null"), "a device or a pipe"),
+}
+
+
+def _write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_is_no_host_is_refused_with_its_name(
+    kind: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    installed(monkeypatch, [])
+    make, says = FOREIGN[kind]
+    path = make(tmp_path)
+    assert run(["check", "--root", str(path)]) == 64
+    shown = capsys.readouterr().err
+    assert says in shown
+    assert str(path) in shown
+
+
+def test_a_launch_of_another_form_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved(tmp_path / "c.tar.gz", EVERY_KIND, {"launch": {"reading": {}, "name": 1}})
+    assert run(["check", "--root", str(path)]) == 64
+    assert "its launch cannot be read" in capsys.readouterr().err
+
+
+# Trees of other tools ------------------------------------------------------------------------
+
+
+def _tree(folder: Path) -> Path:
+    for name, content in {
+        "proc/meminfo": "MemTotal: 1 kB\n",
+        "sys/devices/pci0/net/eth0/mtu": "1500\n",
+        "sys/devices/pci0/vendor": "0x15b3\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    (folder / "sys/class/net").mkdir(parents=True)
+    links = {
+        "sys/class/net/eth0": "../../devices/pci0/net/eth0",
+        "sys/devices/pci0/net/eth0/device": "../..",
+        "sys/class/loop": "loop",
+        "sys/class/dangling": "../nothing",
+        "sys/class/absolute": "/sys/devices",
+        "sys/class/through-file": "../../proc/meminfo/x",
+    }
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    return folder
+
+
+@pytest.mark.parametrize("top", ["", "machine-3/"])
+@pytest.mark.parametrize("mode", ["w:", "w:gz", "w:bz2", "w:xz"])
+def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -> None:
+    """Links are followed in memory as the kernel follows them in the folder."""
+    folder = _tree(tmp_path / "tree")
+    path = tmp_path / "tree.tar"
+    with tarfile.open(path, mode) as tar:
+        tar.add(folder, top or ".")
+    archive, plain = open_root(str(path)), Root(str(folder))
+    names = [
+        "/", "/proc", "/proc/meminfo", "/proc/meminfo/x", "/nothing", "/sys/class/net",
+        "/sys/class/net/eth0", "/sys/class/net/eth0/mtu", "/sys/class/net/eth0/device/vendor",
+        "/sys/class/net/eth0/device/../vendor", "/sys/class/loop", "/sys/class/loop/x",
+        "/sys/class/dangling", "/sys/class/through-file", "//proc//meminfo", "/proc/./meminfo",
+    ]  # fmt: skip
+    for name in names:
+        for ask in ("text", "names", "link"):
+            got, wanted = getattr(archive, ask)(name), getattr(plain, ask)(name)
+            assert _comparable({"": got}) == _comparable({"": wanted}), (ask, name)
+        got_mode, wanted_mode = archive.mode(name), plain.mode(name)
+        assert _comparable({"": got_mode}) == _comparable({"": wanted_mode}), name
+    assert archive.text("/sys/class/absolute/pci0/vendor") == "0x15b3\n"
+    assert isinstance(archive.call("x.y"), Unknown)
+    assert not archive.live
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "2i386-2t-hugepagesizecount",
+        "32amd64-4s2n4c-cgroup2",
+        "40intel64-2g2n4c+pcilocality",
+        "48amd64-4pa2n6c-sparse",
+    ],
+)
+def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path: Path) -> None:
+    folder = recorded(name, tmp_path)
+    archive = open_root(str(CAPTURES / f"{name}.tar.bz2"))
+    topics = [topic for topic in READERS if topic not in ("software", "services")]
+    here, there = (plain_facts(root, topics) for root in (archive, Root(str(folder))))
+    assert here == there
+    assert "defect" not in json.dumps(here)
+
+
+def plain_facts(root: Root, topics: list[str]) -> dict[str, Any]:
+    facts = read_facts(root, None, 60.0, topics)
+    return {topic: plain(facts.topic(topic)) for topic in topics}

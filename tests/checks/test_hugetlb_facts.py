@@ -1,0 +1,282 @@
+"""Pools, nodes and devices are read as the kernel means them, from synthetic and recorded hosts."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from checks.base.installed import installed_mooncake, installed_sglang
+from checks.base.needs import Spot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
+from checks.hugetlb.fit import Stock
+from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
+from checks.hugetlb.stock import read_stock, stated_stock
+from checks.numa.meminfo import read_meminfo, read_node_meminfo
+from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
+from checks.pci.gpus import gpu_nodes
+from checks.rdma.devices import RdmaDevice, nic_nodes, read_rdma_devices
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.paths import ROOT
+
+CAPTURES = ROOT.parent / "shared" / "captures"
+
+
+def read(path: Path) -> HugeTlb:
+    root = Root(str(path))
+    return read_hugetlb(root, read_meminfo(root))
+
+
+def pool_of(path: Path, size: int) -> Pool:
+    pool = read(path).pool(size)
+    assert not isinstance(pool, Unknown)
+    return pool
+
+
+def test_an_unknown_fact_is_neither_true_nor_false() -> None:
+    unknown = Unknown("why")
+    with pytest.raises(TypeError, match="why"):
+        bool(unknown)
+    with pytest.raises(TypeError):
+        unknown < Unknown("other")  # type: ignore[operator]  # noqa: B015
+
+
+def test_a_pool_with_all_its_counters(tmp_path: Path) -> None:
+    pool = HostPool(nodes={0: (70, 40), 3: (30, 20)}, reserved=5, surplus=10, overcommit=25)
+    Host({2 * MIB: pool, GIB: HostPool(total=4)}, nodes=(0, 3)).write(tmp_path)
+    found = pool_of(tmp_path, 2 * MIB)
+    assert (found.total_pages, found.free_pages) == (100, 60)
+    assert (found.reserved_pages, found.surplus_pages, found.overcommit_pages) == (5, 10, 25)
+    assert {node: tuple(share) for node, share in found.nodes.items()} == {0: (70, 40), 3: (30, 20)}
+    assert found.held_pages == 100 - 60 + 5
+    assert pool_of(tmp_path, GIB).free_pages == 4
+
+
+@pytest.mark.parametrize(
+    ("pool", "memory", "available"),
+    [
+        (HostPool(total=100), 0, 100),
+        (HostPool(total=100, free=30), 0, 30),
+        (HostPool(total=100, free=30, reserved=30), 0, 0),
+        (HostPool(total=100, free=30, reserved=40), 0, 0),  # reserved beyond free: surplus to come
+        (HostPool(total=0, overcommit=60), GIB, 60),
+        (HostPool(total=60, surplus=50, overcommit=60), GIB, 70),
+        (HostPool(total=70, surplus=70, overcommit=60), GIB, 70),  # the limit was lowered since
+        (HostPool(total=0, overcommit=60), 20 * MIB, 10),  # surplus pages need memory
+    ],
+)
+def test_available_pages(pool: HostPool, memory: int, available: int, tmp_path: Path) -> None:
+    Host({2 * MIB: pool}).write(tmp_path)
+    assert pool_of(tmp_path, 2 * MIB).available_pages(memory) == available
+
+
+def test_gigantic_pages_are_never_made_on_demand(tmp_path: Path) -> None:
+    Host({GIB: HostPool(total=1, overcommit=9)}).write(tmp_path)
+    assert pool_of(tmp_path, GIB).available_pages(100 * GIB) == 1
+
+
+def test_a_missing_size_is_no_pool_and_an_unreadable_one_unknown(tmp_path: Path) -> None:
+    Host({2 * MIB: HostPool(total=9)}).write(tmp_path)
+    missing = read(tmp_path).pool(GIB)
+    assert isinstance(missing, Unknown)
+    assert missing.absent
+    (tmp_path / "sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages").write_text("x")
+    unreadable = read(tmp_path).pool(2 * MIB)
+    assert isinstance(unreadable, Unknown)
+    assert not unreadable.absent
+    assert "resv_hugepages: not a number" in unreadable.reason
+
+
+def test_meminfo_serves_the_default_size_where_sysfs_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(
+        "MemTotal: 1024 kB\nHugePages_Total: 100\nHugePages_Free: 60\nHugePages_Rsvd: 10\n"
+        "HugePages_Surp: 0\nHugepagesize: 2048 kB\n"
+    )
+    assert pool_of(tmp_path, 2 * MIB).available_pages(0) == 50
+    other = read(tmp_path).pool(GIB)
+    assert isinstance(other, Unknown)
+    assert not other.absent  # it may well be there
+
+
+def test_a_kernel_without_huge_pages(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1024 kB\n")
+    pool = read(tmp_path).pool(2 * MIB)
+    assert isinstance(pool, Unknown)
+    assert pool.absent
+    assert "Hugepagesize" in pool.reason
+
+
+def test_reservations_bound_what_a_node_has(tmp_path: Path) -> None:
+    """They may all come from one node, or only as many as the others cannot bear."""
+    pool = HostPool(nodes={0: (100, 60), 1: (100, 20)}, reserved=30)
+    Host({2 * MIB: pool}, nodes=(0, 1)).write(tmp_path)
+    root = Root(str(tmp_path))
+    spots = [Spot(2 * MIB, None), Spot(2 * MIB, 0), Spot(2 * MIB, 1), Spot(2 * MIB, 7)]
+    stock = read_stock(root, read(tmp_path), 0, spots)
+    assert [stock[spot] for spot in spots] == [
+        Stock(50, 50),
+        Stock(30, 50),
+        Stock(0, 20),
+        Stock(0, 0),
+    ]
+
+
+def test_a_stated_pool_is_spread_as_the_kernel_spreads_it() -> None:
+    stock = stated_stock(11, 2 * MIB, (0, 1, 4))
+    assert stock[Spot(2 * MIB, None)] == Stock(11, 11)
+    assert [stock[Spot(2 * MIB, node)].least_pages for node in (0, 1, 4)] == [4, 4, 3]
+
+
+@pytest.mark.parametrize(
+    ("memberships", "files", "limit"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/\n", {"hugetlb.2MB.max": "max", "hugetlb.2MB.current": "0"}, None),
+        (
+            "0::/pod/main\n",
+            {
+                "pod/main/hugetlb.2MB.max": "max",
+                "pod/main/hugetlb.2MB.current": "0",
+                "pod/hugetlb.2MB.max": str(10 * MIB),
+                "pod/hugetlb.2MB.current": str(4 * MIB),
+                "pod/hugetlb.2MB.rsvd.max": str(10 * MIB),
+                "pod/hugetlb.2MB.rsvd.current": str(8 * MIB),
+            },
+            (2 * MIB, "/sys/fs/cgroup/pod/hugetlb.2MB.rsvd.max"),
+        ),
+        (
+            "5:hugetlb:/docker/abc\n0::/\n",
+            {
+                "hugetlb/hugetlb.2MB.limit_in_bytes": str(6 * MIB),
+                "hugetlb/hugetlb.2MB.usage_in_bytes": "0",
+            },
+            (6 * MIB, "/sys/fs/cgroup/hugetlb/hugetlb.2MB.limit_in_bytes"),
+        ),
+        (
+            "5:hugetlb:/\n",
+            {
+                "hugetlb/hugetlb.2MB.limit_in_bytes": "9223372036852678656",
+                "hugetlb/hugetlb.2MB.usage_in_bytes": "0",
+            },
+            None,
+        ),
+        ("0::/../../other\n", {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"}, (0, None)),
+    ],
+)
+def test_cgroup_limits(
+    memberships: str,
+    files: dict[str, str],
+    limit: tuple[int, str | None] | None,
+    tmp_path: Path,
+) -> None:
+    Host(cgroup=files).write(tmp_path)
+    (tmp_path / "proc/self/cgroup").write_text(memberships)
+    found = hugetlb_limit(Root(str(tmp_path)), 2 * MIB)
+    if limit is None:
+        assert found is None
+    else:
+        assert isinstance(found, HugeTlbLimit)
+        assert found.left_bytes == limit[0]
+        assert limit[1] in (None, found.source)
+
+
+def test_an_unreadable_cgroup_limit_is_unknown(tmp_path: Path) -> None:
+    Host(cgroup={"hugetlb.2MB.max": "lots"}).write(tmp_path)
+    assert isinstance(hugetlb_limit(Root(str(tmp_path)), 2 * MIB), Unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [("0", (0,)), ("0-1\n", (0, 1)), ("3,0-1", (0, 1, 3)), ("8-9,2", (2, 8, 9)), ("0,0", (0,))],
+)
+def test_node_lists(text: str, nodes: tuple[int, ...]) -> None:
+    assert parse_node_list(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "a", "-1", "1-", "2-1", "0-5000", "0;1", "1.0"])
+def test_what_is_no_node_list(text: str) -> None:
+    with pytest.raises(ValueError, match="NUMA nodes"):
+        parse_node_list(text)
+
+
+def test_nics_and_gpus_and_their_nodes(tmp_path: Path) -> None:
+    Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).write(tmp_path)
+    root = Root(str(tmp_path))
+    devices = read_rdma_devices(root)
+    assert devices == (
+        RdmaDevice("mlx5_0", 1),
+        RdmaDevice("mlx5_1", None),
+        RdmaDevice("rxe0", None),
+    )
+    assert nic_nodes([RdmaDevice("a", 1), RdmaDevice("b", 0), RdmaDevice("c", 1)]) == (0, 1)
+    assert gpu_nodes(root) == (1, 0)
+
+
+def test_no_rdma_is_a_fact(tmp_path: Path) -> None:
+    assert read_rdma_devices(Root(str(tmp_path))) == ()
+    assert gpu_nodes(Root(str(tmp_path))) == ()
+
+
+def test_installed_wheels_are_found_by_name(tmp_path: Path) -> None:
+    for name in (
+        "mooncake_transfer_engine_cuda13-0.3.14.dist-info",
+        "mooncake_transfer_engine-0.3.13.post1.dist-info",
+        "mooncake-1.dist-info",
+        "sglang-0.5.23.dist-info",
+        "sglang_router-0.3.dist-info",
+    ):
+        (tmp_path / name).mkdir()
+    assert installed_mooncake([str(tmp_path), "/no/such/folder"]) == (
+        ("mooncake-transfer-engine", "0.3.13.post1"),
+        ("mooncake-transfer-engine-cuda13", "0.3.14"),
+    )
+    assert installed_sglang([str(tmp_path)]) == "0.5.23"
+    assert installed_sglang([]) is None
+
+
+def recorded(name: str, tmp_path: Path) -> Path:
+    """A real machine's /proc and /sys, kept outside this project."""
+    archive = CAPTURES / f"{name}.tar.bz2"
+    if not archive.exists():
+        pytest.skip(f"the recorded machine {name} is not here")
+    with tarfile.open(archive) as tar:
+        # Links among /sys's device files matter to no test here.
+        tar.extractall(tmp_path, filter="fully_trusted")
+    return next(path for path in tmp_path.iterdir() if path.is_dir())
+
+
+def test_recorded_host_with_pools_on_four_nodes(tmp_path: Path) -> None:
+    path = recorded("40intel64-2g2n4c+pcilocality", tmp_path)
+    root = Root(str(path))
+    assert numa_nodes(root) == (0, 1, 2, 3)
+    assert memory_nodes(root) == (0, 1, 2, 3)
+    pool = pool_of(path, 2 * MIB)
+    assert sorted(pool.nodes) == [0, 1, 2, 3]
+    assert pool.total_pages == sum(share.total_pages for share in pool.nodes.values())
+    devices = read_rdma_devices(root)
+    assert not isinstance(devices, Unknown)
+    assert devices == (RdmaDevice("qib0", 2),)
+
+
+def test_recorded_host_with_gaps_between_its_nodes(tmp_path: Path) -> None:
+    path = recorded("48amd64-4pa2n6c-sparse", tmp_path)
+    assert numa_nodes(Root(str(path))) == (0, 1, 2, 33, 34, 45, 72, 73)
+    tables = read_node_meminfo(Root(str(path)))
+    assert all(
+        not isinstance(table, Unknown) and not isinstance(table.value("MemTotal"), Unknown)
+        for table in tables.values()
+    )
+
+
+def test_recorded_host_without_numa(tmp_path: Path) -> None:
+    path = recorded("2i386-2t-hugepagesizecount", tmp_path)
+    assert numa_nodes(Root(str(path))) == ()
+    # Two pools, one of pages of 16 GiB; every page in use.
+    for size in (2 * MIB, 16 * GIB):
+        pool = pool_of(path, size)
+        assert (pool.total_pages, pool.free_pages, pool.available_pages(0)) == (1, 0, 0)

@@ -1,0 +1,196 @@
+"""The synthetic hosts are complete: every reader is served, and a fitting launch passes on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from checks.base.needs import LaunchNeeds
+from checks.base.unknown import Unknown
+from checks.run.facts import READERS, Facts
+from preflight.cli.main import run
+from tests.builders.synthetic import (
+    GIB,
+    MIB,
+    PATIENCE_SECONDS,
+    SyntheticHost,
+    build_host,
+    erdma_host,
+    gpu_host,
+    limited_container,
+    plain_host,
+    read_host,
+)
+from tests.checks.ranks import launch, rank
+
+MASTER = ("10.0.0.100", 50051)
+SYSCTL = "/etc/sysctl.d/90-mooncake-hugepages.conf"
+NICS = ",".join(nic.name for nic in gpu_host().nics)
+ERDMA = ",".join(nic.name for nic in erdma_host().nics)
+FLAGS = (
+    "--enable-hierarchical-cache --hicache-size 30 --hicache-mem-layout page_first --page-size 64"
+    " --hicache-write-policy write_through --hicache-io-backend kernel"
+    " --hicache-storage-prefetch-policy timeout --hicache-storage-backend mooncake"
+)
+
+
+def script(model: str, ranks: int, devices: str, segment: str) -> str:
+    """A launch with no fault of its own."""
+    return "\n".join(
+        (
+            f"export MOONCAKE_MASTER={MASTER[0]}:{MASTER[1]}",
+            "export MOONCAKE_TE_META_DATA_SERVER=P2PHANDSHAKE",
+            "export MOONCAKE_PROTOCOL=rdma",
+            f"export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment}",
+            f"export MOONCAKE_DEVICE={devices}",
+            "export MC_STORE_USE_HUGEPAGE=1",
+            f"python3 -m sglang.launch_server --model-path {model} --tp {ranks} --host 0.0.0.0"
+            f" --port 30000 --mooncake-ib-device {devices} {FLAGS}",
+        )
+    )
+
+
+def fitted(host: SyntheticHost, pages_per_node: int) -> SyntheticHost:
+    """With a pool that a reboot brings back, and the master of the launch."""
+    setting = f"vm.nr_hugepages = {pages_per_node * host.nodes}"
+    return replace(
+        host,
+        pools={2 * MIB: pages_per_node, GIB: 0},
+        services={MASTER: "master"},
+        files={**host.files, SYSCTL: setting},
+    )
+
+
+FITTED = fitted(gpu_host(), 80000)
+LAUNCH = script("Qwen/Qwen3-32B", 8, NICS, "64gb")
+
+
+class Checked(NamedTuple):
+    """What ``mooncake-preflight check --root TREE launch.sh`` says: by check, its statuses."""
+
+    code: int
+    statuses: Mapping[str, set[str]]
+
+
+def check(
+    capsys: pytest.CaptureFixture[str], path: Path, host: SyntheticHost, text: str
+) -> Checked:
+    tree, file = path / "tree", path / "launch.sh"
+    tree.mkdir()
+    file.write_text(text)
+    words = ["check", "--json", "--root", str(build_host(tree, host)), str(file)]
+    words += ["--timeout", str(PATIENCE_SECONDS)]
+    code = run([*words, "--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"])
+    found: dict[str, set[str]] = {}
+    for finding in json.loads(capsys.readouterr().out)["findings"]:
+        found.setdefault(finding["id"], set()).add(finding["status"])
+    return Checked(code, found)
+
+
+@pytest.mark.parametrize(
+    ("host", "text"),
+    [
+        (FITTED, LAUNCH),
+        (fitted(erdma_host(), 46000), script("Qwen/Qwen3-8B", 2, ERDMA, "32gb")),
+    ],
+    ids=["8 GPUs and 8 NICs", "eRDMA"],
+)
+def test_a_fitting_launch_passes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, host: SyntheticHost, text: str
+) -> None:
+    code, statuses = check(capsys, tmp_path, host, text)
+    bad = {name: found for name, found in statuses.items() if found - {"pass", "skip"}}
+    assert (code, bad) == (0, {})
+    assert "pass" in statuses["hugetlb.shortage"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "name", "statuses"),
+    [
+        ({"policy": (0, 1, 1)}, "numa.policy-refused", {"fail"}),
+        ({"mems_allowed": "0"}, "numa.cpuset-excludes", {"fail"}),
+        ({"gpus": gpu_host().gpus[:7]}, "gpu.count", {"fail"}),
+        ({"nvml_error": (18, "mismatch")}, "gpu.driver", {"fail"}),
+        ({"iommu": "DMA-FQ"}, "pci.iommu", {"warn"}),
+        ({"acs_control": 0x1D}, "pci.acs", {"warn"}),
+        (
+            {"calls": {"pci.acs 0000:12:00.0": {"unknown": "only root may read it"}}},
+            "pci.acs",
+            {"pass", "unknown"},
+        ),
+        ({"nics": gpu_host().nics[:7]}, "rdma.device-missing", {"warn"}),
+        (
+            {"memlock": ("8388608", "8388608"), "capabilities": 0, "uid": 1000},
+            "memlock.limit",
+            {"fail"},
+        ),
+        ({"pools": {2 * MIB: 100, GIB: 0}}, "hugetlb.shortage", {"fail"}),
+        ({"services": {MASTER: ""}}, "service.reachable", {"fail"}),
+        ({"ports": ()}, "network.port-taken", {"unknown"}),
+        ({"packages": {}}, "software.mooncake-missing", {"unknown"}),
+    ],
+)
+def test_one_thing_broken_is_seen(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    changes: dict[str, Any],
+    name: str,
+    statuses: set[str],
+) -> None:
+    """Each field of a host does what it says."""
+    code, found = check(capsys, tmp_path, replace(FITTED, **changes), LAUNCH)
+    assert found[name] == statuses
+    assert code == max({"pass": 0, "warn": 1, "fail": 2, "unknown": 3}[one] for one in statuses)
+
+
+def unknowns(record: Any, at: str) -> Iterator[tuple[str, Unknown]]:
+    """Every Unknown below a record, with where it stands."""
+    if isinstance(record, Unknown):
+        yield at, record
+    elif isinstance(record, dict):
+        for key, value in record.items():
+            yield from unknowns(value, f"{at}[{key}]")
+    elif isinstance(record, tuple):
+        names = getattr(record, "_fields", range(len(record)))
+        for name, value in zip(names, record, strict=True):
+            yield from unknowns(value, f"{at}.{name}")
+
+
+def missing(facts: Facts) -> dict[str, str]:
+    """What no file and no answer told, and that is not simply absent."""
+    return {
+        at: fact.reason
+        for topic in READERS
+        for at, fact in unknowns(facts.topic(topic), topic)
+        if not fact.absent
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("host", "needs"),
+    [
+        (gpu_host(), launch(rank(0, gpu_registered_bytes=GIB))),
+        (gpu_host(), None),
+        (erdma_host(), None),
+        (plain_host(), None),
+    ],
+)
+def test_every_reader_is_served(
+    tmp_path: Path, host: SyntheticHost, needs: LaunchNeeds | None
+) -> None:
+    """Nothing that a reader asks for is "not recorded"."""
+    assert missing(read_host(tmp_path, host, needs)) == {}
+
+
+def test_what_a_container_cannot_see_says_why(tmp_path: Path) -> None:
+    """Devices without nodes are the one thing unknown in the limited container."""
+    found = missing(read_host(tmp_path, limited_container()))
+    assert {at.split(".")[0] for at in found} <= {"rdma"}
+    assert all("cannot open" in reason for reason in found.values())

@@ -1,0 +1,381 @@
+"""``--json`` of every command: one object on every way out, by its schema, with its exit code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+
+from checks.base.finding import Finding, Status
+from preflight.cli.main import NAME, run
+from preflight.cli.main import command as program
+from preflight.cli.sizing import command as sizing
+from preflight.cli.sizing import run as run_sizing
+from preflight.logs.patterns import read_patterns
+from tests.builders.check_fakes import installed
+from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
+from tests.capacity.test_capacity_published import H800_L2
+from tests.fleet.merge_fleets import Report, fleet_reports, write_lines
+from tests.paths import ROOT
+
+Json = dict[str, Any]
+Words = tuple[str, ...]
+
+SCHEMAS = {
+    schema["$id"]: schema
+    for file in sorted((ROOT / "preflight/schemas").glob("*.json"))
+    for schema in (json.loads(file.read_text()),)
+}
+VALIDATORS = {id_: jsonschema.Draft202012Validator(schema) for id_, schema in SCHEMAS.items()}
+SIZING = "mooncake-hicache-sizing"
+# What each command needs beside --json for its words to be taken, and the schema of its errors.
+COMMANDS: dict[Words, tuple[Words, str]] = {
+    ("capacity",): ((), "capacity"),
+    ("check",): ((), "check"),
+    ("explain",): (("--log", "x"), "explain-log"),
+    ("facts",): ((), "facts"),
+    ("fit",): ((), "fit"),
+    ("fleet", "check"): (("--nodes", "a"), "fleet"),
+    ("fleet", "collect"): ((), "fleet"),
+    ("fleet", "merge"): (("x",), "fleet"),
+    ("fleet", "pair-connect"): (("--token", "x", "a", "1"), "fleet"),
+    ("fleet", "pairs"): (("--nodes", "a,b"), "fleet"),
+    ("fleet", "rails"): (("x",), "fleet"),
+    ("fleet", "run"): ((), "fleet"),
+    ("plan",): ((), "plan"),
+    ("probe", "registration"): ((), "probe-registration"),
+    ("rehearse",): ((), "rehearse"),
+    ("topology",): ((), "topology"),
+    (SIZING,): ((), "sizing"),
+}
+WITH_ROOT = ("capacity", "check", "facts", "fit", "plan", "topology", SIZING)
+
+
+def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
+    if not isinstance(group, click.Group):
+        yield path, group
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, (*path, name))
+
+
+LEAVES = {**dict(leaves(program)), (SIZING,): sizing}
+
+
+def wants_json(path: Words) -> Words:
+    return ("--format", "json") if path == ("plan",) else ("--json",)
+
+
+def object_of(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Json:
+    """The one object of standard output: by its schema, its exit code that of the process."""
+    given = [*wants_json(path), *words]
+    code = run_sizing(given) if path == (SIZING,) else run([*path, *given])
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    found: Json = json.loads(said.out)
+    VALIDATORS[found["schema"]].validate(found)
+    assert found["exit_code"] == code
+    return found
+
+
+def refused(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> int:
+    """The exit code of an answer that says that there is none."""
+    found = object_of(path, words, capsys)
+    assert (found["schema"], found["status"]) == (f"{NAME}/{COMMANDS[path][1]}/v1", "error")
+    assert found["error"]
+    return int(found["exit_code"])
+
+
+def test_no_command_is_left_out() -> None:
+    """Every one that takes --json (plan takes --format json) is in the table above."""
+    options = {
+        path: {name for parameter in leaf.params for name in parameter.opts}
+        for path, leaf in LEAVES.items()
+    }
+    assert {path for path, names in options.items() if "--json" in names} | {("plan",)} == set(
+        COMMANDS
+    )
+    assert {path for path, names in options.items() if "--root" in names} - {
+        ("capture",),
+        ("apply",),
+        ("fleet", "node"),
+    } == {(name,) for name in WITH_ROOT}
+
+
+# Without an answer -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_wrong_word_an_interrupt_and_a_defect_each_have_an_object(
+    path: Words, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit codes 64, 130 and 70; so has a process that finds no memory."""
+    assert refused(path, ["--no-such-option"], capsys) == 64
+    raised: list[BaseException] = []
+
+    def ended(**options: object) -> int:
+        raise raised[-1]
+
+    monkeypatch.setattr(LEAVES[path], "callback", ended)
+    for error, code in ((KeyboardInterrupt(), 130), (KeyError("x"), 70), (MemoryError(), 70)):
+        raised.append(error)
+        assert refused(path, COMMANDS[path][0], capsys) == code
+
+
+@pytest.mark.parametrize("name", WITH_ROOT)
+def test_what_is_no_host_has_an_object(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No such place, a file that is no capture, and an archive that breaks off."""
+    broken = tmp_path / "host.tar.gz"
+    broken.write_bytes(b"\x1f\x8b\x08\0broken")
+    for root in ("/no/such/root", "/etc/passwd", str(broken)):
+        assert refused((name,), ["--root", root], capsys) == 64
+
+
+def test_words_that_are_the_launchs_own_ask_for_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """--json behind -- is an argument of what is launched."""
+    assert run(["check", "--no-such-option", "--", "serve", "--json"]) == 64
+    assert run(["plan", "--format", "env", "--root", "/no", "--", "x", "--format", "json"]) == 64
+    assert capsys.readouterr().out == ""
+
+
+# Answers ---------------------------------------------------------------------------------------
+
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-hierarchical-cache "
+STORE = "--hicache-size {} --hicache-storage-backend mooncake --page-size 64"
+ENVIRONMENT = "MOONCAKE_MASTER=127.0.0.1:1 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE={} "
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """plain: without GPUs. gpus: with 8 GPUs and NICs. blind: plain without its meminfo."""
+    folder = tmp_path_factory.mktemp("hosts")
+    plain = replace(plain_host(), services={("127.0.0.1", 1): "master"})
+    build_host(folder / "plain", plain)
+    build_host(folder / "blind", replace(plain, files={"/proc/meminfo": None}))
+    build_host(folder / "gpus", gpu_host())
+    return folder
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Writes a launch and returns its name; nothing is found in the caller's environment."""
+    for name in ("MC_STORE_USE_HUGEPAGE", "MOONCAKE_PROTOCOL", "NOBODY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> str:
+        Path("run.sh").write_text(text)
+        return "run.sh"
+
+    return write
+
+
+SMALL = ENVIRONMENT.format("1gb") + SERVER + STORE.format(1)
+PAGES = f"export MC_STORE_USE_HUGEPAGE=1\n{SMALL}"
+UNSET = ENVIRONMENT.format("$NOBODY") + SERVER + STORE.format(1)
+PATIENCE = ("--timeout", str(PATIENCE_SECONDS))
+
+# command, its words, the host, the launch; the exit code and the status of the answer.
+ANSWERS = [
+    ("capacity", ("--gpu-memory", "80gb"), "gpus", H800_L2, 0, "known"),
+    ("capacity", (), "plain", H800_L2, 3, "unknown"),
+    ("facts", PATIENCE, "plain", "", 0, "ok"),
+    ("facts", PATIENCE, "blind", "", 0, "ok"),
+    ("fit", PATIENCE, "gpus", SMALL, 0, "fits"),
+    ("fit", PATIENCE, "plain", SMALL, 1, "fits-but-fails"),
+    ("fit", ("--keep", "900gb", *PATIENCE), "plain", SMALL, 2, "nothing-fits"),
+    ("fit", PATIENCE, "blind", SMALL, 3, "unknown"),
+    ("plan", PATIENCE, "plain", SMALL, 0, "known"),
+    ("plan", PATIENCE, "plain", "", 0, "known"),
+    ("plan", ("--exit-code", *PATIENCE), "plain", PAGES, 1, "known"),
+    ("plan", PATIENCE, "plain", UNSET, 3, "unknown"),
+    ("topology", PATIENCE, "gpus", "", 0, "pass"),
+    ("topology", PATIENCE, "plain", SMALL.replace("tcp", "rdma"), 2, "fail"),
+    (SIZING, (), "plain", SMALL, 0, "fits"),
+    (SIZING, (), "plain", PAGES, 2, "fails"),
+    (SIZING, (), "plain", UNSET, 3, "error"),
+    (SIZING, ("--rule", "documented"), "plain", PAGES, 2, "insufficient_for_baseline"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "host", "launch", "code", "status"), ANSWERS)
+def test_an_answer_is_as_its_schema_says(
+    name: str,
+    words: Words,
+    host: str,
+    launch: str,
+    code: int,
+    status: str,
+    hosts: Path,
+    launched: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [*words, "--root", str(hosts / host), *([launched(launch)] if launch else [])]
+    found = object_of((name,), given, capsys)
+    assert (found["exit_code"], found["status"]) == (code, status)
+
+
+@pytest.mark.parametrize("protocol", ["native", "nagios", "npd", "slurm-prolog", "k8s"])
+@pytest.mark.parametrize("worst", [Status.PASS, Status.WARN, Status.FAIL, Status.UNKNOWN])
+def test_a_check_is_as_its_schema_says(
+    worst: Status,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever exit code the protocol makes of the status."""
+    said = [Finding("test.one", status, "a", "1 B", "2 B", text="so") for status in (worst, worst)]
+    installed(monkeypatch, said)
+    found = object_of(("check",), ["--exit-protocol", protocol], capsys)
+    assert (found["status"], found["exit_protocol"]) == (worst.value, protocol)
+
+
+LOGS = ROOT / "tests/data/logs"
+
+
+@pytest.mark.parametrize("log", [*sorted(file.name for file in LOGS.glob("*.log")), "/dev/null"])
+def test_an_explained_log_is_as_its_schema_says(
+    log: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = object_of(("explain",), ["--log", str(LOGS / log)], capsys)
+    assert found["exit_code"] in (0, 1, 2)
+
+
+def test_an_id_of_each_explanation_is_as_the_schema_has_it() -> None:
+    """Of those that no recorded log has, too."""
+    part = SCHEMAS[f"{NAME}/explain-log/v1"]["$defs"]["explanation"]["properties"]["id"]
+    for pattern in read_patterns():
+        jsonschema.validate(pattern.id, part)
+
+
+def silent(report: Report) -> None:
+    """Unreadable through and through."""
+    report |= {"status": "unknown", "exit_code": 3}
+
+
+def failing(report: Report) -> None:
+    row = {**report["findings"][0], "status": "fail"}
+    report |= {"status": "fail", "exit_code": 2, "findings": [row]}
+
+
+def passing(report: Report) -> None:
+    report |= {"status": "pass", "exit_code": 0, "findings": []}
+
+
+@pytest.mark.parametrize("name", ["merge", "rails"])
+@pytest.mark.parametrize(
+    ("change", "codes"), [(passing, (0, 1)), (None, (1, 1)), (failing, (2, 1)), (silent, (3, 1))]
+)
+def test_a_fleet_is_as_its_schemas_say(
+    name: str,
+    change: Callable[[Report], None] | None,
+    codes: tuple[int, int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The rails are the same in all, whatever the checks say: a warning."""
+    reports = fleet_reports("gpu[1-2]")
+    for report in reports:
+        if change is not None:
+            change(report)
+    place = write_lines(tmp_path / "all.jsonl", reports)
+    found = object_of(("fleet", name), [place], capsys)
+    assert found["exit_code"] == codes[name == "rails"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (("rehearse",), ("--python", "/no/such/python", "--", "mooncake_master")),
+        (("probe", "registration"), ("--device", "no_such_device")),
+        (("fleet", "rails"), ("/no/such/report",)),
+        (("fleet", "merge"), ("/no/such/report",)),
+    ],
+)
+def test_what_cannot_be_had_here_is_an_object_too(
+    path: Words, words: Words, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unknown, or a usage error: never nothing."""
+    assert object_of(path, words, capsys)["exit_code"] in (3, 64)
+
+
+# The schemas -----------------------------------------------------------------------------------
+
+# Objects whose keys are the host's or the launch's own: their values have a type all the same.
+OPEN = {
+    ("explain-log", "$defs/explanation/properties/values"),
+    ("fleet", "$defs/fleet/properties/repeats"),
+    ("node", "properties/facts"),
+    ("node", "properties/unknown_facts"),
+    ("sizing", "$defs/answer/properties/inputs"),
+    ("sizing", "$defs/launch/properties/needs"),
+}
+# The records of checks/*_facts.py, which change with what is read; an answer of another command.
+FREE = {("facts", "$defs/topic"), ("pairs", "properties/pairs/items/properties/answer")}
+# What says of a value what it may be.
+TYPED = {"type", "enum", "const", "$ref", "oneOf", "anyOf"}
+
+
+def parts(node: Any, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Every object of a schema with the way to it."""
+    if isinstance(node, dict):
+        yield path, node
+        for key, value in node.items():
+            yield from parts(value, f"{path}/{key}".lstrip("/"))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from parts(value, f"{path}/{number}")
+
+
+@pytest.mark.parametrize("id_", SCHEMAS)
+def test_a_schema_is_closed_and_every_value_of_it_has_a_type(id_: str) -> None:
+    """A field that nobody declared, or one of another type, is no valid answer."""
+    jsonschema.Draft202012Validator.check_schema(SCHEMAS[id_])
+    name = id_.split("/")[1]
+    for path, part in parts(SCHEMAS[id_]):
+        if "object" in part.get("type", ()) and (name, path) not in FREE:
+            rest = part.get("additionalProperties")
+            assert TYPED & set(rest or ()) if (name, path) in OPEN else rest is False, path
+        if path.rpartition("/")[2] == "properties" and not path.startswith("if/"):
+            for key, value in part.items():
+                assert TYPED & set(value), f"{path}/{key}"
+        if "array" in part.get("type", ()):
+            assert "items" in part or "prefixItems" in part, path
+
+
+# Errors of the others are of mooncake-preflight/fleet/v1, or reports.
+@pytest.mark.parametrize("id_", [i for i in SCHEMAS if "error" in SCHEMAS[i].get("$defs", ())])
+def test_an_error_is_taken_whole_or_not_at_all(id_: str) -> None:
+    """With each field missing, of another type, or one more, it is no valid error."""
+    error: Json = {
+        "schema": id_,
+        "version": "1",
+        "status": "error",
+        "exit_code": 64,
+        "error": "why",
+    }
+    if id_.endswith("/check/v1"):
+        error["exit_protocol"] = "native"
+    if id_.endswith("/sizing/v1"):
+        error["rule"] = None
+        del error["version"]
+    valid = VALIDATORS[id_].is_valid
+    assert valid(error)
+    assert not valid({**error, "more": 1})
+    for name in error:
+        assert not valid({**error, name: ["of another type"]}), name
+        assert not valid({key: value for key, value in error.items() if key != name}), name

@@ -1,0 +1,80 @@
+"""The examples of docs/examples hold what their consumers read, and what this program accepts."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from preflight.cli.main import command
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import Kind, classify
+from tests.paths import ROOT
+
+EXAMPLES = ROOT / "docs" / "examples"
+# What a Pod's container may have, of what the examples use (Kubernetes core/v1 Container).
+CONTAINER = {"name", "image", "command", "args", "env", "resources", "volumeMounts"}
+CONTAINER |= {"securityContext"}
+
+
+def accepted(words: list[str]) -> bool:
+    """Whether the command line is one that this program takes; nothing is run."""
+    name, *rest = words
+    with command.make_context("mooncake-preflight", [name, *rest]) as context:
+        _, found, left = command.resolve_command(context, [name, *rest])
+        assert found is not None
+        found.make_context(name, left, parent=context)
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.sh")), ids=lambda path: path.name)
+def test_scripts_are_scripts_that_call_the_command_as_it_is(path: Path) -> None:
+    subprocess.run(["sh", "-n", str(path)], check=True)
+    calls = re.findall(r"mooncake-preflight (check [^\n)]*)", path.read_text())
+    assert calls
+    for call in calls:
+        assert accepted(call.replace('"$LAUNCH"', "launch.sh").split())
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_manifests_are_read_as_the_launch_that_they_are(path: Path) -> None:
+    (pod,) = yaml.safe_load_all(path.read_text())
+    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    for container in containers:
+        assert set(container) <= CONTAINER
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        resources = container["resources"]
+        assert resources["requests"] == resources["limits"]  # huge pages must be
+        if container["image"] == "mooncake-preflight":
+            assert accepted([word.replace("/launch/", "") for word in container["args"]])
+    if path.name == "kubernetes-entrypoint.yaml":
+        reading = read_source(str(path), {})
+        assert [classify(one)[0] for one in reading.commands] == [Kind.SGLANG]
+
+
+def test_the_monitor_calls_the_command_in_the_protocol_of_the_detector() -> None:
+    monitor = json.loads((EXAMPLES / "node-problem-detector.json").read_text())
+    assert monitor["plugin"] == "custom"
+    (rule,) = monitor["rules"]
+    assert accepted(rule["args"])
+    assert rule["args"][rule["args"].index("--exit-protocol") + 1] == "npd"
+    assert rule["condition"] in {condition["type"] for condition in monitor["conditions"]}
+    assert monitor["pluginConfig"]["max_output_length"] >= 80
+
+
+@pytest.mark.parametrize("name", ["entrypoint.Dockerfile", "job.Dockerfile"])
+def test_dockerfiles_end_in_the_command(name: str) -> None:
+    lines = (EXAMPLES / name).read_text().splitlines()
+    (entry,) = [line for line in lines if line.startswith("ENTRYPOINT ")]
+    words = json.loads(entry.removeprefix("ENTRYPOINT "))
+    assert words[0] == "mooncake-preflight"
+    if words[1:]:
+        assert accepted([*words[1:], "python3", "-m", "sglang.launch_server"])
+    assert any(line.startswith("FROM ") for line in lines)

@@ -1,0 +1,649 @@
+"""``fit`` as users and scripts meet it: its answer, the edited launch, every way out."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from checks.base.root import Root
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.gpu.facts import read_gpus
+from checks.rdma.facts import read_rdma
+from preflight.base.usage_error import UsageError
+from preflight.cli.main import run as run_preflight
+from preflight.fit.described_devices import GPUS, NICS
+from preflight.fit.described_host import described_host
+from preflight.fit.launch_edit import Edited, edited, launch_texts
+from preflight.fit.launch_values import Values, knobs
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import understand
+from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
+from tests.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
+GB = 10**9
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
+STORE = "--enable-hierarchical-cache --hicache-storage-backend mooncake"
+SCRIPT = f"""\
+#!/bin/bash
+export MC_STORE_USE_HUGEPAGE=1
+export MOONCAKE_MASTER=127.0.0.1:50051
+export MOONCAKE_GLOBAL_SEGMENT_SIZE=64gb  # of all ranks
+export MC_MMAP_ARENA_POOL_SIZE=56gb
+{SERVER} --tp 8 --page-size 64 \\
+  {STORE} --hicache-size 30 \\
+  --hicache-mem-layout page_first --hicache-io-backend kernel
+"""
+PATIENCE = ("--timeout", str(PATIENCE_SECONDS))
+# SGLang 0.5.21 and newer hand K and V over apart, which Mooncake 0.3.14 refuses of huge pages.
+VERSIONS = ("--sglang-version", "0.5.20", "--mooncake-version", "0.3.14")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+    services = {("127.0.0.1", 50051): "master"}
+    packages = {"sglang": "0.5.20", "mooncake_transfer_engine": "0.3.14", "torch": "2.9.1"}
+    machine = replace(gpu_host(), services=services, packages=packages)
+    return str(build_host(tmp_path_factory.mktemp("host"), machine))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_host(tmp_path_factory.mktemp("small"), plain_host()))
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name in ("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "launch.sh").write_text(SCRIPT)
+    return "launch.sh"
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the object, which is as its schema has it."""
+    before, dashes, behind = list(words), [], []
+    if "--" in words:
+        at = words.index("--")
+        before, dashes, behind = list(words[:at]), ["--"], list(words[at + 1 :])
+    code = run_preflight(["fit", "--json", *PATIENCE, *VERSIONS, *before, *dashes, *behind])
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == code
+    return code, found
+
+
+def test_a_script_on_a_host_of_eight_gpus(
+    host: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """129 GB on each of 8 ranks, and SGLang's gate refuses 130: the arithmetic in words.
+
+    Each rank lies on 57358 pages for L2 and 4104 for the segment and the local buffer; 8 ranks and
+    10 GiB of what the gate keeps leave the pool its pages, and one GB more does not.
+    """
+    code, found = answer(capsys, script, "--host", host)
+    assert code == 0
+    assert found["sizes"]["l2"]["value"] == "129"
+    assert found["sizes"]["segment"]["bytes"] is None
+    assert found["sizes"]["arena"]["value"] == "8208mb"
+    assert [pool["node"] for pool in found["pools"]] == [0, 1]
+    pages = sum(pool["pages"] for pool in found["pools"])
+    free = 2 * (1024 * GIB - 1024 * GIB // 20 + 1024 * GIB // 40) - pages * 2 * MIB - 10 * GIB
+    assert 129 * GB <= free // 8 < 130 * GB + 130 * GB * 2 * MIB // GIB
+    (bound,) = found["bounds"]
+    assert bound["value_bytes"] == 130 * GB
+    assert bound["findings"][0]["check"] == "sglang.admission-gate"
+    (share,) = found["per_gib"]
+    assert (share["host_bytes"], share["pages"]) == (8 * GIB, 4096)
+    # 40 layers, one of 8 heads on each rank, 128 numbers of K and as many of V, 2 bytes each.
+    assert share["tokens"] == GIB // (40 * 128 * 2 * 2)
+    (edit,) = found["edits"]
+    changed = [line for line in edit["diff"].splitlines() if line[0] in "+-"]
+    assert changed == [
+        "--- launch.sh",
+        "+++ launch.sh",
+        "-export MC_MMAP_ARENA_POOL_SIZE=56gb",
+        "+export MC_MMAP_ARENA_POOL_SIZE=8208mb",
+        f"-  {STORE} --hicache-size 30 \\",
+        f"+  {STORE} --hicache-size 129 \\",
+    ]
+    assert Path(script).read_text() == SCRIPT
+
+
+def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
+    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command itself as the judge, on the files of the host with the pages that fit says."""
+    _, found = answer(capsys, script, "--host", host, "--write")
+    assert found["written"] == ["launch.sh"]
+    pages = {pool["node"]: pool["pages"] for pool in found["pools"]}
+    machine = replace(gpu_host(), services={("127.0.0.1", 50051): "master"})
+    planned = replace(machine, pools={2 * MIB: pages[0], GIB: 0})
+    free = 1024 * GIB - 1024 * GIB // 20 - pages[0] * 2 * MIB
+    (tmp_path / "planned").mkdir()
+    root = build_host(tmp_path / "planned", replace(planned, node_free_bytes=free))
+    run_preflight(["check", "--json", *PATIENCE, *VERSIONS, "--root", str(root), script])
+    checked = json.loads(capsys.readouterr().out)
+    wanting = {f["check"] for f in checked["findings"] if f["status"] in ("fail", "unknown")}
+    assert wanting == set()
+    again, same = answer(capsys, script, "--host", host)
+    assert (again, same["edits"]) == (0, [])
+
+
+def test_write_keeps_the_mode_and_a_copy(
+    host: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(script)
+    path.chmod(0o751)
+    answer(capsys, script, "--host", host, "--write")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o751
+    assert Path("launch.sh.bak").read_text() == SCRIPT
+    assert "--hicache-size 129" in path.read_text()
+    assert sorted(place.name for place in path.parent.iterdir()) == ["launch.sh", "launch.sh.bak"]
+
+
+def test_write_keeps_a_link_and_the_mark_of_the_encoding(
+    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = tmp_path / "real.sh"
+    real.write_bytes(b"\xef\xbb\xbf" + SCRIPT.encode())
+    Path(script).unlink()
+    Path(script).symlink_to(real)
+    answer(capsys, script, "--host", host, "--write")
+    assert Path(script).is_symlink()
+    assert real.read_bytes().startswith(b"\xef\xbb\xbf#!/bin/bash")
+    assert b"--hicache-size 129" in real.read_bytes()
+
+
+def test_nothing_is_written_where_a_value_is_to_be_changed_by_hand(
+    host: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the values would be neither the old launch nor the one that fits."""
+    text = SCRIPT.replace("--hicache-size 30", "--hicache-size $(compute)")
+    Path(script).write_text(text)
+    _, found = answer(capsys, script, "--host", host, "--write")
+    assert found["written"] == []
+    assert [advice["name"] for advice in found["by_hand"]] == ["--hicache-size"]
+    assert Path(script).read_text() == text
+
+
+def test_a_command_line_is_printed_with_its_new_values(
+    host: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"MOONCAKE_MASTER=127.0.0.1:50051 {SERVER} --tp 8 {STORE} --hicache-size 5".split()
+    _, found = answer(capsys, "--host", host, "--", *words)
+    value = found["sizes"]["l2"]["value"]
+    assert found["command"] == " ".join([*words[:-1], value])
+    assert (found["edits"], found["written"]) == ([], [])
+
+
+def test_a_recorded_launch_is_said_and_not_edited(
+    host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture = str(tmp_path / "host.tar.gz")
+    run_preflight(["capture", *VERSIONS, *PATIENCE, "--root", host, capture, script])
+    capsys.readouterr()
+    code, found = answer(capsys, "--root", capture)
+    assert code == 0
+    assert found["sizes"]["l2"]["value"] == "129"
+    assert {advice["why"] for advice in found["by_hand"]} == {"the launch is no file here"}
+
+
+def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = answer(capsys, script, "--host", small)
+    assert (code, found["status"]) == (2, "nothing-fits")
+    assert found["blocking"][0]["check"] == "hugetlb.reservation"
+    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", small, script]) == 2
+    printed = capsys.readouterr().out
+    assert printed.startswith("NOTHING FITS: launch.sh on")
+    assert "hugetlb.reservation" in printed
+
+
+def test_the_text_names_what_binds_and_what_to_set(
+    host: str, script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "--host", host, script]) == 0
+    printed = capsys.readouterr().out
+    for line in (
+        "FITS: launch.sh on",
+        "what binds, at --hicache-size 130",
+        "sglang.admission-gate",
+        "1 GiB more L2 on each rank takes 8.00 GiB of this host (4096 pages of 2 MiB) and buys",
+        "echo 262468 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
+        "+  --enable-hierarchical-cache --hicache-storage-backend mooncake --hicache-size 129 \\",
+    ):
+        assert line in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "is about a launch: give a script"),
+        (("nowhere.sh",), "does not exist"),
+        (("launch.sh", "--keep", "10"), "bytes"),
+        (("launch.sh", "--goal", "l3"), "l3"),
+        (("launch.sh", "--gpus", "8xH800"), "give --memory, as 2tb"),
+        (("launch.sh", "--memory", "2tb", "--gpus", "8xH9000"), "H9000 is not known here"),
+        (("launch.sh", "--memory", "2tb", "--gpus", "eight"), "as 8xH800"),
+        (("launch.sh", "--memory", "2tb", "--nics", "0xmlx5"), "must be 1 to 64"),
+        (("launch.sh", "--memory", "1gb"), "must be 4.00 GiB to"),
+        (("launch.sh", "--memory", "2tb", "--root", "somewhere"), "give the one or the other"),
+        (("--write", "--memory", "2tb", "--", *f"{SERVER} {STORE}".split()), "--write is for"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_rule(
+    script: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, found = answer(capsys, *words)
+    assert (code, found["status"]) == (64, "error")
+    assert said in found["error"]
+
+
+def test_a_host_is_described_before_it_is_there(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = ("--memory", "2TiB", "--gpus", "8xh800", "--nics", "8xMLX5", "--numa", "2")
+    code, found = answer(capsys, script, *described)
+    assert code == 0
+    assert found["unknown"] == []
+    assert {pool["node"] for pool in found["pools"]} == {0, 1}
+    said = " ".join(found["assumptions"])
+    for assumed in ("MemTotal 1.97 TiB", "idle", "memlock is unlimited", "80 GiB each"):
+        assert assumed in said
+
+
+@pytest.mark.parametrize(("gpu", "nic"), [("H20", "erdma"), ("A10", "mlx5"), ("B200", "mlx5")])
+def test_no_gate_is_unknown_on_a_described_host(
+    gpu: str, nic: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = ("--memory", "1tb", "--gpus", f"8x{gpu}", "--nics", f"4x{nic}", "--numa", "2")
+    code, found = answer(capsys, script, *described)
+    assert (code, found["unknown"]) == (0, [])
+
+
+@pytest.mark.parametrize("model", sorted({*GPUS, *NICS}))
+def test_every_model_that_is_known_is_there_to_be_read(model: str) -> None:
+    """Each fact that a device is judged by is known."""
+    gpus, nics = (f"4x{model}", None) if model in GPUS else (None, f"4x{model}")
+    host, assumptions = described_host(1024 * GIB, gpus, nics, 2)
+    devices: Any = read_gpus(host.root, None).accelerators
+    found = devices if gpus else read_rdma(host.root, None).nics
+    assert not isinstance(found, Unknown)
+    assert len(found) == 4
+    assert any(text.startswith("4 ") for text in assumptions)
+
+
+def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_same(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither absent, which would be a failure, nor there, which would be a pass."""
+    code, found = answer(capsys, script, "--memory", "1tb")
+    devices = {f["check"]: f["status"] for f in found["beside"] if f["have"] == "not described"}
+    assert {"gpu.count": "unknown", "rdma.no-device": "unknown"}.items() <= devices.items()
+    assert "fail" not in {finding["status"] for finding in found["beside"]}
+    assert (code, found["status"]) == (3, "unknown")
+    assert found["sizes"]["l2"]["bytes"]
+    assert run_preflight(["fit", "--memory", "1tb", script]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("THE SIZES FIT, THE REST IS NOT DESCRIBED")
+    assert "give --gpus, as 8xH800" in said
+    assert "GPUs are not described (--gpus)" in said
+
+
+def test_what_is_described_and_too_little_fails_as_ever(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answer(capsys, script, "--memory", "1tb", "--gpus", "1xH800")
+    failed = {f["check"] for f in found["beside"] if f["status"] == "fail"}
+    assert failed == {"gpu.count"}
+    assert "rdma.no-device" in {f["check"] for f in found["beside"] if f["status"] == "unknown"}
+    assert (code, found["status"]) == (1, "fits-but-fails")
+
+
+def test_describing_needs_memory_first() -> None:
+    with pytest.raises(UsageError, match="--memory"):
+        described_host(None, "8xH800", None, None)
+
+
+SETS = Values(129 * GB, 700 * GIB, 8 * GIB)
+GONE = Values(129 * GB, 700 * GIB + MIB, 0)
+COMPOSE = f"""\
+services:
+  sglang:
+    image: sglang
+    environment:
+      MOONCAKE_MASTER: 10.0.0.1:50051
+      MOONCAKE_GLOBAL_SEGMENT_SIZE: 4gb   # for all
+      MC_MMAP_ARENA_POOL_SIZE: "8gb"
+    command: {SERVER} {STORE} --hicache-size 30
+"""
+COMPOSE_LISTS = """\
+services:
+  sglang:
+    image: sglang
+    environment:
+      - MOONCAKE_MASTER=10.0.0.1:50051
+      - MC_MMAP_ARENA_POOL_SIZE=8gb
+    command:
+      - python3
+      - -m
+      - sglang.launch_server
+      - --model-path
+      - Qwen/Qwen3-14B
+      - --enable-hierarchical-cache
+      - --hicache-storage-backend
+      - mooncake
+"""
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: s}
+spec:
+  containers:
+    - name: sglang
+      image: x
+      env:
+        - name: MOONCAKE_MASTER
+          value: 10.0.0.1:50051
+        - name: MOONCAKE_GLOBAL_SEGMENT_SIZE
+          value: 4gb
+        - name: MC_MMAP_ARENA_POOL_SIZE
+          value: "8gb"
+      command: ["python3", "-m", "sglang.launch_server"]
+      args: ["--model-path", "Qwen/Qwen3-14B", "--enable-hierarchical-cache",
+             "--hicache-ratio", "2", "--hicache-storage-backend", "mooncake"]
+"""
+EXTRA = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "4gb"}'
+EXPORTS = "export MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb MC_MMAP_ARENA_POOL_SIZE=8gb"
+# A launch, the lines that come to stand in it, and lines of it that are gone.
+FORMS: Mapping[str, tuple[str, Values, tuple[str, ...], tuple[str, ...]]] = {
+    "compose.yaml": (
+        COMPOSE,
+        SETS,
+        (
+            "      MOONCAKE_GLOBAL_SEGMENT_SIZE: 700gb   # for all",
+            '      MC_MMAP_ARENA_POOL_SIZE: "8192mb"',
+            f"    command: {SERVER} {STORE} --hicache-size 129",
+        ),
+        (),
+    ),
+    "plain number.yaml": (
+        COMPOSE,
+        GONE,
+        ('      MOONCAKE_GLOBAL_SEGMENT_SIZE: "751620325376"   # for all',),
+        ('      MC_MMAP_ARENA_POOL_SIZE: "8gb"',),
+    ),
+    "lists.yaml": (
+        COMPOSE_LISTS,
+        GONE,
+        (
+            "      - MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376",
+            '      - "--hicache-size"',
+            '      - "129"',
+        ),
+        ("      - MC_MMAP_ARENA_POOL_SIZE=8gb",),
+    ),
+    "pod.yaml": (
+        POD,
+        GONE,
+        (
+            '          value: "751620325376"',
+            '      args: ["--model-path", "Qwen/Qwen3-14B", "--enable-hierarchical-cache", '
+            '"--hicache-size", "129",',
+        ),
+        ("        - name: MC_MMAP_ARENA_POOL_SIZE", '          value: "8gb"'),
+    ),
+    "exports.sh": (
+        f"{EXPORTS}\n{SERVER} {STORE} --hicache-size=30\n",
+        GONE,
+        (
+            "export MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376",
+            f"{SERVER} {STORE} --hicache-size=129",
+        ),
+        (),
+    ),
+    "variables.sh": (
+        f"SIZE=30\nTP=2\nSEG='4gb'\nexport MOONCAKE_MASTER=a:1\n"
+        f"MOONCAKE_GLOBAL_SEGMENT_SIZE=$SEG {SERVER} --tp ${{TP}} {STORE} --hicache-size $SIZE\n",
+        Values(129 * GB, 700 * GIB),
+        ("SIZE=129", "TP=2", "SEG='700gb'"),
+        (),
+    ),
+    "docker.sh": (
+        "docker run --rm -e MC_MMAP_ARENA_POOL_SIZE=8gb -e MOONCAKE_MASTER=a:1 \\\n"
+        f'  -e "MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb" sglang {SERVER} {STORE} --hicache-size "30"\n',
+        GONE,
+        (
+            "docker run --rm -e MOONCAKE_MASTER=a:1 \\",
+            f'  -e "MOONCAKE_GLOBAL_SEGMENT_SIZE=751620325376" sglang {SERVER} {STORE} '
+            '--hicache-size "129"',
+        ),
+        (),
+    ),
+    "json.sh": (
+        f"MC_MMAP_ARENA_POOL_SIZE=8gb {SERVER} {STORE} --hicache-size 30 "
+        f"--hicache-storage-backend-extra-config '{EXTRA}'\n",
+        SETS,
+        (
+            f"MC_MMAP_ARENA_POOL_SIZE=8192mb {SERVER} {STORE} --hicache-size 129 "
+            f"--hicache-storage-backend-extra-config '{EXTRA.replace('4gb', '700gb')}'",
+        ),
+        (),
+    ),
+    "two.sh": (
+        f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30 &\n"
+        f"{SERVER} --port 30001 --base-gpu-id 1 {STORE} --hicache-size 20\n",
+        Values(129 * GB, 700 * GIB),
+        (
+            "export MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb",
+            f"{SERVER} {STORE} --hicache-size 129 &",
+            f"{SERVER} --port 30001 --base-gpu-id 1 {STORE} --hicache-size 129",
+        ),
+        (),
+    ),
+    "ratio.sh": (
+        f"MOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-ratio 2 --max-total-tokens 999\n",
+        Values(129 * GB),
+        (
+            f"MOONCAKE_MASTER=a:1 {SERVER} --enable-hierarchical-cache --hicache-size 129 "
+            "--hicache-storage-backend mooncake --hicache-ratio 2 --max-total-tokens 999",
+        ),
+        (),
+    ),
+    "windows.sh": (
+        f"export MOONCAKE_MASTER=a:1\r\n{SERVER} {STORE} --hicache-size 30 \r\n",
+        Values(129 * GB),
+        (f"{SERVER} {STORE} --hicache-size 129 \r",),
+        (),
+    ),
+    "service.sh": (
+        "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb "
+        "python3 -m mooncake.mooncake_store_service --port 1\n"
+        "mooncake_client --global_segment_size=4GB --master_server_address a:1\n",
+        Values(None, 700 * GIB),
+        (
+            "MOONCAKE_MASTER=a:1 MOONCAKE_GLOBAL_SEGMENT_SIZE=700gb "
+            "python3 -m mooncake.mooncake_store_service --port 1",
+            "mooncake_client --global_segment_size=700gb --master_server_address a:1",
+        ),
+        (),
+    ),
+}
+
+
+def edit(path: Path, values: Values, *env_files: str) -> Edited:
+    texts = launch_texts(str(path), env_files, {})
+    assert texts is not None
+    reading = texts.read(texts.texts)
+
+    def read_file(name: str) -> str | Unknown:
+        return Root(str(path.parent)).text(f"/{name}")
+
+    return edited(texts, knobs(reading, understand(reading.commands, read_file)), values)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_the_users_own_file_is_edited_token_by_token(name: str, tmp_path: Path) -> None:
+    """In each way of writing a launch: what is said stands there, all other lines stay."""
+    text, values, there, gone = FORMS[name]
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    found = edit(path, values)
+    assert found.advice == ()
+    (changed,) = found.edits
+    after = changed.after.split("\n")
+    assert all(line in after for line in there)
+    assert all(line not in after for line in gone)
+    others = [line for line in text.split("\n") if line in after]
+    assert [line for line in after if line in others] == others
+    assert edit_again(path, changed.after, values) == ()
+
+
+def edit_again(path: Path, text: str, values: Values) -> tuple[Any, ...]:
+    """What there is to edit in a launch that has been edited: nothing."""
+    path.write_bytes(text.encode())
+    return edit(path, values).edits
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"MOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-size $(free)\n", "computed"),
+        (f"S=`free`\nMOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-size $S\n", "computed"),
+        (f"MOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-size $NOBODY\n", "computed"),
+        (f"N=8\nMOONCAKE_MASTER=a:1 {SERVER} {STORE} --tp $N --hicache-size $N\n", "else as well"),
+        (f"N=8\nMOONCAKE_MASTER=a:1 {SERVER} {STORE} --hicache-size ${{N}}0\n", "put together"),
+    ],
+)
+def test_what_cannot_be_edited_for_certain_is_said(text: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(text)
+    found = edit(path, Values(129 * GB))
+    assert found.edits == ()
+    (advice,) = found.advice
+    assert (advice.name, advice.text) == ("--hicache-size", "129")
+    assert why in advice.why
+
+
+def test_env_files_are_read_again_in_the_order_in_which_they_were_given(tmp_path: Path) -> None:
+    """The later over the earlier, also where one is given twice."""
+    path, first, second = (tmp_path / name for name in ("launch.sh", "first.env", "second.env"))
+    path.write_text(f"{SERVER} {STORE}\n")
+    first.write_text("MOONCAKE_GLOBAL_SEGMENT_SIZE=1gb\n")
+    second.write_text("MOONCAKE_GLOBAL_SEGMENT_SIZE=2gb\n")
+    given = (str(first), str(second), str(first))
+    texts = launch_texts(str(path), given, {})
+    assert texts is not None
+    reading = texts.read(texts.texts)
+    assert reading == read_source(str(path), {}, given)
+    assert reading.commands[0].environment["MOONCAKE_GLOBAL_SEGMENT_SIZE"].text == "1gb"
+
+
+def test_a_value_of_an_env_file_is_edited_there(tmp_path: Path) -> None:
+    path, env = tmp_path / "launch.sh", tmp_path / "my.env"
+    path.write_text(f"{SERVER} {STORE} --hicache-size 30\n")
+    env.write_text("MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=4gb\n")
+    found = edit(path, Values(129 * GB, 700 * GIB), str(env))
+    after = {Path(change.path).name: change.after for change in found.edits}
+    assert after["my.env"] == "MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=700gb\n"
+    assert after["launch.sh"] == f"{SERVER} {STORE} --hicache-size 129\n"
+
+
+@pytest.mark.parametrize("old", ['"4gb"', "4294967296"])
+def test_a_value_of_a_configuration_is_edited_there(old: str, tmp_path: Path) -> None:
+    path, config = tmp_path / "launch.sh", tmp_path / "mooncake.json"
+    path.write_text(
+        f"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=mooncake.json {SERVER} {STORE} --hicache-size 30\n"
+    )
+    text = f'{{\n  "master_server_address": "a:1",\n  "global_segment_size": {old}\n}}\n'
+    config.write_text(text)
+    found = edit(path, Values(None, 700 * GIB))
+    (changed,) = found.edits
+    assert Path(changed.path) == config
+    assert changed.after == text.replace(old, '"700gb"')
+
+
+@pytest.mark.parametrize(
+    ("version", "text"), [("0.5.3", str(8 * GIB)), ("0.5.4", "8gb"), ("0.5.23", "8gb")]
+)
+def test_a_segment_is_written_as_the_release_reads_it(
+    version: str, text: str, tmp_path: Path
+) -> None:
+    """Before 0.5.4 SGLang dies of ``8gb``: it takes plain bytes alone."""
+    path = tmp_path / "launch.sh"
+    path.write_text(f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30\n")
+    reading = read_source(str(path), {})
+    processes = understand(reading.commands, Unknown, version)
+    segment = knobs(reading, processes).segment
+    assert segment is not None
+    assert segment.spell(8 * GIB) == text
+
+
+def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SERVER} {STORE} --hicache-size 30\n")
+    texts = launch_texts(
+        str(path), (), {"MOONCAKE_MASTER": "a:1", "MOONCAKE_GLOBAL_SEGMENT_SIZE": "4gb"}
+    )
+    assert texts is not None
+    reading = texts.read(texts.texts)
+    sizes = knobs(reading, understand(reading.commands, Unknown))
+    found = edited(texts, sizes, Values(None, 700 * GIB))
+    assert found.edits == ()
+    assert found.advice[0].where == "environment"
+    assert "environment of the caller" in found.advice[0].why
+
+
+def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    from preflight.fit.launch_edit import write_edits
+
+    path = tmp_path / "launch.sh"
+    path.write_text(SCRIPT)
+    found = edit(path, Values(129 * GB))
+    path.write_text("# somebody else's\n")
+    with pytest.raises(UsageError, match="changed since it was read"):
+        write_edits(found.edits)
+    assert path.read_text() == "# somebody else's\n"
+
+
+@pytest.mark.slow
+def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
+    """``--help`` of any command imports what declares fit, and nothing that solves."""
+    code = (
+        "import sys, preflight.cli.fit\n"
+        "assert not {m for m in sys.modules if m.startswith('preflight.fit.solver')}\n"
+        "assert 'preflight.sizing.launch_sizing' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_example_of_the_page_is_printed(
+    host: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """docs/fit.md shows what the program really prints."""
+    page = (ROOT / "docs/fit.md").read_text()
+    _, *shown = page.split("```\n$ mooncake-preflight fit")[1].split("```")[0].splitlines()
+    lines = [line for line in shown[shown.index("+++ launch.sh") + 2 :] if line[:1] in (" ", "-")]
+    for name in ("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("launch.sh").write_text("".join(f"{line[1:]}\n" for line in lines))
+    Path("host").symlink_to(host)
+    assert run_preflight(["fit", *PATIENCE, *VERSIONS, "launch.sh", "--host", "host"]) == 0
+    assert capsys.readouterr().out.splitlines() == shown

@@ -1,0 +1,94 @@
+"""Packages import in one order, written down here; checks/ knows hosts, preflight/ launches."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+MODULES = sorted([*ROOT.glob("checks/**/*.py"), *ROOT.glob("preflight/**/*.py")])
+# A package imports only those before it.
+ORDER = [
+    "checks.base",
+    "checks.releases",
+    "checks.capture",
+    "checks.rdma",
+    "checks.system",
+    "checks.numa",
+    "checks.pci",
+    "checks.limits",
+    "checks.memlock",
+    "checks.memory",
+    "checks.hugetlb",
+    "checks.gpu",
+    "checks.network",
+    "checks.software",
+    "checks.storage",
+    "checks.placement",
+    "checks.run",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of this project that a file imports, wherever it does so."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] in ("checks", "preflight")}
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+def packages(top: str) -> dict[str, set[str]]:
+    """Each package of ``top``, and those beside it that it imports."""
+    known = {package_of(name_of(path)) for path in MODULES if path.parent.parent.parent == ROOT}
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        package = package_of(name_of(path))
+        if package.startswith(f"{top}.") and package in known:
+            others = {package_of(name) for name in imports(path)} - {package}
+            found[package] = found.get(package, set()) | (others & known)
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.relative_to(ROOT).parts[0] == "checks"], ids=name_of
+)
+def test_checks_import_no_preflight(path: Path) -> None:
+    assert not {name for name in imports(path) if name.startswith("preflight")}
+
+
+def test_packages_of_checks_import_in_one_order() -> None:
+    found = packages("checks")
+    assert set(found) <= set(ORDER), "write the package's place in the order down"
+    for package, others in found.items():
+        assert others <= set(ORDER[: ORDER.index(package)]), package
+
+
+def test_there_are_no_circles() -> None:
+    known = {name_of(path) for path in MODULES}
+    graph = {name_of(path): imports(path) & known for path in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, above: tuple[str, ...]) -> None:
+        assert module not in above, " -> ".join((*above, module))
+        if module not in done:
+            for imported in sorted(graph[module]):
+                visit(imported, (*above, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())

@@ -1,0 +1,356 @@
+"""The published launches parse to the programs, flags and settings that their guides give."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from preflight.launches.launch_files import read_source
+from preflight.launches.shell_script import read_script
+from preflight.launches.source import Command, Reading, SourceError
+from tests.paths import ROOT
+
+LAUNCHES = ROOT / "tests/data/launches"
+SEEDS = ROOT.parent / "shared" / "seeds"
+
+SERVER = "sglang.launch_server"
+MASTER_ADDRESS = {"MOONCAKE_MASTER": "127.0.0.1:50051"}
+ARENA = {
+    "MC_STORE_USE_HUGEPAGE": "1",
+    "MC_STORE_HUGEPAGE_SIZE": "2MB",
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "8gb",
+    "MC_MMAP_ARENA_POOL_SIZE": "56gb",
+}
+H800 = {
+    **MASTER_ADDRESS,
+    "MOONCAKE_TE_META_DATA_SERVER": "http://127.0.0.1:8080/metadata",
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "816043786240",
+    "MOONCAKE_PROTOCOL": "rdma",
+    "MOONCAKE_DEVICE": "$DEVICE_LIST",
+}
+A10 = {
+    **H800,
+    "MOONCAKE_TE_META_DATA_SERVER": "http://127.0.0.1/metadata",
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
+}
+DGX = {
+    **MASTER_ADDRESS,
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0",
+    "MOONCAKE_PROTOCOL": "rdma",
+    "MOONCAKE_DEVICE": "ibp12s0,ibp75s0",
+}
+OFFLOAD = {
+    "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/mnt/data/file_storage",
+    "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": "21474836480",
+    "MOONCAKE_USE_URING": "1",
+}
+CACHE = "--enable-hierarchical-cache"
+A10_FLAGS = f"--model-path $MODEL_PATH --tp-size 2 --page-size 64 {CACHE} "
+A10_FLAGS += "--hicache-write-policy write_through --hicache-ratio 2 --hicache-size 0"
+H800_FLAGS = "--model-path $MODEL_PATH --tp 8 --page-size 64"
+DGX_FLAGS = "--model-path $MODEL_PATH --tp 1 --page-size 64 --attention-backend triton"
+DGX_CLIENT = (
+    "--host=127.0.0.1 --global_segment_size=80GB --master_server_address=localhost:50051 "
+    "--metadata_server=P2PHANDSHAKE --protocol=rdma --device_names=ibp12s0,ibp75s0"
+)
+DGX_MASTER = "-http_metadata_server_port=8081 -metrics_port=9004 -logtostderr"
+R1 = "--model-path /xxx/DeepSeek-R1/"
+R1_FLAGS = "--hicache-ratio 2 --hicache-size 0 --hicache-io-backend direct "
+R1_FLAGS += "--hicache-write-policy write_through --hicache-storage-backend hf3fs "
+R1_FLAGS += "--hicache-storage-prefetch-policy wait_complete"
+SERVED = "--host 0.0.0.0 --port 10000 --enable-metrics --enable-cache-report"
+QUICK = "--model-path [model_path] --page-size 64"
+QUICK_CACHE = (
+    f"{CACHE} --hicache-storage-prefetch-policy timeout --hicache-storage-backend mooncake"
+)
+PREFETCH = "--hicache-storage-prefetch-policy"
+
+Expected = list[tuple[str, str, dict[str, str]]]
+# Per file, each command: program, arguments (JSON apart), and what the script sets for it.
+EXPECTED: dict[str, Expected] = {
+    "a10-gpu-only": [(SERVER, "--model-path $MODEL_PATH --tp-size 2 --page-size 64", {})],
+    "a10-l1-l2": [(SERVER, A10_FLAGS, {})],
+    "a10-l1-l2-mooncake": [
+        (SERVER, f"{A10_FLAGS} {PREFETCH} wait_complete --hicache-storage-backend mooncake", A10)
+    ],
+    "h800-gpu-only": [(SERVER, H800_FLAGS, {})],
+    "h800-l1-l2": [
+        (SERVER, f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-size 30", {})
+    ],
+    "h800-l1-l2-mooncake": [
+        (
+            SERVER,
+            f"{H800_FLAGS} {CACHE} --hicache-write-policy write_through --hicache-ratio 2 "
+            f"{PREFETCH} timeout --hicache-storage-backend mooncake",
+            H800,
+        )
+    ],
+    "dgx-gpu-only": [(SERVER, DGX_FLAGS, {})],
+    "dgx-l1-l2": [(SERVER, f"{DGX_FLAGS} {CACHE} --hicache-ratio 2", {})],
+    "dgx-l1-l2-mooncake": [
+        ("mooncake_master", DGX_MASTER, {}),
+        ("mooncake_client", f"{DGX_CLIENT} --port=50052 --logtostderr", {}),
+        (
+            SERVER,
+            f"{DGX_FLAGS} {CACHE} --hicache-ratio 2 {PREFETCH} wait_complete "
+            "--hicache-mem-layout page_first_direct --hicache-storage-backend mooncake",
+            DGX,
+        ),
+    ],
+    "dgx-l1-l2-mooncake-ssd": [
+        ("mooncake_master", f"-enable_offload=true {DGX_MASTER}", {}),
+        (
+            "mooncake_client",
+            f"{DGX_CLIENT} --enable_offload=true --port=50052 --logtostderr",
+            OFFLOAD,
+        ),
+        (
+            SERVER,
+            f"{DGX_FLAGS} {CACHE} --hicache-ratio 2 {PREFETCH} wait_complete "
+            "--hicache-mem-layout page_first_direct --hicache-storage-backend mooncake",
+            DGX,
+        ),
+    ],
+    "quick-start": [
+        ("sysctl", "-w vm.nr_hugepages=262144", {}),
+        ("mooncake_master", "--enable_http_metadata_server=true", {}),
+        (SERVER, f"{QUICK} {QUICK_CACHE}", {**ARENA, **MASTER_ADDRESS}),
+    ],
+    "quick-start-prefill-decode": [
+        ("mooncake_master", "--enable_http_metadata_server=true", {}),
+        (
+            SERVER,
+            f"{QUICK} {QUICK_CACHE} --disaggregation-mode prefill "
+            "--disaggregation-ib-device mlx5_1 --base-gpu-id 0 --port 30000",
+            MASTER_ADDRESS,
+        ),
+        (
+            SERVER,
+            f"{QUICK} --disaggregation-mode decode --disaggregation-ib-device mlx5_1 "
+            "--base-gpu-id 1 --port 30001",
+            {},
+        ),
+        (
+            "sglang_router.launch_router",
+            "--pd-disaggregation --prefill http://127.0.0.1:30000 --decode http://127.0.0.1:30001 "
+            "--host 0.0.0.0 --port 8000",
+            {},
+        ),
+    ],
+    "best-practices-prefill": [
+        (
+            SERVER,
+            f"{R1} --tp 8 {SERVED} --mem-fraction-static 0.85 --page-size 64 {CACHE} {R1_FLAGS} "
+            "--disaggregation-ib-device mlx5_0 --disaggregation-mode prefill "
+            "--disaggregation-transfer-backend mooncake",
+            {},
+        )
+    ],
+    # The comment behind a backslash ends the command there, and its words become arguments.
+    "best-practices-decode": [
+        (
+            SERVER,
+            f"{R1} --tp 8 {SERVED} --page-size 64 {R1_FLAGS} "
+            "--disaggregation-decode-enable-offload-kvcache <blank># Enable async KV cache "
+            "offloading in decode node",
+            {},
+        )
+    ],
+    "best-practices-hf3fs": [
+        (
+            SERVER,
+            f"{R1} --log-level info --tp 8 {SERVED} --page-size 64 --mem-fraction-static 0.85 "
+            f"{CACHE} --hicache-ratio 2 --hicache-size 0 --hicache-mem-layout page_first "
+            "--hicache-write-policy write_through --hicache-storage-backend hf3fs "
+            f"{PREFETCH} wait_complete",
+            {},
+        )
+    ],
+    "best-practices-mooncake": [
+        (
+            SERVER,
+            f"{H800_FLAGS} {CACHE} --hicache-ratio 2 --hicache-mem-layout page_first "
+            "--hicache-io-backend kernel --hicache-storage-backend mooncake "
+            f"--hicache-write-policy write_through {PREFETCH} timeout",
+            H800,
+        )
+    ],
+    "best-practices-dynamic": [
+        (
+            SERVER,
+            f"--model-path your-model {CACHE} --hicache-storage-backend dynamic "
+            "--hicache-storage-backend-extra-config <json>",
+            {},
+        )
+    ],
+    "complete-guide-services": [
+        ("mooncake.http_metadata_server", "", {}),
+        ("mooncake_master", "--eviction_high_watermark_ratio=0.95", {}),
+        ("mooncake.mooncake_store_service", "--config=[config_path]", {}),
+    ],
+    "complete-guide-environment": [
+        (
+            SERVER,
+            f"{CACHE} --hicache-storage-backend mooncake --model-path [model_path]",
+            {
+                **H800,
+                "MOONCAKE_DEVICE": "mlx5_0,mlx5_1",
+                "MOONCAKE_GLOBAL_SEGMENT_SIZE": "4294967296",
+            },
+        )
+    ],
+    "complete-guide-extra-config": [
+        (
+            SERVER,
+            f"{CACHE} --hicache-storage-backend mooncake --model-path [model_path] "
+            "--hicache-storage-backend-extra-config <json>",
+            {},
+        )
+    ],
+}
+
+
+def shape(command: Command) -> tuple[str, str, dict[str, str]]:
+    words = [word.text for word in command.words]
+    if words[0] in ("python", "python3") and words[1] == "-m":
+        words = words[2:]
+    arguments = " ".join(
+        "<json>" if word.startswith("{") else word.replace(" #", "<blank>#") for word in words[1:]
+    )
+    environment = {name: word.text for name, word in command.environment.items()}
+    return words[0], arguments, environment
+
+
+def launch(name: str) -> Reading:
+    return read_source(str(LAUNCHES / f"{name}.sh"), {})
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_launch(name: str) -> None:
+    assert [shape(command) for command in launch(name).commands] == EXPECTED[name]
+
+
+def test_every_launch_file_is_expected() -> None:
+    assert {path.stem for path in LAUNCHES.glob("*.sh")} == set(EXPECTED)
+
+
+def test_what_nobody_sets_in_them() -> None:
+    for name in EXPECTED:
+        for command in launch(name).commands:
+            named = {name for word in command.words for name in word.unresolved}
+            assert named <= {"MODEL_PATH"}
+            if "MOONCAKE_DEVICE" in command.environment:
+                device = command.environment["MOONCAKE_DEVICE"]
+                assert device.unresolved == (("DEVICE_LIST",) if "$" in device.text else ())
+
+
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.startswith("h800")])
+def test_numactl_stands_in_front(name: str) -> None:
+    (command,) = launch(name).commands
+    assert command.wrappers[0][:3] == ("numactl", "--cpunodebind=0,1", "--interleave=0,1")
+    notes = [note.id for note in launch(name).notes]
+    assert notes == (["assignment-after-wrapper"] if name == "h800-l1-l2-mooncake" else [])
+
+
+def test_the_decode_node_ends_early() -> None:
+    notes = launch("best-practices-decode").notes
+    assert [note.id for note in notes] == ["continuation-broken", "not-a-program"]
+    assert [note.origin.line for note in notes] == [17, 18]
+    assert "--disaggregation-ib-device" in notes[1].text
+
+
+def test_json_arguments_are_whole() -> None:
+    for name in ("best-practices-dynamic", "complete-guide-extra-config"):
+        (command,) = launch(name).commands
+        config = json.loads(command.words[-1].text)
+        assert config.get("global_segment_size", 4294967296) == 4294967296
+        assert len(config) == (3 if name == "best-practices-dynamic" else 7)
+
+
+def test_a_store_service_configuration_is_no_launch() -> None:
+    path = str(LAUNCHES / "complete-guide-store-service.json")
+    assert json.loads(Path(path).read_text())["global_segment_size"] == 2684354560
+    with pytest.raises(SourceError, match="neither a Compose file"):
+        read_source(path, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.sh", b"\x7fELF\0\0", "binary"),
+        ("a.yaml", b"a: [", "not YAML"),
+        ("a.json", b"{", "not JSON"),
+        ("a.yaml", b"- x", "neither"),
+        (None, b"", "does not exist"),
+        ("", b"", "not a regular file"),
+    ],
+)
+def test_files_that_cannot_be_meant(
+    tmp_path: Path, name: str | None, text: bytes, says: str
+) -> None:
+    path = tmp_path / (name or "")
+    if name:
+        path.write_bytes(text)
+    with pytest.raises(SourceError, match=says):
+        read_source(str(path if name is not None else tmp_path / "missing"), {})
+
+
+def test_kinds_are_told_by_their_content(tmp_path: Path) -> None:
+    env_file = tmp_path / "prod.env"
+    env_file.write_text("A=1\n")
+    pod = "kind: Pod\nspec: {containers: [{name: c, command: [x, $(A)]}]}"
+    for name, text, words in [
+        ("run", "#!/bin/sh\nx $A", ["x", "1"]),
+        ("launch", "x $A", ["x", "1"]),
+        ("compose", "# ours\nservices: {s: {command: x $A}}", ["x", "1"]),
+        ("pod", pod, ["x", "$(A)"]),
+        ("pod.yml", f"---\n{pod}", ["x", "$(A)"]),
+        ("c.yml", "services: {s: {command: 'x $$A', env_file: ./prod.env}}", ["x", "$A"]),
+    ]:
+        (tmp_path / name).write_text(text)
+        reading = read_source(str(tmp_path / name), {"A": "0"}, [str(env_file)])
+        (command,) = reading.commands
+        assert [word.text for word in command.words] == words
+        assert not reading.notes
+        if name in ("run", "c.yml"):
+            assert command.environment["A"].origin.line == 1
+
+
+# Lines that end in a backslash, or in one with a comment behind it, and the line after them.
+CONTINUED = re.compile(r"(?:^[^\n]*\\(?:[ \t]+#[^\n]*)?\n)+[^\n]*\n?", re.MULTILINE)
+
+
+def seed_blocks() -> list[tuple[str, str]]:
+    """The fenced commands of the guides, and runs of lines that continue each other."""
+    if not SEEDS.is_dir():
+        return []
+    found: list[tuple[str, str]] = []
+    for path in sorted(SEEDS.glob("*.txt")):
+        text = path.read_text()
+        fenced = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+        plain = [] if fenced else CONTINUED.findall(text)
+        found += [(path.name[:3], block) for block in [*fenced, *plain]]
+    return found
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")
+def test_every_block_of_the_guides_is_read() -> None:
+    blocks = seed_blocks()
+    assert len(blocks) >= 25
+    for guide, block in blocks:
+        reading = read_script(block, guide, {})
+        # The smoke test's JSON goes on behind the last backslash, and is cut off here.
+        assert reading.commands or [note.id for note in reading.notes] == ["unterminated"]
+        known = {"continuation-broken", "not-a-program", "assignment-after-wrapper", "unterminated"}
+        assert {note.id for note in reading.notes} <= known
+
+
+@pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")
+def test_the_launches_are_as_published() -> None:
+    published = "\n".join(path.read_text() for path in SEEDS.glob("*.txt"))
+    for path in LAUNCHES.glob("*.sh"):
+        for line in path.read_text().splitlines()[1:]:
+            assert line in published

@@ -1,0 +1,100 @@
+"""``mooncake-preflight explain`` with a log: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.logs.explain import LogReading, explanations_object, explanations_text
+from preflight.logs.text import Bounded, read_blocks
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+LOGS = ROOT / "tests/data/logs"
+COMMAND = [sys.executable, "-m", "preflight.cli.main", "explain"]
+
+
+def explain(*arguments: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=text,
+        capture_output=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        ("hugepages-l2.log", 2),
+        ("kernel-mkeys.log", 2),
+        ("healthy-mooncake.log", 0),
+        ("healthy-sglang.log", 0),
+    ],
+)
+def test_a_log_from_standard_input_and_from_a_file_are_alike(log: str, code: int) -> None:
+    path = LOGS / log
+    piped, named = explain(text=path.read_bytes()), explain("--log", str(path))
+    assert (piped.returncode, named.returncode) == (code, code)
+    assert piped.stdout == named.stdout
+    assert piped.stderr == b""
+
+
+def test_the_object_says_the_same() -> None:
+    done = explain("--json", "--log", str(LOGS / "hugepages-l2.log"))
+    found = json.loads(done.stdout)
+    assert found["schema"] == "mooncake-preflight/explain-log/v1"
+    assert found["exit_code"] == done.returncode == 2
+
+
+def test_bytes_that_are_no_text_are_no_failure() -> None:
+    assert explain(text=bytes(range(256)) * 1000).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("memlock.limit", "--log", "x"),
+        ("--log", "/no/such/file"),
+        ("--log", "/dev/zero"),
+        ("--log", "."),
+        ("memlock.limit", "--json"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    done = explain(*arguments)
+    assert done.returncode == 64
+    assert b"Traceback" not in done.stderr
+
+
+def test_what_has_no_end_is_refused_on_standard_input_too() -> None:
+    with open("/dev/zero", "rb") as endless:
+        done = subprocess.run(
+            COMMAND, stdin=endless, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 64
+    assert "standard input: a device, and no log" in done.stderr
+
+
+@given(st.binary(max_size=40), st.integers(1, 50))
+def test_a_log_is_read_up_to_its_bound_and_says_so(content: bytes, most: int) -> None:
+    bounded = Bounded(io.BytesIO(content), most)
+    assert "".join(read_blocks(bounded)) == content[:most].decode("utf-8", "replace")
+    assert bounded.cut == (len(content) > most)
+
+
+def test_a_log_that_goes_on_is_said_in_both_forms() -> None:
+    reading = LogReading(3, [], whole=False)
+    text = explanations_text(reading, lambda text, _: text, 60)
+    assert "Only the first 16 GiB of the log were read" in text
+    assert max(map(len, text.splitlines())) <= 60
+    assert explanations_object(reading, 0)["whole"] is False

@@ -1,0 +1,582 @@
+"""Known lines of real logs are explained by the checks that foresee them; good logs by none."""
+
+from __future__ import annotations
+
+import io
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.check.catalogue import catalogue
+from preflight.logs.conclusions import COMPUTE, Explanation
+from preflight.logs.explain import (
+    explain_log,
+    explanations_object,
+    explanations_text,
+    read_log,
+)
+from preflight.logs.patterns import Case, Pattern, Stage, TableError, read_patterns, read_table
+from preflight.logs.text import read_blocks
+from tests.builders.log_lines import LINES as FURTHER
+from tests.paths import ROOT
+
+PATTERNS = read_patterns()
+KNOWN = {pattern.id for pattern in PATTERNS}
+EXAMPLES = tuple((pattern.example, pattern.id) for pattern in PATTERNS if pattern.cause)
+LINES = (*EXAMPLES, *FURTHER)
+# What the functions of conclusions add to the groups of a line.
+COMPUTED = set(
+    "size page_count page_size asked left least admitted free_gb reserve_gb kept_gb wanted_gb "
+    "missing_gb victim held shared pinned missing over program since until oldest newest".split()
+)
+LOGS = ROOT / "tests/data/logs"
+
+
+def plain(text: str, _colour: str) -> str:
+    return text
+
+
+def ids(lines: list[str]) -> list[str]:
+    return [each.pattern for each in explain_log(lines)]
+
+
+def only(lines: list[str], pattern: str) -> Explanation:
+    return next(each for each in explain_log(lines) if each.pattern == pattern)
+
+
+def of_file(name: str) -> list[Explanation]:
+    with (LOGS / name).open("rb") as file:
+        return explain_log(read_blocks(file))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "expected"), LINES)
+def test_a_known_line_is_explained_by_its_pattern_alone(line: str, expected: str) -> None:
+    """And its sentences have no hole where a value of the line belongs."""
+    found = explain_log([line])
+    assert [each.pattern for each in found] == expected.split()
+    for each in found:
+        assert each.line == 1
+        assert each.times == 1
+        assert not re.search(r"(?:^| |\()\?(?= |$|\)|,)", each.cause), each.cause
+        assert each.remedy
+
+
+def test_every_pattern_has_a_line() -> None:
+    """No pattern is there whose wording was never tried."""
+    assert all(line for line, _ in EXAMPLES)
+    assert {id_ for _, expected in FURTHER for id_ in expected.split()} <= KNOWN
+
+
+def test_every_id_is_there_once() -> None:
+    """Explanations are found again by id."""
+    every = [pattern.id for pattern in PATTERNS]
+    assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_a_pattern_names_what_there_is(pattern: Pattern) -> None:
+    """Checks exist, silencing ids exist, braces are groups of its expression."""
+    groups = {name.rstrip("0123456789") for name in re.compile(pattern.regex).groupindex}
+    others = {id_ for case in pattern.cases for id_ in (*case.seen, *case.unseen)}
+    assert {*pattern.unless, *others} <= KNOWN
+    assert not pattern.compute or pattern.compute in COMPUTE
+    checks = {*pattern.checks, *(id_ for case in pattern.cases for id_ in case.checks)}
+    assert checks <= set(catalogue().ids)
+    for template in (pattern.cause, pattern.remedy, pattern.apart):
+        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name}
+        assert fields <= groups
+    assert pattern.checks or not pattern.cause or pattern.stage is Stage.CONSEQUENCE
+
+
+def test_conditions_and_sums_name_what_a_line_can_have() -> None:
+    """A misspelt group would be a condition that never holds, or a number that is never told."""
+    by_id = {pattern.id: set(re.compile(pattern.regex).groupindex) for pattern in PATTERNS}
+    for pattern in PATTERNS:
+        own = {name.rstrip("0123456789") for name in by_id[pattern.id]} | COMPUTED
+        for case in (Case(), *pattern.cases):
+            others = {name for id_ in case.seen for name in by_id[id_]}
+            known = own | {f"{when}.{name}" for when in ("seen", "last") for name in others}
+            texts = (case.decided, case.sums, case.cause, case.remedy, pattern.sums)
+            named = {name for text in texts for _, name, _, _ in string.Formatter().parse(text)}
+            named |= {
+                name for part in (case.is_, case.begins, case.has, case.above) for name in part
+            }
+            assert named - {None} <= known, pattern.id
+
+
+ROW = "[[line]]\nid = 'a.b'\nfrom = 'kernel'\nstage = 'cause'\nfind = ['x']\ncause = 'c'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ROW, "line 1 (a.b): cause, remedy and stage go together"),
+        (ROW + "remedy = 'r'\ncasue = 1", "line 1 (a.b): no such key: casue"),
+        (ROW + "remedy = 1", "line 1 (a.b): remedy is 1: not a text"),
+        (ROW + "remedy = '<<r>>'", "line 1 (a.b): remedy is '<<r>>': r"),
+        (ROW + "remedy = 'r'\nchecks = ['<<r>>']", "line 1 (a.b): checks is ['<<r>>']: r"),
+        (ROW + "remedy = 'r'\nchecks = [1]", "checks is [1]: not a text"),
+        (ROW + "remedy = 'r'\nchecks = 'x'", "checks is 'x': not a list"),
+        (ROW.replace("cause'", "root'"), "line 1 (a.b): stage is 'root': ROOT"),
+        (ROW.replace("'kernel'", "'Linux'") + "remedy = 'r'", "from is 'Linux': not one of"),
+        (ROW.replace("find = ['x']\n", "") + "remedy = 'r'", "from and find have to be there"),
+        (ROW + "remedy = 'r'\n[[line.when]]\nif = 1", "line 1 (a.b), when 1: no such key: if"),
+        (ROW + "remedy = 'r'\n[[line.when]]\nis = {a = 1}", "when 1: is is {'a': 1}: not a text"),
+        (ROW + "remedy = 'r'\n[[line.when]]\nabove = {a = 'b'}", "not a number"),
+        ("[[lines]]", "t.toml: no such key: lines"),
+        ("[[line]", "t.toml: "),
+    ],
+)
+def test_a_table_that_is_wrong_says_where(text: str, says: str) -> None:
+    """The file, the row by number and id, the key."""
+    with pytest.raises(TableError, match=re.escape(says)):
+        read_table(text, "t.toml")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))
+def test_a_good_start_has_nothing_to_explain(name: str) -> None:
+    """Mooncake's logs were recorded; they hold E and W lines that mean nothing."""
+    assert of_file(name) == []
+
+
+FILES = (
+    ("hugepages-l2.log", "mooncake.l2-map", "hugetlb.shortage"),
+    ("hugepages-l2-0.3.14.log", "mooncake.l2-hugepages", "hugetlb.shortage"),
+    ("hugepages-arena.log", "mooncake.arena-hugepages", "hugetlb.shortage"),
+    ("hugepages-segment.log", "mooncake.mmap", "hugetlb.shortage"),
+    ("no-memory.log", "mooncake.segment-memory", "hugetlb.shortage"),
+    ("master-dead.log", "mooncake.master-unreachable", "service.reachable"),
+    ("master-port-taken.log", "mooncake.master-ended", "network.port-taken"),
+    ("master-admin-port-taken.log", "mooncake.port-taken", "network.port-taken"),
+    ("metadata-dead.log", "mooncake.metadata-curl", "service.reachable"),
+    ("versions-differ.log", "mooncake.wire", "software.version-skew"),
+    ("library-missing.log", "library.missing", "software.library-missing"),
+    ("rdma-device-missing.log", "mooncake.no-rdma-devices", "rdma.no-device"),
+    ("store-full.log", "mooncake.no-space", "segment-nowhere"),
+    ("offload-link.log", "mooncake.offload-path", "storage.offload-path"),
+    ("io-uring-memlock.log", "mooncake.uring-buffer", "memlock.io-uring-buffers"),
+    ("io-uring-above-1gib.log", "mooncake.uring-buffer", "io-uring.unavailable"),
+    ("kernel-mkeys.log", "kernel.mlx5-limits", "rdma.resources"),
+    ("oom-in-container.log", "kernel.oom-cgroup", "memory.cgroup"),
+    ("threads-master.log", "process.terminate", "limits.threads"),
+    ("threads-openblas.log", "threads.refused", "limits.threads"),
+)
+
+
+@pytest.mark.parametrize(("name", "cause", "check"), FILES)
+def test_a_recorded_failure_has_its_cause_first(name: str, cause: str, check: str) -> None:
+    """What followed from it stands below."""
+    found = of_file(name)
+    assert found[0].pattern == cause
+    assert found[0].checks[0] == check
+    assert sorted(found, key=lambda each: each.stage) == found
+
+
+def test_every_log_is_tested() -> None:
+    """No file lies among the logs that no test reads."""
+    named = {name for name, _, _ in FILES} | {"environment.log"}
+    assert {path.name for path in LOGS.glob("*.log") if "healthy" not in path.name} == named
+
+
+def test_variables_are_gathered_in_one_explanation() -> None:
+    """Each name once, in the order in which they come."""
+    found = {each.pattern: each for each in of_file("environment.log")}
+    environment = found["mooncake.environment"]
+    assert environment.stage is Stage.WARNING
+    assert environment.names[:3] == ("MC_IB_PORT", "MC_PKEY_INDEX", "MC_NUM_QP_PER_EP")
+    assert {"MC_GID_INDEX", "MC_MTU", "MC_MMAP_ARENA_POOL_SIZE"} <= set(environment.names)
+
+
+ENOMEM = "Failed to register memory 0x7f0a: Cannot allocate memory [12]"
+EAGAIN = "Failed to register memory 0x7f0a: Resource temporarily unavailable [11]"
+EFAULT = "Failed to register memory 0x7f0a: Bad address [14]"
+EINVAL = "Failed to register memory 0x7f0a: Invalid argument [22]"
+HUGE = "I1121 utils.h:335] Using hugepage size: 2MB"
+MKEY = "mlx5_core 0000:3b:00.0: mlx5_cmd_out_err:816:(pid 1): CREATE_MKEY(0x200) op_mod(0x0) failed"
+KILLED = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)."
+SIGBUS = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -7)."
+OOM = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
+NO_MATCH = "No matched device found: mlx5_1"
+
+DECIDED = (
+    ("mooncake.register-enomem", [ENOMEM], "memlock.limit"),
+    (
+        "mooncake.register-enomem",
+        [ENOMEM, f"{MKEY}, status limits exceeded(0x8), syndrome (0x18af6)"],
+        "rdma.resources",
+    ),
+    (
+        "mooncake.register-enomem",
+        [ENOMEM, "python3: page allocation failure: order:9, mode:0xcc0"],
+        "memory.host",
+    ),
+    ("mooncake.register-eagain", [EAGAIN], "rdma.resources"),
+    ("mooncake.register-efault", [EFAULT], "gpu.peer-memory"),
+    ("mooncake.register-einval", [EINVAL], "rdma.region-too-large"),
+    ("mooncake.register-einval", [HUGE, EINVAL], "rdma.fork-safe"),
+    ("process.sigbus", [SIGBUS], "shm.space"),
+    ("process.sigbus", [HUGE, SIGBUS], "hugetlb.node-shortage"),
+    ("mooncake.device-missing", [NO_MATCH], "rdma.device-missing"),
+    ("mooncake.device-missing", ["Device mlx5_1 port not active", NO_MATCH], "rdma.port-down"),
+    (
+        "mooncake.l2-map",
+        ["Failed to map shared memory: Cannot allocate memory"],
+        "memory.host",
+    ),
+    ("sglang.numa-binding", ["setting membind: Invalid argument"], "numa.cpuset-excludes"),
+    ("sglang.numa-binding", ["set_mempolicy: Operation not permitted"], "numa.policy-refused"),
+    (
+        "mooncake.handshake-connect",
+        ["SocketHandShakePlugin: connect()10.0.0.2:15000: Cannot assign requested address [99]"],
+        "network.port-range",
+    ),
+)
+
+
+@pytest.mark.parametrize(("pattern", "lines", "check"), DECIDED)
+def test_other_lines_decide_what_an_errno_meant(pattern: str, lines: list[str], check: str) -> None:
+    """Before or after it in the log."""
+    assert only(lines, pattern).checks[0] == check
+    assert only(lines[::-1], pattern).checks[0] == check
+
+
+def test_a_kill_that_the_kernel_explains_is_a_consequence() -> None:
+    """Alone it is all that is known."""
+    assert only([KILLED], "process.sigkill").stage is Stage.SYMPTOM
+    assert only([KILLED, OOM], "process.sigkill").stage is Stage.CONSEQUENCE
+    assert ids([KILLED, OOM])[0] == "kernel.oom-host"
+
+
+REFUSED = "  what():  Resource temporarily unavailable"
+SYSTEM_ERROR = "terminate called after throwing an instance of 'std::system_error'"
+PIDS = "[48614.6] cgroup: fork rejected by pids controller in {}"
+
+
+def test_a_program_that_is_refused_a_thread_is_told_by_its_reason() -> None:
+    """The reason on the line behind it says all; the abort's exit code follows from it."""
+    lines = [SYSTEM_ERROR, REFUSED, "container exited with code 134"]
+    assert ids(lines) == ["threads.refused", "process.signal"]
+    assert only(lines, "process.signal").stage is Stage.CONSEQUENCE
+    assert only(lines, "process.signal").checks == ("limits.threads",)
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("Connection refused", "std::system_error"),
+        ("basic_string::_M_construct null not valid", "std::logic_error"),
+        ("vector::reserve", "std::length_error"),
+    ],
+)
+def test_another_exception_is_not_taken_for_threads(what: str, kind: str) -> None:
+    """Nor is one of that type with another reason; the reason is shown."""
+    lines = [f"terminate called after throwing an instance of '{kind}'", f"  what():  {what}"]
+    assert ids(lines) == ["process.terminate"]
+    found = only(lines, "process.terminate")
+    assert "limits.threads" not in found.checks
+    assert what in found.decided
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/kubepods.slice/kubepods-burstable.slice/cri-containerd-1.scope", "podPidsLimit"),
+        ("/machine.slice/libpod-9f.scope/container", "2048"),
+        ("/docker/9f1c", "--pids-limit"),
+        ("/system.slice/sglang.service", "TasksMax"),
+    ],
+)
+def test_the_path_of_a_cgroup_tells_who_bounds_it(path: str, says: str) -> None:
+    """Each maker has a setting of its own."""
+    assert says in only([PIDS.format(path)], "kernel.pids").decided
+    assert only([PIDS.format("/a")], "kernel.pids").decided == ""
+
+
+def test_openblas_tells_the_bound_of_the_user() -> None:
+    """-1 is no bound: then only the cgroup's is left."""
+    refused = "OpenBLAS blas_thread_init: pthread_create failed for thread 1 of 2: Resource "
+    refused += "temporarily unavailable"
+    bound = "OpenBLAS blas_thread_init: RLIMIT_NPROC {} current, {} max"
+    unbounded = only([refused, bound.format(-1, -1)], "threads.refused")
+    assert "has no bound" in unbounded.decided
+    assert "4096" in only([refused, bound.format(4096, 4096)], "threads.refused").decided
+    by_kernel = only([refused, PIDS.format("/docker/9f")], "threads.refused")
+    assert by_kernel.checks == ("limits.threads",)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("enable_snapshot", "from 0.3.10 to 0.3.13.post1"),
+        ("metrics_host", "from 0.3.13 on"),
+        ("local_buffer_size", "mooncake_client has --local_buffer_size from 0.3.12 on"),
+        ("rcp_port", "no release"),
+    ],
+)
+def test_an_unknown_flag_is_told_by_the_releases_that_have_it(name: str, says: str) -> None:
+    """The line is the same for a flag that was dropped, one to come and one misspelt."""
+    found = only([f"ERROR: unknown command line flag '{name}'"], "mooncake.flag-unknown")
+    assert says in found.decided
+
+
+RUNC = "error during container init: error setting rlimits for ready process: error setting rlimit "
+NO_NODE = "0/3 nodes are available: 3 Insufficient {}. preemption: 0/3 nodes are available"
+LOW = "The node was low on resource: {}. Threshold quantity: 10Gi, available: 1Gi."
+
+LIMITED = (
+    ("runtime.rlimit", f"{RUNC}type 8: operation not permitted", "memlock.runtime-limit"),
+    ("runtime.rlimit", f"{RUNC}type 7: operation not permitted", "limits.nofile"),
+    ("runtime.rlimit", "crun: setrlimit `RLIMIT_NPROC`: Operation not permitted", "limits.threads"),
+    (
+        "runtime.ulimit",
+        "bash: ulimit: max locked memory: cannot modify limit: Operation not permitted",
+        "memlock.runtime-limit",
+    ),
+    (
+        "runtime.ulimit",
+        "bash: ulimit: open files: cannot modify limit: Operation not permitted",
+        "limits.nofile",
+    ),
+    ("runtime.unschedulable", NO_NODE.format("hugepages-2Mi"), "hugetlb.shortage"),
+    ("runtime.unschedulable", NO_NODE.format("rdma/hca_shared_devices_a"), "rdma.no-device"),
+    ("runtime.unschedulable", NO_NODE.format("nvidia.com/gpu"), "gpu.count"),
+    ("runtime.unschedulable", NO_NODE.format("memory"), "memory.host"),
+    ("runtime.evicted", LOW.format("memory"), "memory.host"),
+    ("runtime.evicted", LOW.format("ephemeral-storage"), "storage.offload-space"),
+    (
+        "mooncake.offload-mount",
+        "MountLocalDiskSegment failed, error code is UNABLE_OFFLOAD",
+        "offload-one-sided",
+    ),
+)
+
+
+@pytest.mark.parametrize(("pattern", "line", "check"), LIMITED)
+def test_a_limit_or_resource_is_told_by_its_name(pattern: str, line: str, check: str) -> None:
+    """Where one message serves many limits, the one that is meant has its check."""
+    assert only([line], pattern).checks[0] == check
+
+
+def test_an_address_of_another_host_is_no_port_that_is_taken() -> None:
+    """uvicorn begins both lines alike."""
+    bind = "ERROR: [Errno {}] error while attempting to bind on address ('10.9.9.9', 30000): {}"
+    assert ids([bind.format(99, "cannot assign requested address")]) == ["start.address-foreign"]
+    assert ids([bind.format(98, "address already in use")]) == ["sglang.port"]
+
+
+def test_what_nccl_does_not_say_is_read_from_its_warning() -> None:
+    """The segment in /dev/shm that could not be made stands before the error."""
+    error = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"
+    full = "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), "
+    full += "error: No space left on device (28)"
+    assert only([error], "start.nccl").stage is Stage.SYMPTOM
+    found = only([full, error], "start.nccl")
+    assert (found.stage, found.checks) == (Stage.CONSEQUENCE, ("shm.space",))
+    assert ids([full, error]) == ["runtime.shm", "start.nccl"]
+
+
+def test_nodes_that_did_not_come_are_counted() -> None:
+    """The line has both numbers."""
+    line = "DistStoreError: Timed out after 601 seconds waiting for clients. 1/4 clients joined."
+    assert "3 did not reach" in only([line], "start.rendezvous").sums
+
+
+def test_errno_11_is_a_limit_where_a_fork_got_it() -> None:
+    """A lock or a pipe that is not ready has the same words."""
+    error = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    assert only([error], "threads.errno-11").stage is Stage.SYMPTOM
+    forked = only(["    self.pid = _fork_exec(", error], "threads.errno-11")
+    assert forked.stage is Stage.CAUSE
+
+
+def test_a_seccomp_line_is_read_by_architecture_and_call() -> None:
+    """238 is set_mempolicy on x86-64 and something else on arm64."""
+    line = 'audit: type=1326 audit(1.2:3): pid=1 comm="a" exe="/a" arch={} syscall={} code=0x50000'
+    uring = only([line.format("c000003e", 425)], "kernel.seccomp")
+    assert uring.checks == ("io-uring.unavailable",)
+    assert "set_mempolicy" in only([line.format("c000003e", 238)], "kernel.seccomp").decided
+    assert "set_mempolicy" in only([line.format("c00000b7", 237)], "kernel.seccomp").decided
+    unknown = only([line.format("c00000b7", 238)], "kernel.seccomp")
+    assert unknown.stage is Stage.WARNING
+
+
+def test_a_master_that_was_told_to_end_is_no_problem() -> None:
+    """The same line without a signal before it is a port that is taken."""
+    stopped = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
+    signal = "I1121 master.cpp:1683] Shutdown signal received, exiting gracefully"
+    assert ids([stopped]) == ["mooncake.master-ended"]
+    assert ids([signal, stopped]) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("0.0.0.0", "port 51971 is taken"), ("10.99.99.99", "10.99.99.99, port 51971")],
+)
+def test_a_master_that_ends_in_silence_is_told_by_its_address(address: str, says: str) -> None:
+    """It prints the same lines for a port that is taken and for an address of another host."""
+    started = "I1121 master.cpp:1522] Master service started on port 51971, max_threads=2, "
+    started += f"rpc_port=51971, rpc_address={address}, rpc_interface=, client_ttl=10"
+    stopped = "I1121 master_service.cpp:2619] Task cleanup thread stopped"
+    assert says in only([started, stopped], "mooncake.master-ended").decided
+
+
+NUMBERS = (
+    # 40 GB asked, 34.13 GB left after 10 GiB: 5.87 GB are missing; 40 + 10.74 GB have to be there.
+    ("Not enough host memory available. Requesting 40.00 GB but only have 34.13 GB free.",
+     ("5.87 GB are missing", "50.74 GB")),
+    # An old release's number before its reserve: 44.87 - 10.74 = 34.13.
+    ("Not enough host memory available. Requesting 40.00 GB but only have 44.87 GB free.",
+     ("34.13 GB", "5.87 GB are missing")),
+    ("mmap_arena.cpp] Arena hugepage mmap failed for pool_size=209715201 bytes, errno=12 (x); "
+     "regular-page fallback disabled", ("101 free pages of 2 MiB",)),
+    ("Failed to map shared memory using 1GB hugepages (size 3221225472 bytes, need 3 hugepages): "
+     "Cannot allocate memory", ("3.00 GiB take 3 free pages of 1 GiB",)),
+    ("infiniband erdma_0: ERROR: Out of mr size: 0, max 68719476736", ("0 bytes",)),
+    ("infiniband erdma_0: ERROR: Out of mr size: 85899345920, max 68719476736",
+     ("80.00 GiB in one region, the device takes 64.00 GiB",)),
+    ("Cannot map memory with base addr 0x75fb76000000 and size of 0x200000 pages", ("8.00 GiB",)),
+    ("Arena OOM: requested=83886080, aligned_size=83886080, aligned_offset=16777216, "
+     "pool_size=94371840", ("74.00 MiB left", "96.00 MiB at least")),
+    ("segment.cpp:216] buffer=140169202106368 or size=67108864 is not aligned to 16777216 as "
+     "required by Cachelib", ("What is no multiple is its address (0x7f7baf800000)",)),
+    ("HugeTLB: allocating 262144 of page size 2.00 MiB failed.  Only allocated 191222 hugepages.",
+     ("70922 of 262144",)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "parts"), NUMBERS)
+def test_numbers_of_a_line_are_worked_out(line: str, parts: tuple[str, ...]) -> None:
+    """Sizes in units, shortages as differences."""
+    sums = explain_log([line])[0].sums
+    for part in parts:
+        assert part in sums
+
+
+def test_the_page_size_of_the_log_counts() -> None:
+    """The line that fails does not name it."""
+    line = "utils.cpp:363] mmap failed, size=3221225472, errno=12 (Cannot allocate memory)"
+    huge = "Using hugepage size: 1GB"
+    assert "3 free pages of 1 GiB" in only([huge, line], "mooncake.mmap").sums
+    assert "hugepage" not in " ".join(only([line], "mooncake.mmap").checks[:2])
+
+
+def test_counts_and_lines_are_exact_over_blocks() -> None:
+    """Far more than one block, one literal among others, every third line."""
+    failing = "E1121 master_client.cpp:239] RPC call failed: invalid rpc arg"
+    lines = [failing if number % 3 == 1 else f"I {number} " + "x" * 90 for number in range(60000)]
+    wire = only(lines, "mooncake.wire")
+    assert (wire.times, wire.line) == (20000, 2)
+    many = ["Failed to ping master"] * 5000
+    assert only(many, "mooncake.master-lost").times == 5000
+    assert read_log(lines).lines == 60000
+
+
+def test_terminal_bytes_and_line_ends_do_not_hide_a_line() -> None:
+    """Colours within the words, CRLF, a progress bar before it on the same line."""
+    line = "RPC call failed: invalid rpc arg"
+    coloured = "\x1b[31mRPC call \x1b[1mfailed\x1b[0m: invalid rpc arg\x1b]0;title\x07"
+    progress = "Loading 10%\rLoading 20%\r" + line
+    for text in (coloured, line + "\r\n", progress, "\0\0" + line, "x" * 10**6 + line):
+        found = explain_log([text])
+        assert [each.pattern for each in found] == ["mooncake.wire"]
+        assert not re.search(r"[\x00-\x1f]", found[0].excerpt)
+        assert len(found[0].excerpt) <= 300
+    assert "Loading" not in explain_log([progress])[0].excerpt
+
+
+def test_bytes_that_are_no_text_are_read_over() -> None:
+    """Binary junk without a line's end, then a known line."""
+    junk = bytes(range(128, 256)) * 80000
+    stream = io.BytesIO(junk + b"\nKilled\n" + junk)
+    reading = read_log(read_blocks(stream))
+    assert [each.pattern for each in reading.explanations] == ["process.sigkill"]
+
+
+def test_words_alone_are_no_known_line() -> None:
+    """Sentences that share words with known lines."""
+    harmless = [
+        "Killed 3 idle workers",
+        "fault tolerance is enabled",
+        "exit code 0",
+        "Using RDMA transport (RoCE/iWARP)",
+        '"OOMKilled": false',
+        "GET /metadata?key=a http=404 body: metadata not found",
+        "invalid literal for int() with base 10: 'abc'",
+        "using default chat template",
+        "exited with code 0",
+        "E1121 transfer_metadata.cpp:1098] Local segment descriptor not found",
+        "RuntimeError: can't start new thread at interpreter shutdown",
+        "  what():  Connection refused",
+        "0/3 nodes are available: 3 node(s) had untolerated taint",
+        "cat: /proc/sys/vm/nr_hugepages: No such file or directory",
+        "Watchdog timeout is set to 300 s",
+        "python3[12]: segfault handler installed",
+        "AER: Corrected error received: 0000:3b:00.0",
+        "vocab file does not appear in the folder",
+        "accept: Resource temporarily unavailable",
+        "PIDPressure      False   KubeletHasSufficientPID",
+        "OpenBLAS blas_thread_init: RLIMIT_NPROC 4096 current, 4096 max",
+    ]
+    assert ids(harmless) == []
+
+
+def test_the_text_shows_everything_and_fits() -> None:
+    """Every row within the width, root cause first, the checks by name."""
+    reading = read_log([ENOMEM, f"{MKEY}, status limits exceeded(0x8), syndrome (0x18af6)"])
+    text = explanations_text(reading, plain, 80)
+    assert text.index("kernel.mlx5-limits") < text.index("mooncake.register-enomem")
+    assert "rdma.resources" in text
+    assert max(len(row) for row in text.splitlines()) <= 80
+
+
+def test_a_log_without_known_lines_says_so() -> None:
+    """And where to look then; the empty log as well."""
+    assert explanations_text(read_log(["all is well"]), plain, 90).startswith(
+        "Nothing known was found in 1 line:"
+    )
+    assert "0 lines" in explanations_text(read_log([]), plain, 90)
+
+
+def test_the_object_is_plain_data() -> None:
+    """JSON takes it, and it says what the text says."""
+    import json
+
+    answer = json.loads(json.dumps(explanations_object(read_log([ENOMEM]), 2)))
+    assert answer["exit_code"] == 2
+    assert answer["explanations"][0]["id"] == "mooncake.register-enomem"
+    assert answer["explanations"][0]["values"]["address"] == "0x7f0a"
+
+
+FRAGMENTS = st.sampled_from(
+    [literal for pattern in PATTERNS for literal in pattern.find]
+    + [line for line, _ in LINES]
+    + ["\n", "\r", "\r\n", "\x1b[0m", " ", "size=", "99999999999999999999", "0x", "\0", "{}", "{x}"]
+)
+
+
+@given(st.lists(FRAGMENTS | st.text(max_size=20), max_size=12))
+def test_no_text_raises(parts: list[str]) -> None:
+    """Known words in any order and company."""
+    reading = read_log(["".join(parts)])
+    assert explanations_text(reading, plain, 60)
+    assert explanations_object(reading, 0)["lines"] >= 1
+
+
+@given(st.lists(st.binary(max_size=60) | FRAGMENTS.map(lambda text: text.encode()), max_size=12))
+def test_no_bytes_raise(parts: list[bytes]) -> None:
+    """Whatever is in the file."""
+    reading = read_log(read_blocks(io.BytesIO(b"".join(parts))))
+    assert explanations_text(reading, plain, 60)
+
+
+@given(st.lists(st.sampled_from([line for line, _ in LINES]), max_size=8))
+def test_the_same_lines_mean_the_same_in_any_order(lines: list[str]) -> None:
+    """Only the numbers of the lines differ."""
+    shuffled = sorted(lines)
+    assert {each.pattern: each.times for each in explain_log(lines)} == {
+        each.pattern: each.times for each in explain_log(shuffled)
+    }

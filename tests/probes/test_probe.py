@@ -1,0 +1,564 @@
+"""The probe without a device: its search, its layout, its verdicts, and every way out of it."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from errno import EAGAIN, EINVAL, EIO, ENOMEM, EPERM
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.base.needs import LaunchNeeds
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.rdma import registration_calls as calls_registration
+from checks.rdma.facts import RdmaFacts, read_rdma
+from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
+from checks.run.facts import Facts
+from preflight.base.command_frame import run_command
+from preflight.base.error_object import error_object
+from preflight.base.progress import Progress
+from preflight.base.usage_error import UsageError
+from preflight.cli.probe import probe
+from preflight.probes import registration as probe_module
+from preflight.probes import state as probe_state
+from preflight.probes.child import KernelLog, Measurement, Order, search
+from preflight.probes.limits import (
+    CGROUP,
+    HOST_MEMORY,
+    MEMLOCK,
+    NOT_TOLD,
+    REGION_LENGTH,
+    CgroupUse,
+    Limit,
+    Refusal,
+    limit_met,
+)
+from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
+from preflight.probes.prediction import Need, ceilings, launch_devices, need_of, users_of
+from preflight.probes.registration import Sizes, _chosen, _order, judge
+from preflight.probes.report import SCHEMA as NAME
+from preflight.probes.report import ProbeAnswer, answer_object, answer_text
+from preflight.probes.run import ProbeError, measure
+from tests.checks.limit_hosts import facts as limit_facts
+from tests.checks.limit_hosts import limits
+from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process
+from tests.checks.rdma_hosts import facts_of as rdma_of
+from tests.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/probe-registration-v1.schema.json").read_text())
+FILE = "/sys/fs/cgroup/a/rdma.max"
+
+
+class Device:
+    """Takes ``ceiling`` bytes in all and ``longest`` in one region."""
+
+    def __init__(self, ceiling: int, longest: int = 1 << 62) -> None:
+        self.ceiling, self.longest = ceiling, longest
+        self.held: list[int] = []
+        self.tries = 0
+
+    def register(self, size: int) -> bool:
+        self.tries += 1
+        assert size <= self.longest
+        if sum(self.held) + size > self.ceiling:
+            return False
+        self.held.append(size)
+        return True
+
+
+@given(
+    ceiling=st.integers(0, 1 << 24),
+    region=st.integers(1, 1 << 14),
+    most=st.integers(1, 1 << 12),
+    wanted=st.integers(0, 1 << 12),
+)
+def test_the_search_ends_on_the_ceiling_with_few_registrations(
+    ceiling: int, region: int, most: int, wanted: int
+) -> None:
+    """To the region, and 2 log2(ceiling / region) + 8 beyond what holding it takes."""
+    device = Device(ceiling, max(region, most * region))
+    found = search(device.register, region, device.longest, wanted * region)
+    fitting = min(ceiling // region, wanted)
+    assert found.held_bytes == fitting * region == sum(device.held)
+    assert found.met == (ceiling // region < wanted)
+    assert found.tries == device.tries
+    at_the_longest = fitting // most
+    assert device.tries <= 2 * math.log2(max(1, fitting)) + 8 + at_the_longest
+
+
+@given(
+    page=st.sampled_from([4096, 65536, 2 * MIB, GIB]),
+    region=st.integers(1, 1 << 36),
+    longest=st.integers(1, 1 << 42),
+    spend=st.integers(1 << 16, 1 << 34),
+)
+def test_a_layout_shows_whole_pages_and_few_mappings(
+    page: int, region: int, longest: int, spend: int
+) -> None:
+    layout = plan_layout(page, region, longest, spend)
+    assert layout.range_bytes % page == layout.buffer_bytes % page == 0
+    assert 0 < layout.buffer_bytes <= layout.range_bytes
+    assert layout.range_bytes // layout.buffer_bytes <= 30_000
+    # Whole pages, and a buffer that 30 000 mappings can show, may take more than a quarter.
+    assert layout.own_bytes <= spend // 4 + 3 * page + layout.range_bytes // 30_000
+    if layout.buffer_bytes < layout.range_bytes:
+        # Two runs of pages meet where no page of twice the size begins.
+        assert layout.buffer_bytes // page % 2 == 1
+
+
+def test_every_region_has_a_seam_that_no_larger_page_spans() -> None:
+    """16 MiB of 4 KiB pages show the buffer more than twice, wherever it lies in memory."""
+    for page in (4096, 2 * MIB):
+        layout = plan_layout(page, 16 * MIB, GIB, 256 * MIB)
+        assert layout.buffer_bytes <= 8 * MIB
+        assert layout.buffer_bytes // page % 2 == 1
+
+
+def test_a_range_shows_one_buffer_over_and_over() -> None:
+    """64 MiB of addresses, 1 MiB of memory: what is written at one place stands at all."""
+    layout = Layout(4096, 64 * MIB, MIB)
+    before = _resident_bytes()
+    start = map_range(layout)
+    ctypes.memset(start + 5, 65, 1)
+    for showing in range(64):
+        assert ctypes.string_at(start + showing * MIB + 5, 1) == b"A"
+    assert _resident_bytes() - before < 8 * MIB
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_page_size_that_the_machine_lacks_is_an_error_in_words() -> None:
+    with pytest.raises(OSError, match="the buffer takes 1 free page of 8 GiB: "):
+        map_range(Layout(8 * GIB, 8 * GIB, 8 * GIB))
+
+
+def test_lists_grow_with_pages_not_with_bytes() -> None:
+    """95 GiB of 4 KiB pages are 1.1 GiB of lists; of 2 MiB pages, next to nothing."""
+    assert lists_bytes(95 * GIB, 4096, False) == 95 * GIB // 4096 * 48
+    assert lists_bytes(95 * GIB, 2 * MIB, False) < 3 * MIB
+
+
+def refused(number: int, **changes: Any) -> Refusal:
+    base = Refusal("rxe0", "rxe", "ibv_reg_mr", number, 64 * MIB, 16 * MIB, 64 * MIB)
+    return base._replace(lifted=False, **changes)
+
+
+FULL = CgroupUse(FILE, 6, 6)
+KEYS_LOG = "mlx5_core 0000:41:00.0: CREATE_MKEY(0x200) failed, status no resources(0xf)"
+LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (0x18af6)"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "sure"),
+    [
+        (refused(ENOMEM, memlock_bytes=79 * MIB), MEMLOCK, True),
+        # The limit would still have let it in, is void, or is not there: something else.
+        (refused(ENOMEM, memlock_bytes=80 * MIB), HOST_MEMORY, False),
+        (refused(ENOMEM, memlock_bytes=79 * MIB)._replace(lifted=True), HOST_MEMORY, False),
+        (refused(ENOMEM), HOST_MEMORY, False),
+        (refused(ENOMEM, memlock_bytes=79 * MIB)._replace(lifted=None), MEMLOCK, False),
+        (refused(ENOMEM, memlock_bytes=79 * MIB)._replace(pinned_bytes=None), HOST_MEMORY, False),
+        (refused(EPERM, memlock_bytes=0), MEMLOCK, True),
+        (refused(EPERM), NOT_TOLD, False),
+        (refused(EAGAIN, cgroups=(FULL,)), CGROUP, True),
+        (refused(EAGAIN, cgroups=(CgroupUse(FILE, 7, 6), FULL)), CGROUP, True),
+        (refused(EAGAIN, cgroups=(CgroupUse(FILE, 7, 6),)), MEMORY_KEYS, False),
+        (refused(EAGAIN, cgroups=None), MEMORY_KEYS, False),
+        (refused(EAGAIN, cgroups=(FULL,), log=(KEYS_LOG,)), CGROUP, True),
+        (refused(EAGAIN, log=("usb 1-1: new", KEYS_LOG)), MEMORY_KEYS, True),
+        (refused(ENOMEM, driver="mlx5", log=(LIMITS_LOG,)), MEMORY_KEYS, True),
+        (refused(EAGAIN, keys_used=100, most_keys=100), MEMORY_KEYS, True),
+        (refused(EAGAIN, keys_used=99, most_keys=100), MEMORY_KEYS, False),
+        (refused(EAGAIN, cgroups=(CgroupUse(FILE, None, 0, 0, 0),)), MEMORY_KEYS, False),
+        (refused(EAGAIN, call="ibv_open_device", cgroups=(CgroupUse(FILE, None, 0, 1, 1),)),
+         CGROUP, True),
+        (refused(EIO, driver="erdma"), DEVICE_TABLE, True),
+        (refused(EIO, driver="other"), DEVICE_TABLE, False),
+        (refused(ENOMEM, driver="ionic"), DEVICE_TABLE, True),
+        (refused(ENOMEM, driver="erdma", memlock_bytes=79 * MIB), MEMLOCK, True),
+        (refused(EINVAL, max_mr_size_bytes=8 * MIB), REGION_LENGTH, True),
+        (refused(EINVAL, log=("erdma_0: ERROR: Out of mr size: 5, max 4",)), REGION_LENGTH, True),
+        (refused(EINVAL, max_mr_size_bytes=GIB), NOT_TOLD, False),
+        (refused(99), NOT_TOLD, False),
+    ],
+)  # fmt: skip
+def test_the_limit_is_told_from_all_the_evidence(refusal: Refusal, kind: str, sure: bool) -> None:
+    """An errno has several causes; the counters and the kernel's log say which."""
+    met = limit_met(refusal)
+    assert (met.kind, met.sure) == (kind, sure)
+    assert f"[{refusal.number}]" in met.text
+    assert (
+        met.kind
+        in SCHEMA["$defs"]["answer"]["properties"]["met"]["oneOf"][1]["properties"]["kind"]["enum"]
+    )
+
+
+ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
+
+
+def measured(held: int, met: Limit | None = None, **changes: Any) -> Measurement:
+    base = Measurement(held, 4, 16 * MIB, GIB, GIB, 9, 40 * MIB, None, "", None, met, 0)
+    return base._replace(**changes)
+
+
+def met(kind: str) -> Limit:
+    return Limit(kind, True, "as told")
+
+
+@pytest.mark.parametrize(
+    ("measurement", "need", "status"),
+    [
+        (measured(GIB), None, "measured"),
+        (measured(GIB, met(MEMLOCK)), None, "measured"),
+        (measured(GIB, stopped="--spend"), None, "unknown"),
+        # A process is held against memlock, all of them against the device.
+        (measured(GIB, met(MEMLOCK)), Need(GIB, 8 * GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(MEMLOCK)), Need(GIB + 1, 8 * GIB, 4, 4, ()), "too little"),
+        (measured(GIB, met(DEVICE_TABLE)), Need(GIB, 8 * GIB, 4, 4, ()), "too little"),
+        (measured(GIB, met(DEVICE_TABLE)), Need(GIB, GIB, 4, 4, ()), "fits"),
+        # A cgroup counts registrations, whatever their size.
+        (measured(GIB, met(CGROUP)), Need(8 * GIB, 8 * GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(CGROUP)), Need(MIB, MIB, 3, 5, ()), "fits"),
+        (measured(GIB, met(CGROUP)), Need(MIB, MIB, 4, 6, ()), "too little"),
+        (measured(GIB, met(MEMORY_KEYS)), Need(MIB, MIB, 5, 5, ()), "too little"),
+        (measured(GIB), Need(GIB, GIB, 4, 4, ()), "fits"),
+        (measured(GIB), Need(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
+        (measured(GIB, stopped="--spend"), Need(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
+        (measured(GIB, stopped="--spend"), Need(GIB, GIB, 4, 4, ()), "fits"),
+        (measured(GIB), Unknown("$SIZE is not set"), "unknown"),
+    ],
+)
+def test_a_launch_is_held_against_what_was_measured(
+    measurement: Measurement, need: Need | Unknown | None, status: str
+) -> None:
+    found, reason = judge(measurement, need, 256 * MIB, ORDER)
+    assert (found, bool(reason)) == (status, True)
+    answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
+    jsonschema.validate(answer_object(answer), SCHEMA)
+    assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
+    assert reason in answer_text(answer)
+
+
+def test_the_allowance_that_would_do_is_said() -> None:
+    order = ORDER._replace(up_to_bytes=95 * GIB)
+    stopped = measured(16 * GIB, stopped="--spend")
+    _, reason = judge(stopped, None, 256 * MIB, order)
+    assert "reaches 95.00 GiB" in reason
+    told = int(reason.rpartition("--spend ")[2].partition("mb")[0])
+    enough = plan_layout(4096, 16 * MIB, GIB, told * MIB).own_bytes + lists_bytes(
+        95 * GIB, 4096, True
+    )
+    assert enough <= told * MIB
+
+
+def host_facts(
+    host: FakeHost, folder: Path, needs: LaunchNeeds | None = None, memlock: int | None = None
+) -> Facts:
+    """A host's RDMA devices, and a user without capabilities."""
+    base = limit_facts(limits(memlock))
+    return Facts(
+        {
+            "rdma": rdma_of(host, folder, needs),
+            "limits": base.topic("limits"),
+            "system": base.topic("system"),
+        }
+    )
+
+
+def test_what_is_predicted_of_this_process(tmp_path: Path) -> None:
+    """memlock by bytes, the cgroup and the device by registrations."""
+    host = FakeHost(
+        (RXE0, RXE1),
+        cgroup={
+            "rdma.max": "rxe0 hca_handle=2 hca_object=9\n",
+            "rdma.current": "rxe0 hca_handle=0 hca_object=3\n",
+        },
+    )
+    facts = host_facts(host, tmp_path, memlock=500 * MIB)
+    found = ceilings(facts, facts.rdma.present, 16 * MIB, 4096)
+    by_kind: dict[str, list[int | None]] = {}
+    for one in found:
+        by_kind.setdefault(one.kind, []).append(one.bytes if one.regions is None else one.regions)
+    assert by_kind == {MEMLOCK: [15 * 16 * MIB], CGROUP: [5], MEMORY_KEYS: [524287, 524287]}
+
+
+def test_what_a_launch_needs_of_its_devices(tmp_path: Path) -> None:
+    ranks = [process("rxe1", name=f"rank {n}") for n in range(2)]
+    needs = launch(*ranks)
+    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path, needs)
+    assert launch_devices(facts, needs) == ("rxe1",)
+    need = need_of(facts, needs, ("rxe1",))
+    assert need == Need(96 * MIB, 192 * MIB, 4, 8, (16 * MIB, 80 * MIB))
+    unsized = launch(process(regions=Unknown("$SIZE")))
+    assert isinstance(need_of(facts, unsized, ("rxe0",)), Unknown)
+
+
+def test_which_devices_are_probed(tmp_path: Path) -> None:
+    """The named ones; the launch's; all of them."""
+    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path)
+
+    def names(asked: tuple[str, ...], launched: Any) -> Any:
+        found = _chosen(asked, facts, launched)
+        return found if isinstance(found, Unknown) else [nic.name for nic in found]
+
+    assert names((), None) == ["rxe0", "rxe1"]
+    assert names((), ("rxe1",)) == ["rxe1"]
+    assert names(("rxe1,rxe0", "rxe1"), ("rxe1",)) == ["rxe1", "rxe0"]
+    assert isinstance(names((), ()), Unknown)
+    assert isinstance(names((), Unknown("$NIC")), Unknown)
+    with pytest.raises(UsageError, match=r"--device mlx5_0: .* but rxe0, rxe1"):
+        names(("mlx5_0",), None)
+
+
+def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
+    """From its smallest region to its longest, and a quarter more than it needs."""
+    facts = host_facts(FakeHost(), tmp_path, memlock=500 * MIB)
+    need = Need(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
+    order = _order(Sizes(), facts, facts.rdma.present, need)
+    assert (order.region_bytes, order.longest_bytes, order.up_to_bytes) == (MIB, 30 * GIB, 10 * GIB)
+    assert (order.memlock_bytes, order.lifted, order.soft) == (500 * MIB, False, True)
+    order = _order(Sizes(region_bytes=5_000_000), facts, facts.rdma.present, need)
+    assert order.region_bytes == 5_001_216  # whole pages
+    alone = _order(Sizes(up_to_bytes=GIB), facts, facts.rdma.present, None)
+    assert (alone.region_bytes, alone.up_to_bytes) == (16 * MIB, GIB)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"region_bytes": 0}, "--region 0"),
+        ({"spend_bytes": 65536}, "--spend 64.00 KiB is too little"),
+        ({"page": "1g"}, "--spend 256.00 MiB is too little"),
+        ({"region_bytes": 64 * GIB}, "is too little to register one region of 64.00 GiB"),
+        ({"spend_bytes": 1 << 50}, "more than half of the"),
+    ],
+)
+def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], words: str) -> None:
+    facts = host_facts(FakeHost(), tmp_path)
+    with pytest.raises(UsageError, match=words):
+        _order(Sizes(**changes), facts, facts.rdma.present, None)
+
+
+def test_the_allowance_that_is_asked_for_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where --spend is too little, the one that the error names is not."""
+    monkeypatch.setattr(probe_module, "memory_available_bytes", lambda: 64 * GIB)
+    facts = host_facts(FakeHost(), tmp_path)
+    for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
+        asked = Sizes(spend_bytes=8 * MIB, **changes)
+        with pytest.raises(UsageError) as refused:
+            _order(asked, facts, facts.rdma.present, None)
+        told = int(str(refused.value).rpartition("--spend ")[2].removesuffix("mb"))
+        order = _order(asked._replace(spend_bytes=told * MIB), facts, facts.rdma.present, None)
+        assert order.spend_bytes == told * MIB
+
+
+def test_users_of_a_device_are_seen_by_what_the_kernel_counts(tmp_path: Path) -> None:
+    facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path / "a")
+    assert list(users_of(facts, facts.rdma.present)) == []
+    for resources in ({"mr": 3, "ctx": 1}, {"mr": 0, "ctx": 1}, {"mr": 1}):
+        busy = FakeHost((replace(RXE0, resources=resources), RXE1))
+        facts = host_facts(busy, tmp_path / f"b{len(resources)}{resources['mr']}")
+        (one,) = users_of(facts, facts.rdma.present)
+        assert one.device == "rxe0"
+    silent = FakeHost(calls={"rdma.kernel": {"unknown": "no netlink"}})
+    facts = host_facts(silent, tmp_path / "c")
+    (one,) = users_of(facts, facts.rdma.present)
+    assert one.text == "rxe0: whether others use it cannot be told"
+
+
+def test_what_was_measured_is_kept_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this device alone, and a result that says less does not replace one that says more."""
+    folder = tmp_path / "state"
+    monkeypatch.setattr(calls_registration, "state_folders", lambda: [str(folder)])
+    monkeypatch.setattr(probe_state, "state_folders", lambda: [str(folder)])
+    host = FakeHost((RXE0, RXE1))
+    tree = host.write(tmp_path / "host")
+    monkeypatch.setattr(probe_state, "Root", lambda: tree)
+    facts = read_rdma(tree, None)
+
+    def keep(measurement: Measurement) -> int:
+        return len(probe_state.keep(facts.present[:1], 4096, measurement))
+
+    assert keep(measured(GIB, met(MEMLOCK))) == 1
+    assert keep(measured(GIB // 2)) == 0
+    assert keep(measured(2 * GIB)) == 1
+    refusal = refused(EIO)
+    assert keep(measured(GIB, met(DEVICE_TABLE), refusal=refusal)) == 1
+    calls = {**host.calls, "registration.saved": calls_registration.saved()}
+    again = FakeHost((RXE0, RXE1), calls=calls).write(tmp_path / "again")
+    found: RdmaFacts = read_rdma(again, None)
+    assert {(one.device, one.holds_bytes, one.met) for one in found.measured} == {
+        ("rxe0", GIB, DEVICE_TABLE),
+        ("rxe1", GIB, DEVICE_TABLE),  # the same hardware, firmware and driver
+    }
+    (folder / "broken.json").write_text("{")
+    (folder / "list.json").write_text("[]")
+    assert len(calls_registration.saved()) == 1
+
+
+def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_state, "state_folders", lambda: [str(tmp_path / "state")])
+    facts = rdma_of(FakeHost(), tmp_path / "host")
+    guess = Limit(MEMORY_KEYS, False, "by the errno")
+    (path,) = probe_state.keep(facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN)))
+    assert json.loads(Path(path).read_text())["met"] == ""
+
+
+class FullDevice:
+    """A device that holds eight regions and refuses a ninth with EAGAIN."""
+
+    name = "rxe0"
+    largest_bytes = 1 << 40
+
+    def __init__(self, name: str) -> None:
+        self.held: list[int] = []
+
+    @property
+    def regions(self) -> int:
+        return len(self.held)
+
+    def register(self, address: int, size: int) -> None:
+        if sum(self.held) + size > 8 * ORDER.region_bytes:
+            raise OSError(EAGAIN, os.strerror(EAGAIN))
+        self.held.append(size)
+
+    def take_back(self) -> None:
+        self.held.pop()
+
+    def close(self) -> None:
+        self.held.clear()
+
+
+def test_what_was_measured_comes_through_the_pipe_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the real child process, which registers on a device of this test."""
+    monkeypatch.setattr("preflight.probes.child.OpenDevice", FullDevice)
+    monkeypatch.setattr("preflight.probes.child._cgroups", lambda device: (FULL,))
+    monkeypatch.setattr("preflight.probes.child._keys_in_use", lambda device: None)
+    shown: list[int] = []
+    order = ORDER._replace(devices=("rxe0",))
+    found = measure(order, lambda event: shown.append(event.get("held_bytes", 0)))
+    assert (found.held_bytes, found.left) == (8 * ORDER.region_bytes, 0)
+    assert max(shown) == found.held_bytes
+    refusal = found.refusal
+    assert refusal is not None
+    assert refusal.number == EAGAIN
+    assert refusal.held_bytes + refusal.asked_bytes > found.held_bytes
+    assert refusal.cgroups == (FULL,)
+    assert found.met == limit_met(refusal)
+
+
+def test_the_kernels_log_is_read_from_now_on(tmp_path: Path) -> None:
+    """Where it may not be read, that is a fact and no empty log."""
+    assert KernelLog(str(tmp_path / "none")).new_lines() is None
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    log = KernelLog(f"/proc/self/fd/{reading}")
+    os.write(writing, b"6,1,2,-;erdma_0: something\n DEVICE=x\n")
+    assert log.new_lines() == ("erdma_0: something",)
+    assert log.new_lines() == ()
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.slow
+def test_without_the_device_the_child_says_why() -> None:
+    """The real library on this machine, in the real child process."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    order = ORDER._replace(devices=("no such device",))
+    with pytest.raises(ProbeError) as failed:
+        measure(order, lambda event: None)
+    assert str(failed.value)
+    assert set(children.read_text().split()) <= before  # nothing is left to wait for
+
+
+def run_probe(*words: str) -> int:
+    return run_command(probe, "probe", ["registration", *words], lambda code, _: code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--device", "no_such_device"), 64),
+        (("--page", "3m"), 64),
+        (("--spend", "lots"), 64),
+        (("--spend", "256"), 64),
+        (("--region", "-1mb"), 64),
+        (("no such file",), 64),
+        (("--nic-numa-nodes", "0"), 64),
+    ],
+)
+def test_usage_errors(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int
+) -> None:
+    assert run_probe(*words) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this machine has RDMA devices")
+def test_a_host_without_rdma_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_probe("--json") == 3
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, SCHEMA)
+    assert (answer["status"], answer["devices"]) == ("unknown", [])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_for_a_terminal_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr("sys.stderr", stream)
+        progress = Progress()
+        progress.show("held 16.00 MiB, 10 registrations")
+        progress.show("held 1.00 GiB, 9 registrations")
+        progress.clear()
+        lines = stream.getvalue().split("\r")
+        if stream.isatty():
+            assert lines[1] == "held 16.00 MiB, 10 registrations"
+            assert len(lines[2]) == len(lines[1])  # what stood there is written over
+            assert (lines[-2].strip(), lines[-1]) == ("", "")
+        else:
+            assert lines == [""]
+
+
+def test_every_way_out_has_its_object() -> None:
+    for code in (64, 70, 130):
+        jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
+
+
+def test_root_and_user_keep_results_where_checks_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert calls_registration.state_folders() == [
+        "/var/lib/mooncake-preflight/registration",
+        "/state/mooncake-preflight/registration",
+    ]
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.delenv("HOME", raising=False)
+    assert calls_registration.state_folders() == ["/var/lib/mooncake-preflight/registration"]
+    assert Root("/").live

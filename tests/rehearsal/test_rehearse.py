@@ -1,0 +1,529 @@
+"""Rehearsals without the library: scaling, the plan, the verdicts, and every way out."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.base.needs import Spot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Stock
+from checks.releases.mooncake import mooncake_release
+from preflight.base.error_object import error_object
+from preflight.cli.main import run as run_program
+from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import StoreSettings as Settings
+from preflight.programs.store_environment import read_store_settings
+from preflight.rehearsal.answer import RehearsalAnswer, judge, predicted_pages, same_error
+from preflight.rehearsal.child import cpus_of
+from preflight.rehearsal.library import Library, find_library
+from preflight.rehearsal.memory import MemoryWatch, others, pages_in_use
+from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.process import (
+    CHILD,
+    Running,
+    StoppedError,
+    worst_lines,
+)
+from preflight.rehearsal.records import Member, Plan, ProcessMemory, Run, StepResult, Transfer
+from preflight.rehearsal.report import SCHEMA as NAME
+from preflight.rehearsal.report import answer_object, answer_text
+from preflight.rehearsal.scaled_launch import (
+    changed_by_scale,
+    scaled,
+    scaled_environment,
+    scaled_launch,
+)
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.paths import ROOT
+
+FILE = ROOT / "preflight/schemas/rehearse-v1.schema.json"
+SCHEMA = json.loads(FILE.read_text())
+RELEASE = mooncake_release("0.3.13.post1")
+LIBRARY = Library("/usr/bin/python3", "/opt/packages", "mooncake-transfer-engine", "0.3.13.post1")
+HUGE = Settings(True, 2 * MIB)
+ANYWHERE = Spot(2 * MIB, None)
+SIZES = st.integers(0, 1 << 42)
+SCALES = st.integers(1, 10_000)
+PAGES = st.sampled_from([4096, 2 * MIB, GIB])
+
+
+@given(SIZES, SCALES, PAGES)
+def test_a_scaled_size_keeps_what_it_is_in_pages(size: int, scale: int, page: int) -> None:
+    """Whole pages stay whole, what lies beyond them stays, and nothing is scaled to nothing."""
+    small = scaled(size, scale, page)
+    assert small % page == size % page
+    assert small <= size
+    assert small * scale >= size - size % page
+    assert bool(small) == bool(size)
+
+
+@given(SIZES, SIZES, SCALES, PAGES)
+def test_scaling_keeps_the_order_of_sizes(one: int, other: int, scale: int, page: int) -> None:
+    """What takes no more pages takes no more of them when it is scaled."""
+    small, large = sorted((one, other))
+    assert scaled(small, scale, page) // page <= scaled(large, scale, page) // page
+
+
+def process(
+    segment: int = 80 * MIB,
+    local: int = 16 * MIB,
+    pools: tuple[int, ...] = (),
+    settings: Settings = HUGE,
+    **more: Any,
+) -> Process:
+    name, protocol = more.pop("name", "rank 0"), more.pop("protocol", Protocol.TCP)
+    node = more.pop("node", None)
+    client = StoreClient(segment, local, protocol, **more)
+    return Process(name, settings, pools, (client,), node)
+
+
+def launch(*processes: Process) -> Launch:
+    return Launch(processes or (process(),), RELEASE)
+
+
+@given(
+    st.integers(0, 1 << 40),
+    st.integers(1, 1 << 40),
+    st.integers(1, 1 << 36),
+    st.integers(1, 1 << 26),
+    SCALES,
+)
+def test_the_library_reads_the_scaled_sizes_back(
+    segment: int, arena: int, cache: int, block: int, scale: int
+) -> None:
+    """The variables of a scaled launch say to Mooncake just what the prediction is made of."""
+    settings = HUGE._replace(arena_bytes=arena, hot_cache=HotCache(cache, block, True))
+    (small,) = scaled_launch(launch(process(segment, settings=settings)), scale).processes
+    more = {"MC_STORE_USE_HUGEPAGE": "1", "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"}
+    found, _ = read_store_settings({**more, **scaled_environment(small)}, RELEASE)
+    if small.settings.hot_cache is not None and not small.settings.hot_cache.bytes:
+        small = small._replace(settings=small.settings._replace(hot_cache=None))
+    if scale > 1:
+        assert found == small.settings
+
+
+def test_a_scale_of_one_is_the_launch_itself() -> None:
+    """Nothing is rounded, nor written anew."""
+    one = launch(process(123, 45, (6,)))
+    assert scaled_launch(one, 1) is one
+
+
+def test_a_segment_on_regular_pages_stays_one_that_is_taken() -> None:
+    """Mooncake refuses less than 16 MiB, and that refusal is not the larger launch's."""
+    regular = process(8 * GIB, settings=Settings(False, 2 * MIB))
+    (small,) = scaled_launch(launch(regular), 10_000).processes
+    assert small.clients[0].segment_bytes == 16 * MIB
+
+
+def test_an_arena_that_holds_less_when_scaled_is_told() -> None:
+    """Rounding up may leave no room for the segment: that is another launch, and says so."""
+    full = launch(process(80 * MIB, 16 * MIB, settings=HUGE._replace(arena_bytes=96 * MIB)))
+    changed = changed_by_scale(full, scaled_launch(full, 7))
+    assert changed == ["rank 0, global segment: arena at full size, hugetlb when scaled"]
+    assert changed_by_scale(full, scaled_launch(full, 8)) == []
+
+
+def member(one: Process, program: str = "store_service", **more: Any) -> Member:
+    return Member(one.name, program, one, {}, **more)
+
+
+def plan(
+    *processes: Process, pages: int = 100, members: tuple[Member, ...] = (), **more: Any
+) -> Plan:
+    every = processes or (process(),)
+    stock = {ANYWHERE: Stock(pages, pages)}
+    found = plan_members(
+        members or tuple(member(one) for one in every), launch(*every), stock, LIBRARY
+    )
+    return found._replace(**more)
+
+
+def run_of(
+    found: Plan,
+    *,
+    short: int = 0,
+    error: str = "",
+    at: int = -1,
+    pinned: int = 0,
+    **more: Any,
+) -> Run:
+    """A run as predicted, but for ``short`` pages and ``error`` at the last or ``at``-th step."""
+    done = []
+    steps = found.steps[: at + 1] if at >= 0 else found.steps
+    for index, step in enumerate(steps):
+        pages = dict(predicted_pages(step.taken or ()))
+        last = index == len(steps) - 1
+        if last and short:
+            pages[ANYWHERE] = pages.get(ANYWHERE, 0) - short
+        done.append(StepResult(step, error if last else "", 0.1, pages))
+    held = tuple(ProcessMemory(one.name, pinned, 0, MIB) for one in found.members)
+    base = Run(tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {})
+    return base._replace(**more)
+
+
+REFUSED = "setup returns -600"
+FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
+
+
+@pytest.mark.parametrize(
+    ("found", "run", "status", "code", "as_predicted"),
+    [
+        (plan(), run_of(plan()), "starts", 0, True),
+        (plan(), run_of(plan(), short=1), "differs", 1, False),
+        (plan(), run_of(plan(), error=REFUSED), "differs", 2, False),
+        (plan(), run_of(plan(), error="SIGBUS (exit code 135)"), "differs", 2, False),
+        (plan(pages=20), run_of(plan(pages=20), error=REFUSED), "fails", 2, True),
+        (plan(pages=20), run_of(plan(pages=20), error=REFUSED, short=1), "differs", 2, False),
+        (plan(pages=20), run_of(plan(pages=20), error="setup returns -1"), "differs", 2, False),
+        (plan(pages=20), run_of(plan(pages=20)), "differs", 1, False),
+        (plan(FELL_BACK), run_of(plan(FELL_BACK)), "warns", 1, True),
+        (plan(), run_of(plan(), left={2 * MIB: 3}), "warns", 1, True),
+        (plan(may_fail="a race"), run_of(plan()), "warns", 1, True),
+        (plan(may_fail="a race"), run_of(plan(), error=REFUSED), "fails", 2, True),
+        (plan(refused="no such flag"), run_of(plan()), "fails", 2, True),
+        (plan(), run_of(plan(), stopped="the host came to its limit"), "stopped", 3, None),
+        (plan(replayed=None), run_of(plan()), "warns", 1, None),
+        (plan(replayed=None), run_of(plan(), error=REFUSED), "fails", 2, None),
+        (
+            plan(),
+            run_of(plan(), transfer=Transfer("rank 0", "rank 0", 9, "put returns -800")),
+            "warns",
+            1,
+            True,
+        ),
+    ],
+)
+def test_the_verdict(
+    found: Plan, run: Run, status: str, code: int, as_predicted: bool | None
+) -> None:
+    """Each way in which a rehearsal can end; its object has the form that is promised."""
+    answer = judge(found, run)
+    assert (answer.status, answer.exit_code, answer.as_predicted) == (status, code, as_predicted)
+    shown = answer_object(answer)
+    jsonschema.validate(shown, SCHEMA)
+    assert shown["exit_code"] == code
+    text = answer_text(answer, "never")
+    assert text.startswith(f"{status.upper()}: {answer.reason}")
+    assert all(difference in text for difference in answer.differences)
+
+
+def test_a_process_that_died_has_no_pages_to_compare() -> None:
+    """A bus error takes what it had with it, as the replay says too."""
+    split = process(local=0, protocol=Protocol.RDMA, nic_nodes=(0, 1))
+    stock = {
+        ANYWHERE: Stock(60, 60),
+        Spot(2 * MIB, 0): Stock(56, 56),
+        Spot(2 * MIB, 1): Stock(4, 4),
+    }
+    found = plan_members((member(split),), launch(split), stock, LIBRARY)
+    run = run_of(found, error="SIGBUS (exit code 135)", short=20)
+    assert judge(found, run).status == "fails"
+    assert judge(found, run).as_predicted is True
+
+
+@pytest.mark.parametrize(
+    ("pinned", "more", "status"),
+    [
+        (192 * MIB, 0, "starts"),
+        (192 * MIB + 4096, 0, "differs"),
+        (192 * MIB - 4096, 0, "differs"),
+        (192 * MIB + 4096, 4 * MIB, "starts"),  # as a transparent huge page happens to lie
+        (196 * MIB + 4096, 4 * MIB, "differs"),
+        (192 * MIB - 4096, 4 * MIB, "differs"),
+    ],
+)
+def test_pinned_memory_is_compared_to_the_page(pinned: int, more: int, status: str) -> None:
+    """One page more or less is a difference, but for what the kernel's own choice may add."""
+    members = (member(process(), nics=("a", "b"), pinned_bytes=192 * MIB, more_bytes=more),)
+    found = plan(members=members)
+    assert judge(found, run_of(found, pinned=pinned)).status == status
+
+
+def test_what_is_pinned_for_a_rank_without_a_segment_is_another_processes() -> None:
+    """Its memory is registered by the client, so the sum alone is compared."""
+    rank = process(0, 16 * MIB, name="rank 0", dummy=True)
+    members = (
+        member(process(name="client"), "mooncake_client", nics=("a",), pinned_bytes=96 * MIB),
+        member(rank, "sglang", nics=("a",), pinned_bytes=16 * MIB),
+    )
+    found = plan(process(name="client"), rank, members=members)
+    run = run_of(found)
+    held = tuple(
+        ProcessMemory(name, size, 0, 0) for name, size in (("client", 112 * MIB), ("rank 0", 0))
+    )
+    assert judge(found, run._replace(held=held)).status == "starts"
+    assert judge(found, run).status == "differs"
+
+
+def test_a_failure_that_the_checks_foretell_is_as_predicted() -> None:
+    """No replay knows of limits on registered memory; the checks do."""
+    found = plan()
+    answer = judge(found, run_of(found, error=REFUSED), (), ("memlock.limit: have 8 MiB",))
+    assert (answer.status, answer.as_predicted) == ("fails", True)
+    assert "memlock.limit" in answer.reason
+
+
+def test_the_client_that_has_the_segment_is_started_first() -> None:
+    """Wherever the launch names it: ranks without a segment ask it to map their memory."""
+    rank = process(0, 16 * MIB, (4 * MIB,), name="rank 0", dummy=True)
+    members = (member(rank, "sglang"), member(process(name="client"), "mooncake_client"))
+    found = plan(rank, process(name="client"), members=members)
+    kinds = [(found.members[step.member].name, step.kind) for step in found.steps]
+    assert kinds == [
+        ("rank 0", "pool"),
+        ("client", "program"),
+        ("rank 0", "dummy"),
+        ("rank 0", "register"),
+    ]
+
+
+def test_halves_cover_the_pool() -> None:
+    """K and V, as SGLang registers them, to the last byte."""
+    rank = process(pools=(4 * MIB + 3,))._replace(split_pools=(True,))
+    found = plan(rank, members=(member(rank, "sglang"),))
+    parts = [s.order for s in found.steps if s.kind == "register"]
+    assert [(part["offset"], part["bytes"]) for part in parts] == [
+        (0, 2 * MIB + 1),
+        (2 * MIB + 1, 2 * MIB + 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "kind", "same"),
+    [
+        ("setup returns -600: Failed to allocate segment memory", REFUSED, "setup", True),
+        ("setup returns -600: Failed", "setup returns -6", "pool", True),
+        ("setup returns -600: Failed", "setup returns -1", "setup", False),
+        ("setup raises MemoryError: std::bad_alloc", "setup raises MemoryError: std::bad_alloc",
+         "setup", True),
+        ("SIGBUS (exit code 135) while touched", "SIGBUS (exit code 135)", "setup", True),
+        ("SIGBUS (exit code 135) while touched", "SIGSEGV (exit code 139)", "setup", False),
+        ("setup returns -600 (or a bus error, where …)", "SIGBUS (exit code 135)", "setup", True),
+        ("setup returns -600", "SIGBUS (exit code 135)", "setup", False),
+        ("setup returns -600", "SIGABRT (exit code 134)", "program", True),
+        ("setup returns -600", "SIGABRT (exit code 134)", "setup", False),
+        ("RuntimeError: Failed to map", "RuntimeError: Failed to map shared memory", "pool", True),
+    ],
+)  # fmt: skip
+def test_errors_are_the_same_where_the_words_are(
+    predicted: str, measured: str, kind: str, same: bool
+) -> None:
+    """A program of its own ends in its own way; anything else says what was foretold."""
+    assert same_error(predicted, measured, kind) is same
+
+
+def test_the_host_keeps_a_tenth(tmp_path: Path) -> None:
+    """Of the memory that is not huge pages: a pool of nearly all of it is no reason to refuse."""
+    (tmp_path / "proc").mkdir()
+    file = tmp_path / "proc/meminfo"
+    file.write_text("MemTotal: 1000 kB\nMemAvailable: 30 kB\nHugetlb: 800 kB\n")
+    watch = MemoryWatch(Root(str(tmp_path)), ())
+    assert watch.room().bytes == 10 * 1024
+    file.write_text("MemTotal: 1000 kB\nMemAvailable: 15 kB\nHugetlb: 800 kB\n")
+    assert watch.room().bytes == -5 * 1024
+    assert watch.lowest_bytes == -5 * 1024
+    file.write_text("")
+    assert watch.room().bytes < 0
+
+
+def test_what_is_bound_to_a_node_needs_room_there(tmp_path: Path) -> None:
+    """A node may be full while the host is not; its huge pages are no part of its tenth."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 10000 kB\nMemAvailable: 9000 kB\n")
+    node = tmp_path / "sys/devices/system/node/node1"
+    node.mkdir(parents=True)
+    rows = {"MemTotal": 5000, "MemFree": 600, "Inactive(file)": 100}
+    text = "".join(f"Node 1 {name}: {size} kB\n" for name, size in rows.items())
+    (node / "meminfo").write_text(text)
+    watch = MemoryWatch(Root(str(tmp_path)), (1,))
+    assert watch.room().bytes == 200 * 1024
+    assert watch.too_small({None: 1 << 20, 1: 200 * 1024}) is None
+    found = watch.too_small({None: 1 << 20, 1: 200 * 1024 + 1})
+    assert found is not None
+    assert (found[0], found[1].node) == (200 * 1024 + 1, 1)
+    assert MemoryWatch(Root(str(tmp_path)), ()).room().bytes == 8000 * 1024
+
+
+def test_others_pages_are_told(tmp_path: Path) -> None:
+    """Those in use, and those promised."""
+    pool = HostPool(total=10, free=6, reserved=2)
+    root = Root(str(Host(pools={2 * MIB: pool}).write(tmp_path)))
+    assert pages_in_use(root)[ANYWHERE] == 4
+    assert others(root)[0].startswith("others use 4 pages of 2.00 MiB and 2 more")
+    quiet = Root(str(Host(pools={2 * MIB: HostPool(total=10)}).write(tmp_path / "quiet")))
+    assert others(quiet) == []
+
+
+def player(folder: Path) -> Running:
+    return Running(sys.executable, {}, folder / "log")
+
+
+@pytest.mark.slow
+def test_a_step_is_broken_off_when_memory_runs_out(tmp_path: Path) -> None:
+    """The look during a step ends it; the process is gone at once, its memory with it."""
+    running = player(tmp_path)
+
+    def look() -> None:
+        raise StoppedError("the host came to its limit")
+
+    with pytest.raises(StoppedError):
+        running.ask({"do": "own_pool", "bytes": 64 * MIB, "page_bytes": 0}, 60, look)
+    running.end()
+    assert running.how_it_ended() == "SIGKILL (exit code 137)"
+    assert not Path(f"/proc/{running.pid}").exists()
+
+
+@pytest.mark.slow
+def test_a_step_has_a_limit_of_time(tmp_path: Path) -> None:
+    """What hangs is not waited for for ever."""
+    running = player(tmp_path)
+    try:
+        with pytest.raises(StoppedError, match=r"more than 0\.05 s"):
+            running.answer(0.05, lambda: None)  # nothing was asked
+    finally:
+        running.end()
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_an_answer(tmp_path: Path) -> None:
+    """Its signal, and not a failure of the command."""
+    running = player(tmp_path)
+    running._process.kill()
+    assert running.ask({"do": "load", "folder": None}, 60, lambda: None).error == (
+        "SIGKILL (exit code 137)"
+    )
+    running.end()
+
+
+@pytest.mark.slow
+def test_memory_of_sglangs_own_is_there_at_once(tmp_path: Path) -> None:
+    """Every page is touched, as SGLang does before it pins them."""
+    running = player(tmp_path)
+    try:
+        order = {"do": "own_pool", "bytes": 32 * MIB + 1, "page_bytes": 0}
+        assert running.ask(order, 60, lambda: None).error == ""
+        status = Path(f"/proc/{running.pid}/status").read_text()
+        resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
+        assert resident > 32 * MIB
+    finally:
+        running.end()
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0", {0}), ("0-2,8\n", {0, 1, 2, 8}), ("\n", set()), ("3,5-6", {3, 5, 6})]
+)
+def test_a_nodes_cpus_are_read(text: str, cpus: set[int]) -> None:
+    """As the kernel lists them; a node may have none."""
+    assert cpus_of(text) == cpus
+
+
+def test_the_process_needs_nothing_of_this_program() -> None:
+    """It is run by a Python that may have Mooncake and nothing else."""
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(CHILD.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add((node.module or "").partition(".")[0])
+    assert imported - sys.stdlib_module_names == {"mooncake"}
+
+
+def test_the_last_errors_are_shown() -> None:
+    """glog's own, and where there is none the last lines."""
+    text = "I0101 1 hello\nE0101 2 first\nW0101 3 careful\nE0101 4 second\nI0101 5 bye\n"
+    assert worst_lines(text) == ("E0101 2 first", "E0101 4 second")
+    assert worst_lines("one\n\ntwo\n") == ("one", "two")
+    assert worst_lines("") == ()
+
+
+def test_a_library_is_found_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its version is its wheel's; a folder called mooncake that is of no wheel is not trusted."""
+    (tmp_path / "mooncake").mkdir()
+    (tmp_path / "mooncake/__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    found = find_library(None)
+    assert isinstance(found, Unknown)
+    assert "is of no wheel" in found.reason
+    (tmp_path / "mooncake_transfer_engine_non_cuda-0.3.13.post1.dist-info").mkdir()
+    found = find_library(None)
+    assert isinstance(found, Library)
+    assert found.name == "mooncake-transfer-engine-non-cuda 0.3.13.post1"
+    assert found.program("mooncake_master") == f"{tmp_path}/mooncake/mooncake_master"
+
+
+Said = Mapping[str, Any]
+
+
+def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Said]:
+    code = run_program(["rehearse", "--json", *words])
+    answer = json.loads(capsys.readouterr().out)
+    jsonschema.validate(answer, SCHEMA)
+    assert answer["exit_code"] == code
+    return code, answer
+
+
+LAUNCH = ["--", "python3", "-m", "mooncake.mooncake_store_service"]
+
+
+def test_without_the_library_it_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Unknown, and the command that installs it."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *_without_mooncake()])
+    code, answer = said(LAUNCH, capsys)
+    assert (code, answer["status"]) == (3, "unknown")
+    assert "pip install mooncake-transfer-engine" in answer["reason"]
+
+
+def _without_mooncake() -> list[str]:
+    return [one for one in sys.path if not (Path(one or ".") / "mooncake/__init__.py").exists()]
+
+
+@pytest.mark.slow
+def test_a_python_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its path and what went wrong."""
+    code, answer = said(["--python", "/no/such/python", *LAUNCH], capsys)
+    assert (code, answer["status"]) == (3, "unknown")
+    assert answer["reason"].startswith("--python /no/such/python: cannot be run")
+    code, answer = said(["--python", "/bin/false", *LAUNCH], capsys)
+    assert (code, "is no Python" in answer["reason"]) == (3, True)
+
+
+def test_it_is_about_a_launch(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without one there is nothing to rehearse."""
+    code, answer = said([], capsys)
+    assert code == 64
+    assert answer["error"] == "give the launch: a script, or a command after --"
+
+
+@pytest.mark.parametrize("scale", ["0", "-3", "x", "1.5"])
+def test_a_scale_is_a_whole_number(scale: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Anything else is a usage error that names it."""
+    code, answer = said(["--scale", scale, *LAUNCH], capsys)
+    assert code == 64
+    assert scale in answer["error"]
+
+
+@pytest.mark.parametrize("code", [64, 70, 130])
+def test_errors_have_the_promised_form(code: int) -> None:
+    """On every way out."""
+    jsonschema.validate(error_object(NAME, code, "why"), SCHEMA)
+
+
+def test_an_answer_without_a_plan_has_the_promised_form() -> None:
+    """Nothing was rehearsed: every number is null."""
+    shown = answer_object(RehearsalAnswer("unknown", "why"))
+    jsonschema.validate(shown, SCHEMA)
+    assert shown["steps"] is None
+    assert answer_text(RehearsalAnswer("unknown", "why"), "never") == "UNKNOWN: why"

@@ -1,0 +1,113 @@
+"""All rules together: each has its example, is declared once, and findings come worst first."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.base.page import PageError
+from preflight.rules.launch_rules import RULE_SETS, RULES, findings
+from preflight.rules.rules import Severity, read_page
+from tests.builders.launch_text import STORE, understood
+from tests.rules import (
+    test_rules_allocator,
+    test_rules_arguments,
+    test_rules_ascend,
+    test_rules_devices,
+    test_rules_flags,
+    test_rules_hicache,
+    test_rules_memory,
+    test_rules_offload,
+    test_rules_processes,
+    test_rules_store,
+    test_rules_transfer,
+    test_rules_variables,
+)
+
+SHOWN = (
+    test_rules_arguments.EXAMPLES,
+    test_rules_store.EXAMPLES,
+    test_rules_hicache.EXAMPLES,
+    test_rules_devices.EXAMPLES,
+    test_rules_variables.EXAMPLES,
+    test_rules_offload.EXAMPLES,
+    test_rules_processes.EXAMPLES,
+    test_rules_flags.EXAMPLES,
+    test_rules_allocator.EXAMPLES,
+    test_rules_transfer.EXAMPLES,
+    test_rules_ascend.EXAMPLES,
+)
+
+
+def test_every_rule_has_an_example() -> None:
+    """No rule is declared whose finding was never seen."""
+    shown = {example.id for examples in SHOWN for example in examples}
+    shown |= {example.id for example in test_rules_memory.EXAMPLES}
+    # Found when the pools are computed: tests/sglang/test_source_pools.py shows it.
+    assert shown | {"host-pools-refused"} == set(RULES)
+
+
+def test_each_section_has_its_function_and_stands_once() -> None:
+    """A section that nothing checks would promise what is never found."""
+    checked = [
+        rule.id for rules in RULE_SETS for rule, _ in (*rules.launch_checks, *rules.memory_checks)
+    ]
+    assert len(set(checked)) == len(checked)
+    assert {*checked, "host-pools-refused"} == set(RULES)
+    assert sum(len(rules.page) for rules in RULE_SETS) == len(RULES)
+    for rule in RULES.values():
+        assert not rule.finds.endswith(".")
+
+
+SECTION = """# Topic
+
+## a-rule
+
+**warn**: a `--flag` that
+nothing reads
+
+- what follows: nothing
+- what to do: drop
+  it
+- read or seen in: a.cpp
+"""
+
+
+def test_a_page_is_read_as_it_is_written() -> None:
+    """Lines are joined, and backticks are for the reader of the page."""
+    (rule,) = read_page(SECTION).values()
+    assert rule.severity is Severity.WARN
+    assert (rule.id, rule.finds) == ("a-rule", "a --flag that nothing reads")
+    assert (rule.consequence, rule.remedy, rule.source) == ("nothing", "drop it", "a.cpp")
+    assert (rule.before, rule.after) == ("", "")
+    (shown,) = read_page(SECTION + "- before: `--flag`\n- after: leave it out\n").values()
+    assert (shown.source, shown.before, shown.after) == ("a.cpp", "--flag", "leave it out")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SECTION.replace("warn", "worse"),
+        SECTION.replace("- what to do: drop\n  it\n", ""),
+        SECTION.replace("**warn**: a `--flag` that\nnothing reads\n\n", ""),
+        SECTION + "\n" + SECTION.partition("\n\n")[2],
+    ],
+)
+def test_a_section_that_is_wrong_is_named(text: str) -> None:
+    """By its id, with how it has to be."""
+    with pytest.raises(PageError, match=r"a-rule: it is there twice, or is not "):
+        read_page(text)
+
+
+def test_findings_come_worst_first() -> None:
+    found = findings(understood((f"{STORE} --hicache-size x", {"MC_GID_INDX": "1"})))
+    order = [Severity.FAIL, Severity.WARN, Severity.NOTE]
+    assert [order.index(finding.rule.severity) for finding in found] == sorted(
+        order.index(finding.rule.severity) for finding in found
+    )
+    assert found[0].rule.severity is Severity.FAIL
+
+
+def test_an_unresolved_value_makes_no_finding_of_its_own() -> None:
+    launch = (f"{STORE} --tp $TP --hicache-size $SIZE", {"MOONCAKE_MASTER": "$MASTER"})
+    found = [f for f in findings(understood(launch)) if f.rule.severity is not Severity.NOTE]
+    assert {finding.rule.id for finding in found} <= {"two-transfer-engines"}

@@ -1,0 +1,115 @@
+"""The words before and after on the pages of rules: before, the rule holds; after, it does not."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import pytest
+
+from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
+from preflight.processes.processes import SglangServer
+from preflight.rules.launch_rules import RULE_SETS, RULES
+from preflight.rules.rules import Rule, Versions
+from preflight.sglang.model import well_known_model
+from preflight.sglang.model_geometry import ModelGeometry
+from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, understood
+from tests.rules.test_rules_memory import UNEQUAL
+
+SERVICE_NEEDS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE"}
+FOLDER = {"MOONCAKE_OFFLOAD_FILE_STORAGE_PATH": "/ssd"}
+OFFLOADS = "mooncake_client --enable_offload=true"
+LEAVE_OUT = "leave it out"
+RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
+# Mended by another release or size, by nothing, or by what is no word of a launch.
+WITHOUT = {
+    "decode-host-pool",
+    "draft-on-top",
+    "gate-blind-to-hugepages",
+    "host-pools-refused",
+    "indexer-on-top",
+    "mooncake-too-old",
+    "offload-folder-shared",
+    "pd-registration-silent",
+    "pin-result-ignored",
+    "segment-times-dp",
+}
+
+
+class Launch(NamedTuple):
+    """What the words are written into: a command, its environment, and what runs beside it."""
+
+    command: str
+    environment: Mapping[str, str] = {}
+    beside: tuple[str | tuple[str, Mapping[str, str]], ...] = ()
+
+
+LAUNCHES = (
+    Launch(STORE, MASTER),
+    Launch(HICACHE),
+    Launch(SERVER),
+    Launch(STORE),
+    Launch("mooncake_client"),
+    Launch("mooncake_master"),
+    Launch(SERVICE, {**MASTER, **SERVICE_NEEDS}),
+    Launch(OFFLOADS, FOLDER),
+    Launch("mooncake_client", {}, ("mooncake_master --memory_allocator=cachelib",)),
+    Launch("", {}, (OFFLOADS,)),
+    Launch("", FOLDER, ((OFFLOADS, FOLDER),)),
+    Launch("", {}, ((SERVICE, MASTER),)),
+    Launch(f"{STORE} --model-path other", MASTER, ((f"{STORE} --served-model-name x", MASTER),)),
+    Launch(STORE, MASTER, ((f"{STORE} --served-model-name m", MASTER),)),
+)
+
+
+def geometry(server: SglangServer) -> ModelGeometry | Unknown:
+    name = str(server.value("model_path"))
+    if name == "unequal":
+        return UNEQUAL
+    known = well_known_model(name)
+    return known if isinstance(known, Unknown) else known.geometry
+
+
+def holds(rule: Rule, launch: Launch, text: str) -> bool:
+    """Whether the rule finds something once ``text`` is written into the launch."""
+    words, environment = shlex.split(text), dict(launch.environment)
+    while words and (given := re.match(r"([A-Za-z_]\w*)=", words[0])):
+        environment[given[1]] = words.pop(0)[given.end() :]
+    # Words that begin with a program are a command of their own.
+    own = bool(words) and not words[0].startswith(("-", "$"))
+    line = shlex.join(words) if own else f"{launch.command} {shlex.join(words)}"
+    processes = understood(*launch.beside, (line, environment))
+    for rules in RULE_SETS:
+        for one, check in rules.launch_checks:
+            if one is rule:
+                return any(True for _ in check(processes))
+        for one, of_server in rules.memory_checks:
+            if one is rule:
+                servers = [process.server for process in processes if process.server]
+                return any(True for each in servers for run in runs(each) for _ in of_server(*run))
+    return False
+
+
+def runs(server: SglangServer) -> Iterator[tuple[SglangServer, Versions]]:
+    """The server with its model, on the releases."""
+    for sglang, mooncake in RELEASES:
+        versions = Versions(geometry(server), sglang_release(sglang), mooncake_release(mooncake))
+        yield server, versions
+
+
+@pytest.mark.parametrize("rule", [one for one in RULES.values() if one.before], ids=lambda r: r.id)
+def test_the_words_after_mend_what_the_words_before_do(rule: Rule) -> None:
+    """In one of the ordinary launches at least."""
+    after = "" if rule.after == LEAVE_OUT else rule.after
+    assert any(
+        holds(rule, launch, rule.before) and not holds(rule, launch, after) for launch in LAUNCHES
+    )
+
+
+def test_every_rule_that_words_can_mend_shows_them() -> None:
+    """The others are named here, so that a new rule is not forgotten."""
+    assert {rule.id for rule in RULES.values() if not rule.before} == WITHOUT

@@ -1,0 +1,85 @@
+"""Rules about words that the launch leaves open, each in a script as one would write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from preflight.launches.shell_script import read_script
+from preflight.processes.processes import LaunchProcess, understand
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import SERVICE, STORE, service
+from tests.builders.rule_examples import Example, name_of, prove
+
+CLIENT = "mooncake_client --global_segment_size=1GB"
+IDS = ("arguments-not-set", "script-arguments")
+EXAMPLES = [
+    Example("arguments-not-set", (f"{STORE} $EXTRA",), "$EXTRA is not set", (f"{STORE} --tp 4",)),
+    Example("script-arguments", (f"{STORE} $@",), "$@ passes them on", (STORE,)),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_a_rule_holds_there_and_not_in_the_launch_written_right(example: Example) -> None:
+    prove(example)
+
+
+def processes(script: str, **environment: str) -> tuple[LaunchProcess, ...]:
+    commands = read_script(script, "launch.sh", environment).commands
+    return understand(commands, lambda _: service())
+
+
+def said(script: str, **environment: str) -> list[str]:
+    found = findings(processes(script, **environment))
+    return [f"{f.rule.id}: {f.text}" for f in found if f.rule.id in IDS]
+
+
+@pytest.mark.parametrize("program", [STORE, CLIENT, f"{SERVICE} --config=/c.json"])
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("$EXTRA", "$EXTRA: EXTRA is not set"),
+        ('"${ARGS[@]}"', "${ARGS[@]}: ARGS is not set"),
+        ("$(flags)", "$(flags): $(...) is not set"),
+        ('"$@"', "$@ passes them on"),
+        ("$*", "$* passes them on"),
+    ],
+)
+def test_a_word_that_may_hold_flags_is_named(program: str, word: str, text: str) -> None:
+    assert [line.partition(": ")[2].partition(": ")[2] for line in said(f"{program} {word}")] == [
+        text
+    ]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{STORE} ${{EXTRA:-}}",
+        f"{STORE} ${{EXTRA:---tp 4}}",
+        f"{STORE} --max-total-tokens $N",  # a flag's value: unknown where it decides
+        f"{CLIENT} --local_buffer_size $N",
+        f"EXTRA=; {STORE} $EXTRA",
+        f"unset EXTRA; {STORE} $EXTRA",
+        f'ARGS=(); {STORE} "${{ARGS[@]}}"',
+        f'f() {{ {STORE} "$@"; }}; f --tp 4',
+        "other $EXTRA",
+    ],
+)
+def test_what_is_known_or_another_flags_value_is_not(script: str) -> None:
+    assert said(script) == []
+
+
+def test_the_callers_environment_gives_it() -> None:
+    assert said(f"{STORE} $EXTRA", EXTRA="--tp 4") == []
+    (server,) = processes(f"{STORE} $EXTRA", EXTRA="--tp 4")
+    assert server.server
+    assert server.server.value("tp_size") == 4
+
+
+def test_a_flag_that_no_release_has_is_refused_whatever_its_value() -> None:
+    found = findings(processes(f"{STORE} --no-such=$N"))
+    assert [f.rule.id for f in found if "no-such" in f.text] == ["argument-unknown"]
+
+
+def test_a_python_that_is_not_set_still_starts_the_server() -> None:
+    (server,) = processes("$PYTHON -m sglang.launch_server --model-path m")
+    assert server.server is not None

@@ -1,0 +1,127 @@
+"""Rules about RDMA devices, transfer engines and variables that nothing reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders.launch_text import MASTER, SERVER, STORE
+from tests.builders.rule_examples import GOOD, Example, env, name_of, prove
+
+EXAMPLES = [
+    Example(
+        "device-name-syntax",
+        (env(MOONCAKE_DEVICE="mlx5_0:1,mlx5_1"),),
+        "device_name: 'mlx5_0:1' has a port",
+        (env(MOONCAKE_DEVICE="mlx5_0,mlx5_1"),),
+    ),
+    Example(
+        "device-name-syntax",
+        (f"{SERVER} --disaggregation-ib-device 'mlx5_0, mlx5_1'",),
+        "--disaggregation-ib-device: ' mlx5_1' has a blank",
+        (f"{SERVER} --disaggregation-ib-device mlx5_0,mlx5_1",),
+    ),
+    Example(
+        "device-map-unreadable",
+        (env(MOONCAKE_DEVICE='{0: "mlx5_0"}'),),
+        "Expecting property name",
+        (env(MOONCAKE_DEVICE='{"0": "mlx5_0"}'),),
+    ),
+    Example(
+        "device-map-rank-missing",
+        (env(MOONCAKE_DEVICE='{"0": "mlx5_0", "1": "mlx5_1"}'),),
+        "names no device for rank 2, 3, 4, 5, 6, 7",
+        ((f"{STORE} --tp 1", {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+    ),
+    Example(
+        "device-map-repeats",
+        ((f"{STORE} --dp 2", {**MASTER, "MOONCAKE_DEVICE": '{"0": "mlx5_0"}'}),),
+        "--dp-size 2",
+        (env(MOONCAKE_DEVICE='{"0": "mlx5_0"}'),),
+    ),
+    Example(
+        "two-transfer-engines",
+        (GOOD,),
+        "the store has no device",
+        (
+            (
+                f"{STORE} --mooncake-ib-device mlx5_0",
+                {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"},
+            ),
+        ),
+    ),
+    Example(
+        "tcp-takes-rdma",
+        (env(MOONCAKE_PROTOCOL="tcp"),),
+        "protocol is tcp",
+        (env(MOONCAKE_PROTOCOL="tcp", MC_FORCE_TCP="1"),),
+    ),
+    Example(
+        "tcp-takes-rdma",
+        ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
+        "protocol is tcp (MOONCAKE_PROTOCOL)",
+        (env(MOONCAKE_PROTOCOL="tcp", SGLANG_HICACHE_MOONCAKE_REUSE_TE="0"),),
+    ),
+    Example(
+        "custom-mem-pool-unknown",
+        ((SERVER, {"SGLANG_MOONCAKE_CUSTOM_MEM_POOL": "nvlink"}),),
+        "SGLANG_MOONCAKE_CUSTOM_MEM_POOL=nvlink",
+        ((SERVER, {"SGLANG_MOONCAKE_CUSTOM_MEM_POOL": "NVLINK"}),),
+    ),
+    Example(
+        "variable-misspelt",
+        (env(MC_GID_INDX="3"),),
+        "MC_GID_INDX: neither Mooncake nor SGLang reads it: MC_GID_INDEX is meant?",
+        (env(MC_GID_INDEX="3"),),
+    ),
+    Example(
+        "local-buffer-ignored",
+        (env(MOONCAKE_LOCAL_BUFFER_SIZE="1gb"),),
+        "MOONCAKE_LOCAL_BUFFER_SIZE=1gb has no effect on SGLang",
+        (("python -m mooncake.mooncake_store_service", {"MOONCAKE_LOCAL_BUFFER_SIZE": "1gb"}),),
+    ),
+    Example(
+        "proxy-in-the-way",
+        (env(http_proxy="http://proxy:3128", no_proxy="10.0.0.0/8"),),
+        "SGLang server starts with http_proxy, no_proxy is '10.0.0.0/8'",
+        (GOOD,),
+    ),
+    Example(
+        "proxy-in-the-way",
+        (env(http_proxy="http://proxy:3128"),),
+        "no_proxy is '': 10.0.0.1 is not in it",
+        (env(http_proxy="http://proxy:3128", no_proxy="localhost,10.0.0.1"),),
+    ),
+    Example(
+        "proxy-in-the-way",
+        (
+            (
+                "mooncake_client --master_server_address=m.cold:1",
+                {"https_proxy": "p", "no_proxy": "d"},
+            ),
+        ),
+        "m.cold, 127.0.0.1 is not in it",
+        (
+            (
+                "mooncake_client --master_server_address=m.corp:1 --metadata_server=http://[::1]/x",
+                {"https_proxy": "p:1", "no_proxy": ".corp,*"},
+            ),
+            ("mooncake_master", {"http_proxy": "p:1"}),
+            (
+                "mooncake_master --etcd_endpoints=http://e:2379",
+                {"http_proxy": "p:1", "no_proxy": "e"},
+            ),
+        ),
+    ),
+    Example(
+        "proxy-in-the-way",
+        ((f"{SERVER} --disaggregation-mode prefill", {"http_proxy": "p:1", "no_proxy": "a"}),),
+        "SGLang server starts with http_proxy, no_proxy is 'a'",
+        ((f"{SERVER} --disaggregation-mode prefill", {"http_proxy": "p:1", "no_proxy": "*"}),),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_a_rule_finds_what_it_declares(example: Example) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is written right."""
+    prove(example)

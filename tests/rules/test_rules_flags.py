@@ -1,0 +1,271 @@
+"""Rules about the flags of mooncake_master and mooncake_client."""
+
+from __future__ import annotations
+
+import pytest
+import write_mooncake_flags as table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from preflight.launches.source import Origin, Word
+from preflight.programs.mooncake_flags import (
+    Flag,
+    as_double,
+    flags_of,
+    is_on,
+    read_flags,
+    value_of,
+)
+from preflight.rules.launch_rules import findings
+from preflight.rules.rules import MOST_LOOKED_UP
+from tests.builders.launch_text import process, understood
+from tests.builders.rule_examples import Example, name_of, prove
+
+REFUSED, UNKNOWN = "mooncake-flags-refused", "mooncake-flag-unknown"
+EXAMPLES = [
+    Example(
+        UNKNOWN,
+        ("mooncake_master --rcp_port=50051",),
+        "--rcp_port: no release from 0.3.7.post2 to 0.3.14 has it: --rpc_port?",
+        ("mooncake_master --rpc-port=50051 -metrics_port 9003 --logtostderr",),
+    ),
+    Example(
+        UNKNOWN,
+        ("mooncake_client --local_buffer=1GB",),
+        "--local_buffer: no release",
+        ("mooncake_client --local_buffer_size=1GB --enable_offload",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --rpc_port=http",),
+        "ERROR: illegal value 'http' specified for int32 flag 'rpc_port'",
+        ("mooncake_master --rpc_port=$PORT --metrics_port 0x2330",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --enable_ha=on",),
+        "ERROR: illegal value 'on' specified for bool flag 'enable_ha'",
+        ("mooncake_master --enable_ha=No",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --client_ttl=-9999999999999999999",),
+        "specified for int64 flag 'client_ttl'",
+        ("mooncake_master --client_ttl=-5",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --put_start_release_timeout_sec=-1",),
+        "specified for uint64 flag",
+        ("mooncake_master --put_start_release_timeout_sec=31",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --nometrics_port",),
+        "boolean value (nometrics_port) specified for int32 command line flag",
+        ("mooncake_master --noenable_metric_reporting",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --rpc_port",),
+        "flag '--rpc_port' is missing its argument",
+        ("mooncake_master --rpc_port 1",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --eviction_ratio=2",),
+        "--eviction_ratio=2: it must be between 0.0 and 1.0",
+        ("mooncake_master --eviction_ratio=0x1p-1 --offload_cap_ratio=.5",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --eviction_high_watermark_ratio -1",),
+        "--eviction_high_watermark_ratio=-1: it must be between",
+        ("mooncake_master --eviction_high_watermark_ratio 0.95",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --default_kv_lease_ttl=1.5s",),
+        "--default_kv_lease_ttl=1.5s: a whole number",
+        ("mooncake_master --default_kv_lease_ttl=5s",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --offloading_queue_limit=0",),
+        "--offloading_queue_limit=0: 1 to 100000000",
+        ("mooncake_master --offloading_queue_limit=100000000",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --memory_allocator=buddy",),
+        "--memory_allocator=buddy: must be cachelib or offset",
+        ("mooncake_master --memory_allocator=offset",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --config_path=/etc/master.conf",),
+        "Unsupported config file format",
+        ("mooncake_master --config_path=/etc/master.yaml --enable_ha",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --enable_ha",),
+        "--enable_ha without --etcd_endpoints",
+        ("mooncake_master --enable_ha --etcd_endpoints=$ETCD",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --enable_ha --ha_backend_type=redis --etcd_endpoints=a:1",),
+        "--enable_ha without",
+        ("mooncake_master --enable_ha --ha_backend_type=redis --ha_backend_connstring=a:1",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --enable_oplog",),
+        "enable_oplog requires enable_ha=true",
+        ("mooncake_master --enable_oplog --enable_ha --etcd_endpoints=a:1",),
+    ),
+    Example(
+        REFUSED,
+        ("mooncake_master --put_start_release_timeout_sec=30",),
+        "put_start_release_timeout_sec (30 s) must be larger than put_start_discard_timeout_sec",
+        ("mooncake_master --put_start_release_timeout_sec=30 --put_start_discard_timeout_sec=9",),
+    ),
+    Example(
+        "mooncake-switch-is-on",
+        ("mooncake_master --enable_offload false",),
+        "--enable_offload false is read as --enable_offload=true",
+        ("mooncake_master --enable_offload=false --enable_disk_eviction true",),
+    ),
+    Example(
+        "mooncake-switch-is-on",
+        ("mooncake_client --enable_http_server 0",),
+        "--enable_http_server 0 is read as --enable_http_server=true",
+        ("mooncake_client --noenable_http_server",),
+    ),
+    Example(
+        "mooncake-flag-of-some-releases",
+        ("mooncake_master --enable_snapshot=true",),
+        "--enable_snapshot is there from 0.3.10 to 0.3.13.post1",
+        ("mooncake_master --snapshot_interval_seconds=600",),
+    ),
+    Example(
+        "mooncake-flag-of-some-releases",
+        ("mooncake_master --metrics_host=127.0.0.1",),
+        "--metrics_host is there from 0.3.13 on",
+        ("mooncake_master --enable_offload",),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_rule_finds_what_is_wrong_and_nothing_where_it_is_right(example: Example) -> None:
+    """Each refusal was seen with the real program, of 0.3.13.post1 or 0.3.14."""
+    prove(example)
+
+
+def test_what_a_variable_decides_is_not_refused() -> None:
+    """Whole words, names and values may come from the environment."""
+    line = "mooncake_master $ARGS --$NAME=1 --rpc_port $PORT --enable_ha=$HA --enable_oplog"
+    assert findings(understood(line)) == () or all(
+        finding.rule.id != REFUSED for finding in findings(understood(line))
+    )
+
+
+def test_a_program_told_to_bear_unknown_flags_bears_them() -> None:
+    """--undefok names flags that may be missing; values are judged all the same."""
+    said = [f.text for f in findings(understood("mooncake_master --undefok=a --a=1 --port=x"))]
+    assert len(said) == 1
+    assert "flag 'port'" in said[0]
+
+
+def test_other_programs_have_flags_of_their_own() -> None:
+    """The same word to a router or to SGLang is none of these rules' business."""
+    ids = {finding.rule.id for finding in findings(understood("python3 x.py --rcp_port=1"))}
+    assert ids.isdisjoint({REFUSED, UNKNOWN})
+
+
+WORDS = st.sampled_from(
+    "-- - --rpc_port --rpc_port=1 --enable_ha false --norpc_port=1 --x= -v 1 --flagfile".split()
+)
+
+
+@given(st.lists(WORDS | st.text(alphabet="-=no_rpct01x. ", min_size=1, max_size=12), max_size=6))
+def test_no_command_line_raises(words: list[str]) -> None:
+    """And every flag that is named without a problem is one that is known."""
+    import shlex
+
+    known = flags_of("mooncake_master")
+    command = process("mooncake_master " + " ".join(map(shlex.quote, words)))
+    for each in read_flags(command.words[1:], known):
+        assert each.problem or each.name in known
+    findings(understood(shlex.join(["mooncake_master", *words])))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [(".5", 0.5), ("1e3", 1000.0), ("0x10", 16.0), ("", None), ("1_0", None), ("1 ", None)],
+)
+def test_a_number_is_read_as_strtod_does(text: str, number: float | None) -> None:
+    """Underscores and blanks behind it are Python's alone."""
+    assert as_double(text) == number
+
+
+def test_the_tables_are_read_with_their_releases() -> None:
+    """Type, since and until; a flag of all releases has neither."""
+    master = flags_of("mooncake_master")
+    assert master["rpc_port"] == Flag("int32")
+    assert master["enable_snapshot"] == Flag("bool", "0.3.10", "0.3.13.post1")
+    assert "global_segment_size" not in master
+    assert flags_of("mooncake_client")["local_buffer_size"] == Flag("string", "0.3.12")
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        ("", False),
+        ("--enable_offload", True),
+        ("-enable-offload=yes", True),
+        ("--enable_offload false", True),  # no value is taken from the next word
+        ("--enable_offload=false", False),
+        ("--enable_offload --noenable_offload", False),
+        ("--enable_offload=0 --enable_offload=1", True),
+        ("--port --enable_offload", False),  # the value of --port, which then refuses it
+    ],
+)
+def test_a_switch_is_on_as_gflags_has_it(words: str, on: bool) -> None:
+    arguments = tuple(Word(word, Origin("line", 1)) for word in words.split())
+    assert is_on(arguments, "mooncake_master", "enable_offload") is on
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("", None),
+        ("--rpc_port=1 -rpc-port 2", "2"),  # the last one counts
+        ("--rpc_port --enable_ha", ""),
+        ("rpc_port=1", None),
+    ],
+)
+def test_the_value_of_a_flag(words: str, text: str | None) -> None:
+    """One reading for the ports, the metadata server and the watermark of the pool."""
+    found = value_of(tuple(Word(word, Origin("line", 1)) for word in words.split()), "rpc_port")
+    assert (None if found is None else found.text) == text
+
+
+def test_the_table_is_what_its_generator_writes() -> None:
+    """So that a release that is added changes its own lines alone."""
+    text = table.TABLE.read_text()
+    assert table.written(table.read(text)) == text
+
+
+def test_hundreds_of_unknown_flags_are_all_told_and_few_are_looked_up() -> None:
+    """A look-up takes milliseconds: 400 took nine seconds."""
+    flags = " ".join(f"--rpc_portt{number}=1" for number in range(400))
+    told = [
+        found.text
+        for found in findings(understood(f"mooncake_master {flags}"))
+        if found.rule.id == UNKNOWN
+    ]
+    assert len(told) == 400
+    assert sum("--rpc_port?" in text for text in told) == MOST_LOOKED_UP

@@ -1,0 +1,336 @@
+"""Rules that take the model and the versions to see."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from checks.base.unknown import Unknown
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
+from preflight.rules.launch_rules import findings
+from preflight.rules.rules import Versions
+from preflight.sglang.model import well_known_model
+from preflight.sglang.model_geometry import geometry_from_config
+from tests.builders.launch_text import HICACHE, understood
+from tests.builders.rule_examples import GOOD, Line, env
+
+
+class MemoryExample(NamedTuple):
+    id: str
+    wrong: Line
+    says: str
+    right: Line
+    sglang: tuple[str, str] = ("0.5.23", "0.5.23")
+    mooncake: tuple[str, str] = ("0.3.14", "0.3.14")
+
+
+UNEQUAL = geometry_from_config(
+    {
+        "architectures": ["Qwen3ForCausalLM"],
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "hidden_size": 1536,
+        "head_dim": 192,
+        "v_head_dim": 128,
+        "torch_dtype": "bfloat16",
+    },
+    "unequal",
+)
+V32 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-V3.2 --hicache-size 100"
+R1 = f"{HICACHE} --model-path deepseek-ai/DeepSeek-R1 --hicache-size 100"
+OFFLOAD = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", MOONCAKE_OFFLOAD_FILE_STORAGE_PATH="/data")
+MHA = "Qwen/Qwen3-8B"
+
+
+def _with_store(model: str, **more: str) -> Line:
+    line, environment = env(**more)
+    return f"{line} --model-path {model}", environment
+
+
+HALVES = _with_store(MHA, MC_STORE_USE_HUGEPAGE="1")
+ALONE = _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1")
+EXAMPLES = [
+    MemoryExample("indexer-on-top", V32, "index keys of 61 layers on top", R1),
+    MemoryExample("draft-on-top", f"{R1} --speculative-algorithm EAGLE", "EAGLE", R1),
+    MemoryExample(
+        "mla-copies",
+        R1,
+        "8 ranks keep the same rows: 745.06 GiB for 93.13 GiB",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-size 100",
+    ),
+    MemoryExample(
+        "offload-folder-shared",
+        OFFLOAD,
+        "8 ranks offload to /data",
+        OFFLOAD,
+        sglang=("0.5.20", "0.5.23"),
+    ),
+    MemoryExample(
+        "gate-blind-to-hugepages",
+        GOOD,
+        "puts the L2 pool on huge pages",
+        env(),
+    ),
+    MemoryExample(
+        "storage-needs-equal-heads",
+        f"{HICACHE} --model-path unequal --hicache-storage-backend nixl",
+        "unequal: K of 192, V of 128, nixl",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-storage-backend nixl",
+    ),
+    MemoryExample(
+        "mooncake-too-old",
+        GOOD,
+        "older than 0.3.8.post1",
+        GOOD,
+        mooncake=("0.3.8", "0.3.8.post1"),
+    ),
+    MemoryExample(
+        "tenant-unsupported",
+        env(MOONCAKE_TENANT_ID="blue"),
+        "tenant_id is 'blue' (MOONCAKE_TENANT_ID at launch.sh:1), and Mooncake is older",
+        env(MOONCAKE_TENANT_ID=" default "),
+        mooncake=("0.3.11.post1", "0.3.11.post1"),
+    ),
+    MemoryExample(
+        "tenant-unsupported",
+        env(MOONCAKE_TENANT_ID="blue"),
+        "older than 0.3.12",
+        env(MOONCAKE_TENANT_ID="blue"),
+        mooncake=("0.3.11", "0.3.12"),
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B: K is registered with the whole pool, V is refused: RuntimeError: Failed to "
+        "register buffer to Mooncake Store, error code: -600",
+        HALVES,
+        mooncake=("0.3.14", "0.3.13.post1"),
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Transfer Engine does not support overlapped memory region",
+        HALVES,
+        sglang=("0.5.21", "0.5.20"),
+    ),
+    MemoryExample("l2-halves-overlap", HALVES, "Qwen3-8B", _with_store(MHA)),
+    MemoryExample(
+        "l2-halves-overlap",
+        _with_store(MHA, MC_STORE_USE_HUGEPAGE="0"),
+        "Qwen3-8B",
+        _with_store("deepseek-ai/DeepSeek-R1", MC_STORE_USE_HUGEPAGE="1"),
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B",
+        _with_store("unequal", MC_STORE_USE_HUGEPAGE="1"),  # a tensor each for K and V
+    ),
+    MemoryExample(
+        "l2-halves-overlap",
+        HALVES,
+        "Qwen3-8B",
+        _with_store(MHA, MC_STORE_USE_HUGEPAGE="1", MOONCAKE_STANDALONE_STORAGE="1"),
+    ),
+    MemoryExample(
+        "l2-halves-may-overlap",
+        _with_store("somebody/unheard-of", MC_STORE_USE_HUGEPAGE="1"),
+        "the model is not known",
+        HALVES,
+    ),
+    MemoryExample(
+        "standalone-breaks-mha",
+        ALONE,
+        "Qwen3-8B, standalone_storage is on (MOONCAKE_STANDALONE_STORAGE at launch.sh:1): K is "
+        "refused: RuntimeError: Failed to register buffer to Mooncake Store, error code: -1",
+        ALONE,
+        sglang=("0.5.21", "0.5.20"),
+    ),
+    MemoryExample(
+        "standalone-breaks-mha",
+        _with_store(MHA, MOONCAKE_STANDALONE_STORAGE="1", MC_STORE_USE_HUGEPAGE="1"),
+        "Invalid buffer address or size for registration",
+        _with_store("deepseek-ai/DeepSeek-R1", MOONCAKE_STANDALONE_STORAGE="1"),
+        mooncake=("0.3.8.post1", "0.3.8.post1"),
+    ),
+    MemoryExample("standalone-breaks-mha", ALONE, "Qwen3-8B", _with_store(MHA)),
+    MemoryExample(
+        "standalone-may-break-mha",
+        _with_store("somebody/unheard-of", MOONCAKE_STANDALONE_STORAGE="1"),
+        "the model is not known",
+        ALONE,
+    ),
+]
+
+
+BIG = f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-size"
+CHUNK = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB"
+
+
+def _stored(size: int, **more: str) -> Line:
+    line, environment = env(**more)
+    return f"{line} --model-path {MHA} --hicache-size {size}", environment
+
+
+RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
+EXAMPLES += [
+    MemoryExample(
+        "pin-result-ignored",
+        f"{BIG} 100",
+        "whose result nobody reads",
+        f"{BIG} 100",
+        sglang=("0.5.12.post1", "0.5.13"),
+    ),
+    MemoryExample(
+        "pin-result-ignored",
+        f"{BIG} 100",
+        "whose result nobody reads",
+        f"{BIG} 100",
+        sglang=("0.5.4.post2", "0.5.4.post1"),
+    ),
+    # 549 GB are 511.3 GiB, 550 GB 512.2.
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 550",
+        "--hicache-size 550: 512.23 GiB in one call",
+        f"{BIG} 549",
+        sglang=("0.5.18", "0.5.18"),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 550",
+        "in one call",
+        f"{BIG} 550",
+        sglang=("0.5.18", "0.5.19"),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        f"{BIG} 600 --hicache-mem-layout layer_first",
+        "in one call",
+        f"{BIG} 600 --hicache-mem-layout page_first",
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        (f"{BIG} 600", {CHUNK: "512"}),
+        "512.00 GiB in one call",
+        (f"{BIG} 600", {CHUNK: "511"}),
+    ),
+    MemoryExample(
+        "pinned-in-one-call",
+        (f"{BIG} 2000", {CHUNK: "1000"}),
+        "1000.00 GiB in one call",
+        (f"{BIG} 2000", {CHUNK: "many"}),  # the default is taken
+    ),
+    MemoryExample(
+        "populate-takes-long",
+        _stored(310),
+        "--hicache-size 310: about 100 s",
+        _stored(310, MC_STORE_USE_HUGEPAGE="1"),
+    ),
+    MemoryExample("populate-takes-long", _stored(200), "about 65 s", _stored(100)),
+    MemoryExample("populate-takes-long", _stored(200), "about 65 s", f"{BIG} 200"),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        f"{RELAXED} is not set, and off before Mooncake 0.3.13",
+        env(),
+        mooncake=("0.3.12.post1", "0.3.13"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="0"),
+        f"{RELAXED}='0' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="2"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="true"),  # atoi makes 0 of it
+        "'true' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="1"),
+        mooncake=("0.3.13", "0.3.12"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(MC_IB_PCI_RELAXED_ORDERING="7"),  # refused, so the default counts
+        "'7' leaves it off",
+        env(MC_IB_PCI_RELAXED_ORDERING="7"),
+        mooncake=("0.3.12", "0.3.13"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        "is not set",
+        env(MOONCAKE_PROTOCOL="tcp"),
+        mooncake=("0.3.12", "0.3.12"),
+    ),
+    MemoryExample(
+        "relaxed-ordering-off",
+        env(),
+        "is not set",
+        env(MC_FORCE_TCP="1"),
+        mooncake=("0.3.12", "0.3.8"),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.id)
+def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is right."""
+
+    def found(line: Line, turn: int) -> dict[str, str]:
+        processes = understood(line)
+        server = processes[0].server
+        assert server is not None
+        known = well_known_model(str(server.value("model_path")))
+        geometry = known if isinstance(known, Unknown) else known.geometry
+        if server.value("model_path") == "unequal":
+            geometry = UNEQUAL
+        versions = Versions(
+            geometry, sglang_release(example.sglang[turn]), mooncake_release(example.mooncake[turn])
+        )
+        return {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+
+    assert example.says in found(example.wrong, 0).get(example.id, "")
+    assert example.id not in found(example.right, 1)
+
+
+NAMED = ("", "", "")
+SOME_SGLANG = ("SGLang 0.5.23 is assumed", "", "")
+SOME_MOONCAKE = ("", "Mooncake 0.3.14 is assumed", "")
+NEWER = ("", "", "Mooncake 0.3.15 is newer than what is known here")
+
+
+@pytest.mark.parametrize(
+    ("line", "doubts", "expected"),
+    [
+        (HALVES, NAMED, "l2-halves-overlap"),
+        (HALVES, SOME_SGLANG, "l2-halves-may-overlap"),
+        (HALVES, SOME_MOONCAKE, "l2-halves-may-overlap"),
+        (HALVES, NEWER, "l2-halves-may-overlap"),
+        (ALONE, NAMED, "standalone-breaks-mha"),
+        (ALONE, SOME_SGLANG, "standalone-may-break-mha"),
+        # Every Mooncake that is known refuses it, so that which one runs is no doubt.
+        (ALONE, SOME_MOONCAKE, "standalone-breaks-mha"),
+        (ALONE, NEWER, "standalone-may-break-mha"),
+    ],
+)
+def test_what_is_assumed_may_fail_and_what_is_named_does(
+    line: Line, doubts: tuple[str, str, str], expected: str
+) -> None:
+    """Never both of a pair, and the doubt is named."""
+    processes = understood(line)
+    server = processes[0].server
+    assert server is not None
+    known = well_known_model(MHA)
+    assert not isinstance(known, Unknown)
+    versions = Versions(
+        known.geometry, sglang_release("0.5.23"), mooncake_release("0.3.14"), *doubts
+    )
+    found = {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+    halves = [id_ for id_ in found if id_.startswith(("l2-halves-", "standalone-"))]
+    assert halves == [expected]
+    if "may" in expected:
+        assert found[expected].startswith("".join(doubts))

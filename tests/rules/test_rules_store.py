@@ -1,0 +1,173 @@
+"""Rules about SGLang's configuration of the store, and what servers share in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders.launch_text import MASTER, STORE
+from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, env, extra, name_of, prove
+
+EXAMPLES = [
+    Example(
+        "extra-config-ignored",
+        ((extra('{"global_segment_size": "64gb"}'), MASTER),),
+        "the extra config sets global_segment_size, and the environment is used instead",
+        (extra('{"global_segment_size": "64gb", ' + ADDRESS + "}"),),
+    ),
+    Example(
+        "store-environment-ignored",
+        ((extra("{" + ADDRESS + "}"), {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "32gb"}),),
+        "the extra config counts, and there global_segment_size is '4gb' (default of SGLang",
+        (
+            (
+                extra('{"global_segment_size": "32gb", ' + ADDRESS + "}"),
+                {"MOONCAKE_GLOBAL_SEGMENT_SIZE": "32gb"},
+            ),
+        ),
+    ),
+    Example(
+        "store-config-refused",
+        (STORE,),
+        "Either the environment variable 'MOONCAKE_MASTER' or 'MOONCAKE_CLIENT' is not set.",
+        (GOOD,),
+    ),
+    Example(
+        "store-config-refused",
+        (extra("{not json"),),
+        "Invalid hicache storage backend extra config JSON",
+        (extra("{" + ADDRESS + "}"),),
+    ),
+    Example(
+        "store-config-refused",
+        ((STORE, {CONFIG: "store.json"}),),
+        "Either master_server_address or client_server_address is required in config file",
+        ((STORE, {CONFIG: "good.json"}),),
+        {"store.json": "{}", "good.json": '{"master_server_address": "a:1"}'},
+    ),
+    Example(
+        "store-config-refused",
+        (env(MOONCAKE_LOCAL_HOSTNAME=""),),
+        "local_hostname is empty (MOONCAKE_LOCAL_HOSTNAME at launch.sh:1): setup returns -600",
+        (env(LOCAL_HOSTNAME=""),),
+    ),
+    Example(
+        "store-config-refused",
+        (env(MOONCAKE_PROTOCOL="nvlink"),),
+        "unsupported_protocol: write rdma or tcp",
+        (env(MOONCAKE_PROTOCOL="efa"),),
+    ),
+    Example(
+        "store-config-refused",
+        (env(MOONCAKE_PROTOCOL="RDMA"),),
+        "protocol 'RDMA' (MOONCAKE_PROTOCOL at launch.sh:1): setup fails",
+        (env(MOONCAKE_PROTOCOL="RDMA", MC_MS_AUTO_DISC="1"),),
+    ),
+    Example(
+        "store-config-refused",
+        (extra('{"prefetch_threshold": "256", ' + ADDRESS + "}"),),
+        "SGLang: prefetch_threshold must be int, got str",
+        (extra('{"prefetch_threshold": 256, ' + ADDRESS + "}"),),
+    ),
+    Example(
+        "segment-size-refused",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="512mb"),),
+        "ValueError: invalid literal for int() with base 10: '512mb'",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="536870912"),),
+    ),
+    Example(
+        "segment-size-refused",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="-1"),),
+        "TypeError: setup(): incompatible function arguments",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
+    ),
+    Example(
+        "segment-size-plain",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="4"),),
+        "'4' (MOONCAKE_GLOBAL_SEGMENT_SIZE at launch.sh:1) is 4 bytes",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="816043786240"),),
+    ),
+    Example(
+        "segment-size-plain",
+        (extra('{"global_segment_size": true, ' + ADDRESS + "}"),),
+        "is 1 bytes to SGLang",
+        (extra('{"global_segment_size": "1gb", ' + ADDRESS + "}"),),
+    ),
+    Example(
+        "string-is-true",
+        (extra('{"enable_ssd_offload": "false", ' + ADDRESS + "}"),),
+        "enable_ssd_offload is the string 'false', which counts as true",
+        (extra('{"enable_ssd_offload": false, ' + ADDRESS + "}"),),
+    ),
+    Example(
+        "store-key-unknown",
+        (extra('{"global_segment_sise": "8gb", ' + ADDRESS + "}"),),
+        "'global_segment_sise' is no setting of the store: global_segment_size?",
+        (extra('{"prefetch_threshold": 64, ' + ADDRESS + "}"),),
+    ),
+    Example(
+        "environment-value-defaulted",
+        (env(MOONCAKE_CHECK_SERVER="maybe"),),
+        '"maybe" is not a valid boolean value, using default False',
+        (env(MOONCAKE_CHECK_SERVER="yes"),),
+    ),
+    Example(
+        "segment-times-dp",
+        ((f"{STORE} --dp-size 8 --enable-dp-attention", MASTER),),
+        "4.00 GiB is contributed by each of 8 data-parallel groups: 32.00 GiB",
+        (GOOD,),
+    ),
+    Example(
+        "local-hostname-localhost",
+        ((f"{STORE} --nnodes 2 --node-rank 0", MASTER),),
+        "local_hostname is localhost",
+        ((f"{STORE} --nnodes 2", {**MASTER, "LOCAL_HOSTNAME": "node1"}),),
+    ),
+    Example(
+        "standalone-without-switch",
+        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052"}),),
+        "standalone_storage is off, no master",
+        ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_STANDALONE_STORAGE": "1"}),),
+    ),
+    Example(
+        "segment-nowhere",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"),),
+        "global_segment_size is 0 in every server",
+        (env(MOONCAKE_GLOBAL_SEGMENT_SIZE="0"), "mooncake_client --global_segment_size=80GB"),
+    ),
+    Example(
+        "keys-collide",
+        ((STORE, MASTER), (f"{STORE} --tp 4", MASTER)),
+        "share the master 10.0.0.1:50051 and the name 'm', with (tp, KV type) (8, 'auto')",
+        ((STORE, MASTER), (STORE, MASTER)),
+    ),
+    Example(
+        "model-name-shared",
+        (
+            (f"{STORE} --served-model-name x", MASTER),
+            (f"{STORE} --served-model-name x --model-path other", MASTER),
+        ),
+        "m and other are both served as 'x'",
+        (
+            (f"{STORE} --served-model-name x", MASTER),
+            (f"{STORE} --served-model-name y --model-path other", MASTER),
+        ),
+    ),
+    Example(
+        "standalone-without-switch",
+        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_TENANT_ID": "a"}),),
+        "SGLang then says that this Mooncake does not support tenant_id",
+        ((STORE, {"MOONCAKE_CLIENT": "a:1", "MOONCAKE_MASTER": "a:2", "MOONCAKE_TENANT_ID": "a"}),),
+    ),
+    Example(
+        "standalone-without-switch",
+        ((STORE, {"MOONCAKE_CLIENT": "127.0.0.1:50052", "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}),),
+        "SGLang then says that this Mooncake is too old for SSD offload",
+        (env(MOONCAKE_ENABLE_SSD_OFFLOAD="1"),),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_a_rule_finds_what_it_declares(example: Example) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is written right."""
+    prove(example)

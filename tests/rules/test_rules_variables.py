@@ -1,0 +1,234 @@
+"""Rules about Mooncake's variables: each finding says what the value becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders.launch_text import SERVER
+from tests.builders.rule_examples import Example, env, name_of, prove
+
+CLIENT = "mooncake_client --enable_offload"
+HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
+
+EXAMPLES = [
+    Example(
+        "force-tcp-is-presence",
+        (env(MC_FORCE_TCP="0"),),
+        "MC_FORCE_TCP=0: counts as on",
+        (env(MC_FORCE_TCP="1"),),
+    ),
+    Example(
+        "number-misread",
+        (env(MC_MAX_MR_SIZE="16MB"),),
+        "MC_MAX_MR_SIZE=16MB: Mooncake reads 16",
+        (env(MC_MAX_MR_SIZE="16777216"),),
+    ),
+    Example(
+        "force-tcp-is-presence",
+        (("mooncake_master", {"MC_LEGACY_RPC_PORT_BINDING": ""}),),
+        "MC_LEGACY_RPC_PORT_BINDING=: counts as on",
+        ((SERVER, {"MC_LEGACY_RPC_PORT_BINDING": ""}),),
+    ),
+    Example(
+        "number-misread",
+        (env(MC_GID_INDEX="auto"),),
+        "MC_GID_INDEX=auto: Mooncake reads 0",
+        (env(MC_GID_INDEX=" 3"),),
+    ),
+    Example(
+        "number-misread",
+        (env(MC_GID_INDEX=""),),
+        "MC_GID_INDEX=: Mooncake reads 0",
+        (env(MC_MAX_WR="", NCCL_IB_GID_INDEX="eth0", MC_GID_INDEX="3"),),
+    ),
+    Example(
+        "number-misread",
+        (("mooncake_client", {"MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1MB"}),),
+        "MC_STORE_LOCAL_HOT_BLOCK_SIZE=1MB: Mooncake reads 1",
+        (("mooncake_client", {"MC_STORE_LOCAL_HOT_BLOCK_SIZE": "1048576"}),),
+    ),
+    Example(
+        "number-misread",
+        (("mooncake_client", {"MC_MTU": "9k"}),),
+        "MC_MTU=9k: Mooncake reads 9, not 512 or 1024 or 2048 or 4096: 4096 holds",
+        (("bench_multiturn.py", {"MC_MTU": "9k"}),),
+    ),
+    Example(
+        "number-defaulted",
+        (env(MC_IB_TC="high"),),
+        "MC_IB_TC=high: the device's own holds",
+        (env(MC_IB_TC="106"),),
+    ),
+    Example(
+        "number-defaulted",
+        (env(MC_TCP_ADMISSION_TIMEOUT_MS="1s"),),
+        "MC_TCP_ADMISSION_TIMEOUT_MS=1s: 1000 ms holds",
+        (env(MC_TCP_ADMISSION_TIMEOUT_MS="1000"),),
+    ),
+    Example(
+        "number-defaulted",
+        (
+            (
+                "mooncake_client --enable_offload",
+                {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "100GB"},
+            ),
+        ),
+        "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=100GB: 2 TiB holds",
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "100GB"}),),
+    ),
+    Example(
+        "number-defaulted",
+        ((CLIENT, {HIGH: "90%"}),),
+        f"{HIGH}=90%: not above 0 and up to 1, 0.9 holds",
+        ((CLIENT, {HIGH: "0.95"}),),
+    ),
+    Example(
+        "number-out-of-range",
+        (env(MC_GID_INDEX="300"),),
+        "MC_GID_INDEX=300: not 0 to 255: automatic choice holds",
+        (env(MC_GID_INDEX="255"),),
+    ),
+    Example(
+        "number-out-of-range",
+        (env(MC_MTU="9000"),),
+        "MC_MTU=9000: not 512 or 1024 or 2048 or 4096: 4096 holds",
+        (env(MC_MTU="1024"),),
+    ),
+    Example(
+        "number-out-of-range",
+        (env(MC_SLICE_SIZE="-1"),),
+        "MC_SLICE_SIZE=-1: not 1 or more: read as 18446744073709551615",
+        (env(MC_SLICE_SIZE="1"),),
+    ),
+    Example(
+        "number-out-of-range",
+        (("mooncake_master", {"MC_TRANSFER_TIMEOUT": "1"}),),
+        "MC_TRANSFER_TIMEOUT=1: not 5 or more: 5 s are taken",
+        (("mooncake_master", {"MC_TRANSFER_TIMEOUT": "5"}),),
+    ),
+    Example(
+        "number-refused",
+        (env(MC_RPC_TIMEOUT_MS="unlimited"),),
+        "MC_RPC_TIMEOUT_MS=unlimited: 0, not any number but 0: every one times out at once",
+        (env(MC_RPC_TIMEOUT_MS="-1", MC_RPC_CONNECT_TIMEOUT_MS="30s"),),
+    ),
+    Example(
+        "number-refused",
+        (("mooncake_client", {"MC_STORE_CLIENT_SETUP_RETRIES": "0"}),),
+        "setup ends with -1 before the first attempt",
+        (("mooncake_client", {"MC_STORE_CLIENT_SETUP_RETRIES": "none"}),),
+    ),
+    Example(
+        "number-refused",
+        (
+            (
+                "mooncake_client --enable_offload",
+                {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "0"},
+            ),
+        ),
+        "ValueError: Invalid FileStorage configuration, after all memory is taken",
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "0"}),),
+    ),
+    Example(
+        "port-range-reset",
+        (env(MC_MIN_RPC_PORT="40000", MC_MAX_RPC_PORT="41000"),),
+        "MC_MIN_RPC_PORT and MC_MAX_RPC_PORT: 40000 to 41000 is no range that Mooncake takes: "
+        "15000 to 17000 holds",
+        (env(MC_MIN_RPC_PORT="61000", MC_MAX_RPC_PORT="65535"),),
+    ),
+    Example(
+        "port-range-reset",
+        (env(MC_STORE_CLIENT_MIN_PORT="20000"),),
+        "20000 to 14300 is no range that Mooncake takes: 12300 to 14300 holds",
+        (env(MC_STORE_CLIENT_MIN_PORT="20000", MC_STORE_CLIENT_MAX_PORT="$MAX"),),
+    ),
+    Example(
+        "region-size-hangs",
+        (env(MC_MAX_MR_SIZE="16MB"),),
+        "MC_MAX_MR_SIZE=16MB: regions of 16 bytes: 268435456 regions for every 4.00 GiB",
+        (env(MC_MAX_MR_SIZE="-1"),),
+    ),
+    Example(
+        "switch-misread",
+        (env(MC_TCP_ENABLE_CONNECTION_POOL="off"),),
+        "MC_TCP_ENABLE_CONNECTION_POOL=off: on",
+        (env(MC_TCP_ENABLE_CONNECTION_POOL="No"),),
+    ),
+    Example(
+        "switch-misread",
+        (env(MC_STORE_LOCAL_HOT_CACHE_USE_SHM="true"),),
+        "MC_STORE_LOCAL_HOT_CACHE_USE_SHM=true: off",
+        (env(MC_STORE_LOCAL_HOT_CACHE_USE_SHM="1"),),
+    ),
+    Example(
+        "switch-misread",
+        (env(WITH_NVIDIA_PEERMEM="auto"),),
+        "WITH_NVIDIA_PEERMEM=auto: the default holds, on",
+        (env(WITH_NVIDIA_PEERMEM="", MC_STORE_MEMCPY="ON"),),
+    ),
+    Example(
+        "switch-misread",
+        (env(MC_STORE_MEMCPY=""),),
+        "MC_STORE_MEMCPY=: on",
+        (env(MC_STORE_MEMCPY="0"),),
+    ),
+    Example(
+        "choice-unknown",
+        (env(MC_LOG_LEVEL="debug"),),
+        "MC_LOG_LEVEL=debug: not one of TRACE, INFO, WARNING, ERROR: INFO holds",
+        (env(MC_LOG_LEVEL="TRACE", MC_ENDPOINT_STORE_TYPE=""),),
+    ),
+    Example(
+        "choice-unknown",
+        (env(MC_RPC_PROTOCOL="RDMA"),),
+        "MC_RPC_PROTOCOL=RDMA: not one of tcp, rdma: tcp holds",
+        (env(MC_RPC_PROTOCOL="rdma", MC_EFA_NIC_SELECTION="ALL"),),
+    ),
+    Example(
+        "choice-unknown",
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": ""}),),
+        "none, which never evicts, holds",
+        (("mooncake_client", {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": "lru"}),),
+    ),
+    Example(
+        "no-device-left",
+        (env(MC_MS_FILTERS=""),),
+        "MC_MS_FILTERS='': no device of the host is used",
+        (env(MC_MS_FILTERS="", MOONCAKE_DEVICE="mlx5_0"),),
+    ),
+    Example(
+        "no-device-left",
+        (
+            (
+                "mooncake_client --device_names=mlx5_0",
+                {"MC_MS_FILTERS": ",", "MC_MS_AUTO_DISC": "1"},
+            ),
+        ),
+        "MC_MS_FILTERS=','",
+        (env(MC_MS_FILTERS="", MC_MS_AUTO_DISC="0"),),
+    ),
+    Example(
+        "filters-ignored",
+        (env(MC_MS_FILTERS="mlx5_1", MOONCAKE_DEVICE="mlx5_0"),),
+        "MC_MS_FILTERS=mlx5_1 is not read: devices are mlx5_0",
+        (env(MC_MS_FILTERS="mlx5_1"),),
+    ),
+    Example(
+        "peer-affinity-conflict",
+        (env(MC_ENABLE_HCA_PEER_AFFINITY="1", MC_ENABLE_DEST_DEVICE_AFFINITY="0"),),
+        "MC_ENABLE_HCA_PEER_AFFINITY=1 and MC_ENABLE_DEST_DEVICE_AFFINITY=0: both off",
+        (env(MC_ENABLE_HCA_PEER_AFFINITY="0", MC_ENABLE_DEST_DEVICE_AFFINITY="1"),),
+    ),
+    Example(
+        "gpu-memory-by-dma-buf",
+        ((f"{SERVER} --disaggregation-mode decode", {"WITH_NVIDIA_PEERMEM": "0"}),),
+        "WITH_NVIDIA_PEERMEM=0",
+        ((f"{SERVER} --disaggregation-mode decode", {"WITH_NVIDIA_PEERMEM": "1"}),),
+    ),
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_a_rule_finds_what_it_declares(example: Example) -> None:
+    """It speaks of the wrong launch, and is silent where the same launch is written right."""
+    prove(example)

@@ -1,0 +1,390 @@
+"""The plan as an object: what it holds, why, and what it does where wishes or facts disagree."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.base.finding import Finding, Kind, Setting, Status, command
+from checks.base.needs import ContainerLimits, RdmaUse
+from checks.base.unknown import Unknown
+from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
+from checks.run.facts import Facts
+from checks.run.judging import judge
+from preflight.settings.dialects import Names
+from preflight.settings.dialects.plan_object import plan_object
+from preflight.settings.dialects.text import text as plan_text
+from preflight.settings.plan import plan, safer
+from preflight.settings.records import Plan, Planned, Scope
+from tests.builders.plans import (
+    anywhere,
+    facts_on,
+    finding,
+    launch,
+    of_settings,
+    on_nodes,
+    plain_facts,
+    rank,
+)
+from tests.builders.synthetic import GIB, MIB
+
+MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
+NODES = "/sys/devices/system/node"
+LIMITED = ContainerLimits("run.sh:3", "docker")
+
+
+def named(found: Plan, name: str) -> Planned:
+    (setting,) = (setting for setting in found.settings if setting.name == name)
+    return setting
+
+
+# Settings from findings ------------------------------------------------------------------------
+
+
+def test_what_passes_or_is_skipped_asks_for_nothing(tmp_path: Path) -> None:
+    facts = plain_facts(tmp_path)
+    setting = Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2")
+    for status in Status:
+        names = {s.name for s in plan(None, facts, [finding(setting, status=status)]).settings}
+        wanting = status in (Status.FAIL, Status.UNKNOWN, Status.WARN)
+        assert ("vm.overcommit_memory" in names) == wanting
+
+
+def test_two_who_want_the_same_thing_are_one_setting_with_both_reasons(tmp_path: Path) -> None:
+    found = plan(
+        None,
+        plain_facts(tmp_path),
+        [
+            finding(MEMLOCK._replace(wanted="1024"), "a.warns", Status.WARN),
+            finding(MEMLOCK, "b.fails"),
+        ],
+    )
+    setting = named(found, "memlock")
+    assert (setting.wanted, setting.now) == ("unlimited", "8388608")
+    assert [reason.check for reason in setting.reasons] == ["b.fails", "a.warns"]
+    assert found.conflicts == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "first", "second", "wanted"),
+    [
+        (Kind.SYSCTL, "vm.max_map_count", "65530", "262144", "262144"),
+        (Kind.ULIMIT, "nofile", "65535", "1048576", "1048576"),
+        (Kind.ULIMIT, "memlock", "9223372036854775807", "unlimited", "unlimited"),
+        (Kind.CGROUP, "/sys/fs/cgroup/memory.max", "max", "1099511627776", "max"),
+        # Less is what harms nobody: a policy that is off, a size that all paths carry.
+        (Kind.SYSCTL, "vm.overcommit_memory", "0", "1", "0"),
+        (Kind.ENVIRONMENT, "MC_MTU", "4096", "1024", "1024"),
+        # Both parts are wanted.
+        (Kind.SYSCTL, "net.ipv4.ip_local_reserved_ports", "80,50051", "80,9003", "80,9003,50051"),
+        (Kind.CGROUP, "/sys/fs/cgroup/cpuset.mems", "1", "0", "0,1"),
+    ],
+)
+def test_where_two_values_are_wanted_the_one_that_serves_both_is_taken(
+    kind: Kind, name: str, first: str, second: str, wanted: str
+) -> None:
+    assert safer(kind, name, first, second) == (wanted, True)
+    assert safer(kind, name, second, first) == (wanted, True)
+
+
+def test_where_neither_serves_both_the_worse_finding_wins_and_it_is_said(tmp_path: Path) -> None:
+    gid = Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", "3")
+    findings = [
+        finding(gid._replace(wanted="1"), "rdma.warns", Status.WARN),
+        finding(gid, "rdma.fails"),
+    ]
+    found = plan(None, plain_facts(tmp_path), findings)
+    assert named(found, "MC_GID_INDEX").wanted == "3"
+    assert found.conflicts == (
+        "MC_GID_INDEX: rdma.fails wants '3' and rdma.warns wants '1': the first is taken",
+    )
+
+
+NUMBERS = st.integers(0, 1 << 62).map(str) | st.sampled_from(["unlimited", "max"])
+
+
+@given(a=NUMBERS, b=NUMBERS, c=NUMBERS)
+def test_the_safer_value_is_one_of_them_whatever_the_order(a: str, b: str, c: str) -> None:
+    """Of three findings it does not matter which comes first."""
+
+    def taken(*values: str) -> str:
+        wanted = values[0]
+        for value in values[1:]:
+            wanted, decided = safer(Kind.ULIMIT, "memlock", wanted, value)
+            assert decided
+        return wanted
+
+    results = {
+        "unlimited" if (t := taken(*order)) == "max" else t
+        for order in itertools.permutations((a, b, c))
+    }
+    assert len(results) == 1
+    assert results <= {a, b, c, "unlimited"}
+
+
+def test_the_order_of_findings_changes_nothing(tmp_path: Path) -> None:
+    settings = [
+        MEMLOCK,
+        Setting(Kind.SYSCTL, "vm.max_map_count", "262144", "65530"),
+        Setting(Kind.DEVICE, "/dev/infiniband/uverbs10", "/dev/infiniband/uverbs10"),
+        Setting(Kind.DEVICE, "/dev/infiniband/uverbs9", "/dev/infiniband/uverbs9"),
+        Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"),
+        Setting(Kind.FLAG, "--page-size", "64"),
+    ]
+    facts = plain_facts(tmp_path)
+    plans = [
+        plan(None, facts, [finding(setting) for setting in order]).settings
+        for order in (settings, settings[::-1], settings[3:] + settings[:3])
+    ]
+    assert plans[0] == plans[1] == plans[2]
+    names = [setting.name for setting in plans[0] if setting.kind is Kind.DEVICE]
+    assert names == ["/dev/infiniband/uverbs9", "/dev/infiniband/uverbs10"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "scope", "lasts"),
+    [
+        (Setting(Kind.FLAG, "--page-size", "64"), Scope.FLAG, True),
+        (Setting(Kind.ENVIRONMENT, "MC_MTU", "1024"), Scope.ENVIRONMENT, True),
+        (Setting(Kind.DEVICE, "/dev/x", "/dev/x"), Scope.CONTAINER, True),
+        (Setting(Kind.CAPABILITY, "SYS_NICE", "added"), Scope.CONTAINER, True),
+        (Setting(Kind.SECURITY, "seccomp", "unconfined"), Scope.CONTAINER, True),
+        (MEMLOCK, Scope.RUNTIME, True),
+        (Setting(Kind.ULIMIT, "memlock", "unlimited", unit="docker.service"), Scope.RUNTIME, True),
+        (Setting(Kind.CGROUP, "/sys/fs/cgroup/a/memory.max", "max"), Scope.RUNTIME, False),
+        (Setting(Kind.SYSCTL, "vm.overcommit_memory", "0"), Scope.NODE, False),
+        (Setting(Kind.SYSFS, "/sys/kernel/mm/x", "1"), Scope.NODE, False),
+        (Setting(Kind.SHM_SIZE, "/dev/shm", "1"), Scope.NODE, False),
+        (Setting(Kind.MODULE, "ib_uverbs", ""), Scope.NODE, False),
+        (Setting(Kind.PACKAGE, "numactl", "installed"), Scope.NODE, True),
+        (command("rdma", "system", "set", "netns", "shared"), Scope.NODE, False),
+        (Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"), Scope.BOOT, True),
+    ],
+)
+def test_each_setting_says_who_sets_it_and_whether_a_reboot_keeps_it(
+    setting: Setting, scope: Scope, lasts: bool, tmp_path: Path
+) -> None:
+    planned = named(of_settings(tmp_path, setting), setting.name)
+    assert (planned.scope, planned.lasts) == (scope, lasts)
+    assert planned.how
+
+
+def test_in_a_container_its_own_limits_belong_to_its_description(tmp_path: Path) -> None:
+    shm = Setting(Kind.SHM_SIZE, "/dev/shm", "1")
+    findings = [finding(MEMLOCK), finding(shm)]
+    found = plan(None, plain_facts(tmp_path, container="docker"), findings)
+    scopes = [named(found, name).scope for name in ("memlock", "/dev/shm")]
+    assert scopes == [Scope.CONTAINER, Scope.CONTAINER]
+    assert named(found, "vm.max_map_count").scope is Scope.NODE
+
+
+# Pools -----------------------------------------------------------------------------------------
+
+
+def test_pools_are_planned_node_by_node_where_the_launch_binds(tmp_path: Path) -> None:
+    found = plan(launch(on_nodes(100, 150)), facts_on(tmp_path), [])
+    name = "hugepages/hugepages-2048kB/nr_hugepages"
+    assert [(t.node, t.pages, t.now_pages) for t in found.pools] == [(0, 100, 0), (1, 150, 0)]
+    assert named(found, f"{NODES}/node0/{name}").wanted == "100"
+    assert named(found, f"{NODES}/node1/{name}").wanted == "150"
+    assert all(not named(found, f"{NODES}/node{node}/{name}").lasts for node in (0, 1))
+
+
+def test_a_pool_that_is_large_enough_stays_in_the_plan_and_is_no_change(tmp_path: Path) -> None:
+    facts = facts_on(tmp_path, pools={2 * MIB: 300, GIB: 0})
+    found = plan(launch(on_nodes(100, 150)), facts, [])
+    assert [target.pages for target in found.pools] == [100, 150]
+    assert not any(setting.change for setting in found.settings)
+
+
+@pytest.mark.parametrize(
+    ("files", "lasts", "how"),
+    [
+        ({}, False, "nobody sets it"),
+        ({"/etc/sysctl.d/50-huge.conf": "vm.nr_hugepages = 99"}, False, "sets 99 pages"),
+        ({"/etc/sysctl.d/50-huge.conf": "vm.nr_hugepages = 100"}, True, "50-huge.conf"),
+    ],
+)
+def test_whether_pages_are_there_after_a_reboot_is_read_from_who_sets_them(
+    files: dict[str, str], lasts: bool, how: str, tmp_path: Path
+) -> None:
+    found = plan(launch(anywhere(100)), plain_facts(tmp_path, files=files), [])
+    setting = named(found, "vm.nr_hugepages")
+    assert setting.lasts is lasts
+    assert how in setting.how
+
+
+def test_the_line_of_a_drop_in_is_no_setting_of_its_own(tmp_path: Path) -> None:
+    """hugetlb.after-reboot says by a line what the plan says by whether the pool lasts."""
+    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", "1")
+    found = plan(None, plain_facts(tmp_path), [finding(line, "hugetlb.after-reboot")])
+    assert found.of(Kind.BOOT_SYSCTL) == ()
+
+
+def test_memory_that_is_not_there_makes_the_plan_impossible_now(tmp_path: Path) -> None:
+    short = Finding("hugetlb.reservation", Status.FAIL, "2 MiB pages", "1 GiB", "2 GiB", text="no")
+    facts = plain_facts(tmp_path)
+    assert plan(None, facts, [short._replace(status=Status.WARN)]).impossible == ()
+    assert plan(None, facts, [short]).impossible == ("2 MiB pages: have 1 GiB, need 2 GiB: no",)
+
+
+def test_what_is_not_read_and_decides_is_shown_in_both_forms(tmp_path: Path) -> None:
+    """So that apply's refusal comes as no surprise."""
+    unread = Finding("memory.host", Status.UNKNOWN, "this host", text="no MemAvailable")
+    other = Finding("rdma.mtu", Status.UNKNOWN, "mlx5_0", text="not read")
+    found = plan(None, plain_facts(tmp_path), [unread, other])
+    assert found.undecided == ("memory.host, this host: no MemAvailable",)
+    assert "memory.host, this host: no MemAvailable" in plan_text(found, Names()).text
+    assert plan_object(found, 0)["undecided"] == list(found.undecided)
+
+
+# The launch in full ----------------------------------------------------------------------------
+
+
+def test_a_launch_over_rdma_asks_for_all_that_its_container_needs(tmp_path: Path) -> None:
+    """On a host where nothing is wrong: a rendering is for the next host too."""
+    found = plan(launch(on_nodes(10, 20), rank(0), rank(1)), facts_on(tmp_path), [])
+    devices = [f"/dev/infiniband/uverbs{number}" for number in range(8)]
+    assert [s.name for s in found.of(Kind.DEVICE)] == ["/dev/infiniband/rdma_cm", *devices]
+    assert [s.name for s in found.of(Kind.CAPABILITY)] == ["IPC_LOCK", "SYS_NICE"]
+    assert found.value(Kind.ULIMIT, "memlock") == "unlimited"
+    assert found.value(Kind.NETWORK, "network") == "host"
+    assert found.value(Kind.GPUS, "gpus") == "2"
+    assert found.value(Kind.HUGEPAGES, "2Mi") == str(30 * 2 * MIB)
+    # 1 GiB each on regular pages, and 10 GiB of allowance each.
+    assert found.value(Kind.MEMORY, "memory") == str(22 * GIB)
+    assert found.gaps == ()
+
+
+def test_only_the_nics_that_the_launch_uses_are_passed_on(tmp_path: Path) -> None:
+    process = rank(rdma=RdmaUse(("mlx5_3",), "--disaggregation-ib-device"))
+    found = plan(launch({}, process), facts_on(tmp_path), [])
+    names = [setting.name for setting in found.of(Kind.DEVICE)]
+    assert names == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs3"]
+
+
+def test_a_launch_without_rdma_asks_for_no_locking_and_no_device(tmp_path: Path) -> None:
+    process = rank(rdma=None, node=None, environment={"MOONCAKE_PROTOCOL": "tcp"})
+    found = plan(launch({}, process), facts_on(tmp_path), [])
+    assert found.of(Kind.ULIMIT, Kind.CAPABILITY, Kind.DEVICE, Kind.NETWORK) == ()
+
+
+def test_the_hosts_shared_memory_or_a_size_never_both(tmp_path: Path) -> None:
+    facts = plain_facts(tmp_path)
+    size = Setting(Kind.SHM_SIZE, "/dev/shm", str(GIB), str(64 * MIB))
+    for host_ipc in (True, False):
+        container = LIMITED._replace(host_ipc=host_ipc)
+        process = rank(rdma=None, container=container)
+        found = plan(launch({}, process), facts, [finding(size)])
+        assert bool(found.of(Kind.IPC)) == host_ipc
+        assert bool(found.of(Kind.SHM_SIZE)) != host_ipc
+
+
+@pytest.mark.parametrize("shm_bytes", [0, 64 * MIB, 3 * GIB])
+def test_the_size_of_shared_memory_is_what_its_check_asks_for(
+    shm_bytes: int, tmp_path: Path
+) -> None:
+    """The arithmetic stands in the check; it must not drift from the plan's."""
+    processes = [
+        rank(number, rdma=None, shm_bytes=shm_bytes, container=LIMITED._replace(shm_bytes=1))
+        for number in range(2)
+    ]
+    needs, facts = launch({}, *processes), plain_facts(tmp_path)
+    (judged,) = judge(facts, needs, [p for p in MAPPING_CHECKS.checks if p[0].id == "shm.space"])
+    assert plan(needs, facts, []).value(Kind.SHM_SIZE, "/dev/shm") == judged.settings[0].wanted
+
+
+def test_what_a_pod_has_too_little_of_is_a_change(tmp_path: Path) -> None:
+    container = ContainerLimits(
+        "pod.yaml:1", "kubernetes", memory_bytes=MIB, hugepages_bytes={2 * MIB: 18 * MIB}
+    )
+    enough = container._replace(memory_bytes=2 * GIB, hugepages_bytes={2 * MIB: 20 * MIB})
+    for given_, change in ((container, True), (enough, False)):
+        process = rank(rdma=None, node=None, container=given_)
+        found = plan(launch(anywhere(10), process), plain_facts(tmp_path / str(change)), [])
+        amounts = found.of(Kind.HUGEPAGES, Kind.MEMORY)
+        assert [setting.change for setting in amounts] == [change, change]
+
+
+def test_the_environment_is_the_launchs_own_and_holds_no_secret(tmp_path: Path) -> None:
+    environment = {
+        "MC_MTU": "4096",
+        "NCCL_IB_HCA": "mlx5",
+        "MC_REDIS_PASSWORD": "hunter2",
+        "HOME": "/root",
+        "MOONCAKE_PREFLIGHT_MODE": "warn",
+    }
+    found = plan(launch({}, rank(rdma=None, environment=environment)), plain_facts(tmp_path), [])
+    assert [s.name for s in found.of(Kind.ENVIRONMENT)] == ["MC_MTU", "NCCL_IB_HCA"]
+    assert found.left_out == ("MC_REDIS_PASSWORD",)
+    assert "hunter2" not in repr(found)
+
+
+def test_a_variable_that_a_finding_mends_is_as_the_finding_wants_it(tmp_path: Path) -> None:
+    mended = Setting(Kind.ENVIRONMENT, "MC_MTU", "1024", "4096")
+    process = rank(rdma=None, environment={"MC_MTU": "4096"})
+    found = plan(launch({}, process), plain_facts(tmp_path), [finding(mended)])
+    assert named(found, "MC_MTU").wanted == "1024"
+    assert found.conflicts == ()
+
+
+def test_processes_with_different_values_are_a_conflict_that_is_said(tmp_path: Path) -> None:
+    processes = [
+        rank(number, rdma=None, environment={"MOONCAKE_MASTER": f"10.0.0.{number}:1"})
+        for number in range(2)
+    ]
+    found = plan(launch({}, *processes), plain_facts(tmp_path), [])
+    assert found.value(Kind.ENVIRONMENT, "MOONCAKE_MASTER") == "10.0.0.0:1"
+    (conflict,) = found.conflicts
+    assert "10.0.0.1:1" in conflict
+
+
+def test_what_our_own_drop_in_sets_is_kept(tmp_path: Path) -> None:
+    """A second plan, after the check passes, must not drop what the first one set."""
+    kept = {"vm.overcommit_memory": "0", "vm.max_map_count": "1048576", "vm.nr_hugepages": "7"}
+    found = plan(None, plain_facts(tmp_path), [], kept)
+    assert found.value(Kind.SYSCTL, "vm.overcommit_memory") == "0"
+    assert found.value(Kind.SYSCTL, "vm.max_map_count") == "1048576"
+    assert found.value(Kind.SYSCTL, "vm.nr_hugepages") is None
+    assert named(found, "vm.overcommit_memory").lasts
+
+
+# What is not known -----------------------------------------------------------------------------
+
+
+def test_sizes_that_are_not_known_are_gaps_with_the_reason(tmp_path: Path) -> None:
+    process = rank(regular_bytes=Unknown("MODEL is not set"))
+    needs = launch({}, process)._replace(usages=Unknown("MODEL is not set"))
+    gaps = plan(needs, facts_on(tmp_path), []).gaps
+    assert [(gap.topic, gap.reason) for gap in gaps] == [
+        ("pages", "MODEL is not set"),
+        ("memory", "MODEL is not set"),
+    ]
+
+
+def test_devices_that_cannot_be_told_are_a_gap(tmp_path: Path) -> None:
+    process = rank(rdma=RdmaUse(Unknown("DEVICES is not set"), "run.sh:2"))
+    found = plan(launch({}, process), facts_on(tmp_path), [])
+    assert [gap.topic for gap in found.gaps] == ["devices"]
+    assert found.of(Kind.DEVICE) == ()
+
+
+def test_a_page_size_that_the_kernel_does_not_have_is_a_gap(tmp_path: Path) -> None:
+    found = plan(launch(anywhere(1, 512 * MIB)), plain_facts(tmp_path), [])
+    assert [gap.topic for gap in found.gaps] == ["pages"]
+    assert "hugepages-524288kB" in found.gaps[0].reason
+
+
+def test_a_node_that_the_host_does_not_have_is_a_gap(tmp_path: Path) -> None:
+    found = plan(launch(on_nodes(1, 1, 1)), facts_on(tmp_path), [])
+    assert ["no pool of node 2" in gap.reason for gap in found.gaps] == [True]
+
+
+def test_topics_that_were_not_read_are_gaps_and_no_failure() -> None:
+    found = plan(launch(anywhere(1)), Facts({}), [])
+    assert {gap.topic for gap in found.gaps} == {"pages", "devices"}
+    assert found.pools == ()

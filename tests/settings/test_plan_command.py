@@ -1,0 +1,188 @@
+"""``plan`` and ``apply`` as users and scripts meet them: standard output, exit codes, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+
+from preflight.base.command_frame import run_command
+from preflight.cli.apply import apply
+from preflight.cli.main import run as run_all
+from preflight.cli.plan import plan
+from preflight.settings.dialects import FORMATS
+from tests.builders.synthetic import build_host, plain_host
+from tests.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/plan-v1.schema.json").read_text())
+SCRIPT = """\
+export MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MC_STORE_USE_HUGEPAGE=1
+export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment}
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B \\
+  --enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake
+"""
+
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+    files = {"/proc/sys/vm/max_map_count": "65530"}
+    return str(build_host(tmp_path_factory.mktemp("host"), replace(plain_host(), files=files)))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> str:
+    return script(tmp_path, "67108864")
+
+
+def script(folder: Path, segment: str) -> str:
+    place = folder / "run.sh"
+    place.write_text(SCRIPT.format(segment=segment))
+    return str(place)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    for name in ("SEGMENT", "NOBODY", "MC_STORE_USE_HUGEPAGE"):
+        monkeypatch.delenv(name, raising=False)
+    group = click.Group("mooncake-preflight", commands={"plan": plan, "apply": apply})
+
+    def refuse(code: int, message: str) -> int:
+        return code
+
+    return lambda *words: run_command(group, "mooncake-preflight", words, refuse)
+
+
+def test_every_format_is_offered() -> None:
+    (option,) = (parameter for parameter in plan.params if parameter.name == "format_")
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == tuple(FORMATS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
+    name: str, run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", "--root", host, "--format", name, launch) == 0
+    out, err = capsys.readouterr()
+    assert "mooncake-preflight plan:" not in out
+    assert out or "nothing to set" in err
+
+
+def test_the_object_is_as_its_schema_says_on_both_ways_out(
+    host: str, launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, code in (((), 0), (("--exit-code",), 1)):
+        assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
+        found = json.loads(capsys.readouterr().out)
+        jsonschema.validate(found, SCHEMA)
+        assert (found["source"], found["exit_code"]) == (launch, code)
+    assert run_all(["plan", "--root", "/nowhere", "--format", "json", launch]) == 64
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert (found["status"], found["exit_code"]) == ("error", 64)
+
+
+def test_the_exit_code_tells_of_changes_where_it_is_asked_to(
+    run: Run, host: str, launch: str, tmp_path: Path
+) -> None:
+    assert run("plan", "--root", host, "--exit-code", launch) == 1
+    files = {"/proc/sys/vm/max_map_count": "262144"}
+    ready = replace(plain_host(), pools={2 << 20: 600}, files=files)
+    root = str(build_host(tmp_path / "ready", ready))
+    assert run("plan", "--root", root, "--format", "sysctl", "--exit-code") == 0
+
+
+@pytest.mark.parametrize("name", ["sysctl", "sysfs", "cmdline", "k8s"])
+def test_what_needs_sizes_that_are_not_known_is_refused_whole(
+    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = script(tmp_path, "$SEGMENT")
+    assert run("plan", "--root", host, "--format", name, unknown) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "SEGMENT is not set" in err
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
+    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As apply refuses them; what is about the container alone is whole."""
+    too_much = script(tmp_path, str(1 << 50))
+    takes_pages = bool(FORMATS[name].takes_pages)
+    refused = takes_pages or name in ("text", "json")
+    assert run("plan", "--root", host, "--format", name, too_much) == (2 if refused else 0)
+    out, err = capsys.readouterr()
+    if takes_pages:
+        assert out == ""
+        assert "mooncake-preflight fit says which sizes it takes" in err
+    if name == "text":
+        assert "cannot be had now: mooncake-preflight fit" in out
+        assert "vm.nr_hugepages" not in out
+
+
+@pytest.mark.parametrize("name", ["text", "json"])
+def test_what_is_for_people_shows_the_gap_and_says_so_in_its_exit_code(
+    name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", "--root", host, "--format", name, script(tmp_path, "$SEGMENT")) == 3
+    assert "SEGMENT is not set" in capsys.readouterr().out
+
+
+def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
+    run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "run.sh"
+    place.write_text("export MC_MTU=$NOBODY\n" + SCRIPT.format(segment=1 << 26))
+    for name in ("env", "shell", "docker", "compose", "k8s"):
+        assert run("plan", "--root", host, "--format", name, str(place)) == 3
+        out, err = capsys.readouterr()
+        assert (out, "NOBODY is not set" in err) == ("", True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", "--format", "yaml"), "is not one of 'text', 'sysctl'"),
+        (("plan", "--format", "docker"), "is about a launch"),
+        (("plan", "--root", "/nowhere"), "no such file or folder"),
+        (("apply", "--root", "/nowhere"), "apply changes this machine alone"),
+        (("apply", "--force"), "which --persist writes"),
+        (("apply", "--undo", "run.sh"), "give it alone"),
+        (("apply", "--undo", "--persist"), "give it alone"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(
+    words: tuple[str, ...], said: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*words) == 64
+    out, err = capsys.readouterr()
+    assert (out, said in err) == ("", True)
+
+
+def test_without_a_launch_the_host_alone_is_planned_for(
+    run: Run, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", "--root", host, "--format", "sysctl") == 0
+    assert "vm.max_map_count = 262144" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_apply_shows_what_it_would_do_here_and_does_nothing(
+    run: Run, launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On this machine, whatever it has."""
+    files = [Path("/proc/sys/vm/max_map_count"), Path("/proc/sys/vm/nr_hugepages")]
+    before = [file.read_text() for file in files if file.exists()]
+    assert run("apply", "--dry-run", launch) in (0, 2, 3)
+    out, err = capsys.readouterr()
+    assert "nothing was changed" in out + err or "nothing to change" in out
+    assert [file.read_text() for file in files if file.exists()] == before

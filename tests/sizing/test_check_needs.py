@@ -1,0 +1,368 @@
+"""What checks are told of a launch: processes, regions, services, ports and paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.root import Root
+from checks.base.units import GIB, MIB, TIB
+from checks.base.unknown import Unknown
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import LaunchOptions
+from preflight.processes.services import split_address
+from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.launch_sizing import size_launch
+from tests.builders.hosts import Host, HostPool
+from tests.paths import ROOT
+
+LAUNCHES = ROOT / "tests/data/launches"
+PAGE = 2 * MIB
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    host = Host({PAGE: HostPool(300000)}, nodes=(0,), memory_bytes=2048 * GIB)
+    return Root(str(host.write(tmp_path / "host")))
+
+
+def _needs(
+    path: Path,
+    root: Root,
+    environment: Mapping[str, str] | None = None,
+    sglang: str = "0.5.23",
+    mooncake: str = "0.3.13.post1",
+) -> LaunchNeeds:
+    reading = read_source(str(path), environment or {})
+    options = LaunchOptions(mooncake_version=mooncake, sglang_version=sglang)
+    folder = Root(str(path.parent))
+    return launch_needs(
+        size_launch(reading, path.name, options, root, lambda name: folder.text("/" + name))
+    )
+
+
+def _script(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "launch.sh"
+    path.write_text(text)
+    return path
+
+
+def _by_program(needs: LaunchNeeds) -> dict[str, list[ProcessNeeds]]:
+    found: dict[str, list[ProcessNeeds]] = {}
+    for process in needs.processes:
+        found.setdefault(process.program, []).append(process)
+    return found
+
+
+def test_the_ssd_deployment(root: Root) -> None:
+    """The DGX benchmark with SSD offload: an 80 GiB client with a 20 GiB buffer, and a server."""
+    path = LAUNCHES / "dgx-l1-l2-mooncake-ssd.sh"
+    needs = _needs(path, root)
+    programs = _by_program(needs)
+    assert {name: len(found) for name, found in programs.items()} == {
+        "mooncake_master": 1,
+        "mooncake_client": 1,
+        "sglang": 1,
+    }
+    (client,) = programs["mooncake_client"]
+    # No huge pages are asked for: 80 GiB and 20 GiB of regular memory, both registered.
+    assert client.regions == (
+        Region("global segment", 80 * GIB, 4096),
+        Region("SSD offload buffer", 20 * GIB, 4096),
+    )
+    assert client.regular_bytes == 100 * GIB
+    assert client.rdma is not None
+    assert client.rdma.devices == ("ibp12s0", "ibp75s0")
+    assert client.uses_uring
+    # The server's L2 follows from $MODEL_PATH, which nothing sets; the client's numbers do not.
+    (server,) = programs["sglang"]
+    assert isinstance(server.regions, Unknown)
+    assert "MODEL_PATH" in server.regions.reason
+    assert isinstance(needs.usages, Unknown)
+    assert [(s.kind, s.host, s.port, s.own) for s in needs.services] == [
+        ("master", "localhost", 50051, True),
+        ("master", "127.0.0.1", 50051, True),
+    ]
+    ports = {port.what: port.port for port in needs.ports if port.owner.startswith("mooncake")}
+    assert ports == {"RPC port": 50051, "metrics port": 9004, "service port": 50052}
+    offload = next(item for item in needs.storage if item.kind == "offload")
+    assert (offload.path, offload.need_bytes, offload.direct_io, offload.created) == (
+        "/mnt/data/file_storage",
+        2 * TIB,  # Mooncake's own limit
+        True,  # io_uring
+        False,
+    )
+
+
+def test_the_prefill_decode_quick_start(root: Root) -> None:
+    needs = _needs(LAUNCHES / "quick-start-prefill-decode.sh", root)
+    prefill, decode = _by_program(needs)["sglang"]
+    assert (prefill.gpu, decode.gpu) == (0, 1)
+    # Without a store, decode still moves KV through a transfer engine of its own.
+    assert decode.rdma is not None
+    assert decode.rdma.devices == ("mlx5_1",)
+    assert prefill.rdma == RdmaUse((), "default of SGLang: MOONCAKE_DEVICE is not set")
+    for server in (prefill, decode):
+        assert isinstance(server.gpu_registered_bytes, Unknown)
+    assert [(s.kind, s.port, s.own) for s in needs.services] == [
+        ("master", 50051, True),
+        ("worker", 30000, True),
+        ("worker", 30001, True),
+    ]
+    assert {port.port for port in needs.ports} == {50051, 9003, 8080, 30000, 8998, 30001, 8000}
+
+
+SERVER = "python3 -m sglang.launch_server --page-size 64 --enable-hierarchical-cache"
+STORE = f"MOONCAKE_MASTER=10.0.0.9:50051 {SERVER} --hicache-storage-backend mooncake"
+
+
+def test_k_and_v_are_registered_as_two_halves(tmp_path: Path, root: Root) -> None:
+    """Qwen3-14B tp 2, 30 GB: 30 005 002 240 bytes, registered as 2 x 15 002 501 120 since 0.5.21.
+
+    One rank's segment is 4 GiB / 2.
+    """
+    text = f"{STORE} --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 30\n"
+    needs = _needs(_script(tmp_path, text), root)
+    assert len(needs.processes) == 2
+    for rank, process in enumerate(needs.processes):
+        assert process.gpu == rank
+        assert process.regions == (
+            Region("K half of the L2 host pool", 15_002_501_120, 4096),
+            Region("V half of the L2 host pool", 15_002_501_120, 4096),
+            Region("local buffer", 16 * MIB, 4096, 4032),  # aligned to 64 bytes, wherever it is
+            Region("global segment", 2 * GIB, 4096),
+        )
+    older = _needs(_script(tmp_path, text), root, sglang="0.5.20")
+    assert not isinstance(older.processes[0].regions, Unknown)
+    assert older.processes[0].regions[0] == Region("L2 host pool", 30_005_002_240, 4096)
+
+
+def test_a_latent_row_is_registered_whole(tmp_path: Path, root: Root) -> None:
+    """DeepSeek-R1, 100 GB: 100 004 364 288 bytes on every rank, K and V in one row."""
+    text = f"{STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 --hicache-size 100\n"
+    needs = _needs(_script(tmp_path, text), root)
+    regions = needs.processes[0].regions
+    assert not isinstance(regions, Unknown)
+    assert regions[0].what == "L2 host pool"
+    assert regions[0] == Region("L2 host pool", 100_004_364_288, 4096)
+
+
+def test_what_is_registered_of_pools_on_huge_pages(tmp_path: Path, root: Root) -> None:
+    """DeepSeek-R1, 1 GB: Mooncake 0.3.13 registers the bytes, 0.3.14 all 2 MiB pages of the pool.
+
+    Seen in 0.3.14's log: segment_size=65011712, logical_size=64000000.
+    """
+    text = (
+        f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+        "--hicache-size 1\n"
+    )
+    sizes = {}
+    for version in ("0.3.13.post1", "0.3.14"):
+        needs = _needs(_script(tmp_path, text), root, mooncake=version)
+        regions = needs.processes[0].regions
+        assert not isinstance(regions, Unknown)
+        assert regions[0].page_bytes == PAGE
+        sizes[version] = regions[0].bytes
+    assert sizes["0.3.13.post1"] % PAGE
+    assert sizes["0.3.14"] == sizes["0.3.13.post1"] + -sizes["0.3.13.post1"] % PAGE
+
+
+def test_a_rank_without_a_segment_hands_whole_huge_pages_over(tmp_path: Path, root: Root) -> None:
+    """Measured: of 20 000 000 and 50 000 000 bytes the client pins 20 and 48 MiB with each NIC."""
+    text = (
+        "export MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052\n"
+        f"MC_STORE_USE_HUGEPAGE=1 {STORE} --model-path deepseek-ai/DeepSeek-R1 --tp 8 "
+        "--hicache-size 1\n"
+    )
+    regions = _needs(_script(tmp_path, text), root).processes[0].regions
+    assert not isinstance(regions, Unknown)
+    assert [region.what for region in regions] == ["L2 host pool", "local buffer"]
+    assert [region.bytes % PAGE for region in regions] == [0, 0]
+    plain = _needs(_script(tmp_path, text.replace("MC_STORE_USE_HUGEPAGE=1", "")), root)
+    regular = plain.processes[0].regions
+    assert not isinstance(regular, Unknown)
+    assert [region.offset_bytes for region in regular] == [0, 0]  # shared memory, not malloc's
+    assert 0 < regions[0].bytes - regular[0].bytes < PAGE
+
+
+@pytest.mark.parametrize(
+    ("shared", "offset"),
+    [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)],
+)
+def test_a_hot_cache_of_malloc_begins_inside_a_page(
+    tmp_path: Path, root: Root, shared: str, offset: int
+) -> None:
+    text = (
+        f"{shared}MC_STORE_LOCAL_HOT_CACHE_SIZE=67108864 {STORE} --model-path Qwen/Qwen3-14B "
+        "--hicache-size 1\n"
+    )
+    regions = _needs(_script(tmp_path, text), root).processes[0].regions
+    assert not isinstance(regions, Unknown)
+    cache = next(region for region in regions if region.what == "hot cache")
+    assert cache == Region("hot cache", 64 * MIB, 4096, offset)
+
+
+def test_io_uring_pins_the_offload_buffer_besides(tmp_path: Path, root: Root) -> None:
+    """With the switch alone, whatever the protocol."""
+    for protocol, switch, ring in (("rdma", "1", GIB), ("tcp", "1", GIB), ("rdma", "0", 0)):
+        text = (
+            "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
+            f"export MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES={GIB} MOONCAKE_PROTOCOL={protocol}\n"
+            f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
+            "--hicache-size 1\n"
+        )
+        assert _needs(_script(tmp_path, text), root).processes[0].ring_bytes == ring
+
+
+def test_a_map_gives_each_rank_its_devices(tmp_path: Path, root: Root) -> None:
+    text = (
+        """export MOONCAKE_DEVICE='{"0": "mlx5_0,mlx5_1", "1": "mlx5_2"}'\n"""
+        f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --hicache-size 1\n"
+    )
+    needs = _needs(_script(tmp_path, text), root)
+    devices = [process.rdma.devices for process in needs.processes if process.rdma]
+    # A rank that the map does not name uses auto-discovery.
+    assert devices == [("mlx5_0", "mlx5_1"), ("mlx5_2",), (), ()]
+
+
+def test_tcp_uses_no_devices(tmp_path: Path, root: Root) -> None:
+    text = f"MOONCAKE_PROTOCOL=tcp {STORE} --model-path Qwen/Qwen3-14B --hicache-size 1\n"
+    needs = _needs(_script(tmp_path, text), root)
+    assert needs.rdma_processes == ()
+
+
+def test_several_hosts(tmp_path: Path, root: Root) -> None:
+    """Two of four ranks are here; rank 0's rendezvous is this host's own."""
+    text = (
+        f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --nnodes 2 --node-rank 0 "
+        "--dist-init-addr 10.0.0.1:5000 --hicache-size 1\n"
+    )
+    needs = _needs(_script(tmp_path, text), root)
+    assert (needs.hosts, len(needs.processes)) == (2, 2)
+    rendezvous = next(service for service in needs.services if service.kind == "dist-init")
+    assert (rendezvous.host, rendezvous.port, rendezvous.own) == ("10.0.0.1", 5000, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "host", "port", "path"),
+    [
+        ("http://meta:8080/metadata", "metadata-http", "meta", 8080, "/metadata"),
+        ("http://meta/metadata", "metadata-http", "meta", 80, "/metadata"),
+        ("meta:2379", "metadata-etcd", "meta", 2379, ""),
+        ("etcd://meta:2379", "metadata-etcd", "meta", 2379, ""),
+        ("redis://meta:6379", "metadata-redis", "meta", 6379, ""),
+    ],
+)
+def test_metadata_strings(
+    tmp_path: Path, root: Root, written: str, kind: str, host: str, port: int, path: str
+) -> None:
+    text = (
+        f"MOONCAKE_TE_META_DATA_SERVER={written} {STORE} --model-path Qwen/Qwen3-14B "
+        "--hicache-size 1\n"
+    )
+    needs = _needs(_script(tmp_path, text), root)
+    found = next(service for service in needs.services if service.kind == kind)
+    assert (found.host, found.port, found.path) == (host, port, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("host:80", ("host", 80, "")),
+        ("host", ("host", None, "")),
+        ("[::1]:80/x", ("::1", 80, "/x")),
+        ("::1", ("::1", None, "")),
+        ("host:80/a/b", ("host", 80, "/a/b")),
+        ("host:port", ("host:port", None, "")),
+        ("host:123456", ("host:123456", None, "")),
+    ],
+)
+def test_addresses_are_taken_apart(text: str, expected: tuple[str, int | None, str]) -> None:
+    assert tuple(split_address(text)) == expected
+
+
+def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(tmp_path: Path, root: Root) -> None:
+    text = (
+        "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
+        "export MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES=1000\n"
+        f"{STORE} --model-path Qwen/Qwen3-14B --tp 2 --hicache-size 1\n"
+    )
+    for version, shared in (("0.5.23", False), ("0.5.20", True)):
+        needs = _needs(_script(tmp_path, text), root, sglang=version)
+        item = next(item for item in needs.storage if item.kind == "offload")
+        assert (item.path, item.need_bytes, item.users, item.shared, item.created) == (
+            "/ssd",
+            2000,
+            2,
+            shared,
+            not shared,
+        )
+
+
+@pytest.mark.parametrize(
+    ("stated", "mooncake", "segment_nodes"),
+    [
+        ((0, 1), "0.3.13.post1", (0, 1)),
+        ((0, 1), "0.3.14", (0, 1)),  # a client that is bound to no node
+        ((0, 1), "0.3.9", ()),
+        ((1,), "0.3.13.post1", ()),
+        ((), "0.3.13.post1", ()),
+    ],
+)
+@pytest.mark.parametrize("huge", ["", "MC_STORE_USE_HUGEPAGE=1 "])
+def test_a_segment_in_shares_says_where_they_are_bound(
+    tmp_path: Path,
+    root: Root,
+    stated: tuple[int, ...],
+    mooncake: str,
+    segment_nodes: tuple[int, ...],
+    huge: str,
+) -> None:
+    """It is one region to the NICs, and still a share to each node to mbind."""
+    text = f"{huge}mooncake_client --global_segment_size=80MB --protocol=rdma\n"
+    reading = read_source(str(_script(tmp_path, text)), {})
+    options = LaunchOptions(nic_nodes=stated, mooncake_version=mooncake)
+    needs = launch_needs(size_launch(reading, "launch.sh", options, root, root.text))
+    (client,) = needs.processes
+    assert client.segment_nodes == segment_nodes
+    assert needs.nic_nodes == stated
+
+
+def test_nobody_knows_where_a_segment_lies_whose_nics_cannot_be_read(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    Host({PAGE: HostPool(300000)}, nodes=(0, 1), memory_bytes=2048 * GIB).write(host)
+    node = host / "sys/class/infiniband/mlx5_0/device/numa_node"
+    node.parent.mkdir(parents=True)
+    node.write_text("no number\n")
+    text = "mooncake_client --global_segment_size=80MB --protocol=rdma\n"
+    needs = _needs(_script(tmp_path, text), Root(str(host)))
+    (client,) = needs.processes
+    assert isinstance(client.segment_nodes, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "least_bytes"),
+    [
+        ("--tp 2", 4096),
+        ("--tp 1", 0),
+        ("--tp 16 --nnodes 2 --node-rank 0 --dist-init-addr a:1", 4096),
+        ("--tp 16 --nnodes 2 --node-rank 1 --dist-init-addr a:1", 0),  # the writer is elsewhere
+        ("--tp 2 --nnodes 2 --node-rank 0 --dist-init-addr a:1", 0),  # no reader here
+        ("--pp 2", 0),
+    ],
+)
+def test_a_tensor_parallel_server_writes_a_page_of_shared_memory(
+    tmp_path: Path, root: Root, words: str, least_bytes: int
+) -> None:
+    """Its first rank alone, and not where the message queue is switched off."""
+    server = f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B {words}\n"
+    needs = _needs(_script(tmp_path, server), root)
+    assert sum(one.shm_bytes for one in needs.processes) == least_bytes
+    assert needs.processes[0].shm_bytes == least_bytes
+    for value in ("0", "false", "False", ""):
+        off = f"SGLANG_USE_MESSAGE_QUEUE_BROADCASTER={value} {server}"
+        without = _needs(_script(tmp_path, off), root)
+        assert sum(one.shm_bytes for one in without.processes) == 0

@@ -1,0 +1,210 @@
+"""The deployments of the published guides and benchmarks, from their text to their numbers.
+
+Each number is worked out by hand beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.check.launch import launch_findings
+from preflight.launches.launch_files import read_source
+from preflight.processes.processes import Kind, LaunchOptions
+from preflight.programs.memory_records import Process, Protocol, StoreClient
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.paths import ROOT
+
+LAUNCHES = ROOT / "tests/data/launches"
+
+
+def misread(got: Deployed) -> list[tuple[str, Status]]:
+    """What ``check`` says of a launch that a shell takes for another: (notice, status)."""
+    found = [one for one in launch_findings(got.sizing) if one.check == "launch.misread"]
+    return [(one.subject.partition(",")[0], one.status) for one in found]
+
+
+class Deployed(NamedTuple):
+    sizing: LaunchSizing
+    ids: frozenset[str]  # of the findings and of what the reader noted
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        inputs = self.sizing.inputs.least
+        assert not isinstance(inputs, Unknown), inputs.reason
+        return inputs.launch.processes
+
+    @property
+    def kinds(self) -> list[Kind]:
+        return [process.kind for process in self.sizing.inputs.processes]
+
+    def l2(self) -> tuple[int, int]:
+        """The bounds of one rank's L2 of the source's first server."""
+        memory = next(iter(self.sizing.inputs.memory.values()))
+        assert not isinstance(memory.most_pools_bytes, Unknown), memory.why
+        return sum(memory.least_pools_bytes), sum(memory.most_pools_bytes)
+
+
+Deploy = Callable[..., Deployed]
+
+
+@pytest.fixture
+def deploy(tmp_path: Path) -> Deploy:
+    root = Host(
+        {2 * MIB: HostPool(nodes={0: (300000, 300000), 1: (300000, 300000)})},
+        nodes=(0, 1),
+        memory_bytes=2048 * GIB,
+        nics={f"mlx5_{index}": index // 4 for index in range(8)},
+        gpus=(0, 0, 0, 0, 1, 1, 1, 1),
+    ).write(tmp_path)
+
+    def deployed(
+        name: str, environment: Mapping[str, str] | None = None, gpu_bytes: int | None = None
+    ) -> Deployed:
+        path = str(LAUNCHES / name)
+        reading = read_source(path, environment or {})
+        options = LaunchOptions(mooncake_version="0.3.13.post1", gpu_bytes=gpu_bytes)
+
+        def read_file(file: str) -> str | Unknown:
+            return Root(str(LAUNCHES)).text("/" + file)
+
+        sizing = size_launch(reading, path, options, Root(str(root)), read_file)
+        found = {finding.rule.id for finding in sizing.inputs.findings}
+        return Deployed(sizing, frozenset(found | {note.id for note in reading.notes}))
+
+    return deployed
+
+
+def client_of(process: Process) -> StoreClient:
+    (client,) = process.clients
+    return client
+
+
+def test_a10_server(deploy: Deploy) -> None:
+    """Qwen3-14B on two A10 of 24 GB, ratio 2, no segment of its own.
+
+    A token takes 2 x 128 x 4 heads x 40 layers x 2 = 81 920 bytes on each of two ranks. The L1
+    pool of a rank lies below its GPU's 24 GB less its half of 14.8 x 10^9 parameters x 2 bytes.
+    """
+    environment = {"MODEL_PATH": "Qwen/Qwen3-14B", "DEVICE_LIST": "erdma_0,erdma_1"}
+    got = deploy("a10-l1-l2-mooncake.sh", environment, 24 * 10**9)
+    assert len(got.processes) == 2
+    assert {client_of(process) for process in got.processes} == {
+        StoreClient(0, 16 * MIB, Protocol.RDMA)
+    }
+    least, most = got.l2()
+    weights = 14_768_307_200 * 2 // 2
+    assert 0 < least <= most <= 2 * (24 * 10**9 - weights)
+    assert most % 81_920 == 0
+    assert "segment-nowhere" in got.ids  # its clients run on three machines, this is one
+
+
+def test_a10_model_unset_is_named(deploy: Deploy) -> None:
+    got = deploy("a10-l1-l2-mooncake.sh")
+    assert got.sizing.status == "unknown"
+    assert "MODEL_PATH is not set" in got.sizing.reason
+
+
+def test_h800_l2(deploy: Deploy) -> None:
+    """Qwen3-235B-A22B tp 8: 4 KV heads on 8 ranks is one on each, 2 x 128 x 94 x 2 = 48 128 bytes.
+
+    30 x 10^9 // 48 128 = 623 337 tokens, 9 739 whole pages of 64 and one more: 9 740 x 64 x 48 128
+    = 30 001 070 080 bytes for each of 8 ranks.
+    """
+    got = deploy("h800-l1-l2.sh", {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507"})
+    assert got.l2() == (30_001_070_080, 30_001_070_080)
+    assert [process.node for process in got.processes] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert "hicache-size-per-rank" in got.ids
+
+
+def test_h800_mooncake(deploy: Deploy) -> None:
+    """816 043 786 240 bytes (760 GiB) of segment over 8 ranks: 102 005 473 280 each, 95 GiB."""
+    environment = {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507", "DEVICE_LIST": ""}
+    got = deploy("h800-l1-l2-mooncake.sh", environment, 80 * GIB)
+    assert {client_of(process).segment_bytes for process in got.processes} == {95 * GIB}
+    assert len(got.processes) == 8
+    least, most = got.l2()
+    assert 0 <= least < most <= 2 * 80 * GIB
+    # numactl would take the assignments behind it for the program to run.
+    assert "assignment-after-wrapper" in got.ids
+    assert misread(got) == [("assignment-after-wrapper", Status.FAIL)]
+
+
+def test_dgx_client(deploy: Deploy) -> None:
+    """80GB is 80 GiB to mooncake_client, which has no local buffer by default."""
+    got = deploy("dgx-l1-l2-mooncake.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
+    assert got.kinds == [Kind.MASTER, Kind.CLIENT, Kind.SGLANG]
+    client, server = got.processes
+    assert client_of(client) == StoreClient(80 * GIB, 0, Protocol.RDMA)
+    assert client_of(server) == StoreClient(0, 16 * MIB, Protocol.RDMA)
+    assert "segment-nowhere" not in got.ids
+    assert "layout-rewritten" in got.ids  # page_first_direct with the kernel backend
+
+
+def test_dgx_ssd(deploy: Deploy) -> None:
+    """The offload buffer of 20 GiB (21 474 836 480) is regular memory of the client."""
+    got = deploy("dgx-l1-l2-mooncake-ssd.sh", {"MODEL_PATH": "Qwen/Qwen3-8B"}, 40 * GIB)
+    client = client_of(got.processes[0])
+    size, folder = 21_474_836_480, client.offload_folder
+    assert client == StoreClient(80 * GIB, 0, Protocol.RDMA, size, offload_folder=folder)
+    assert folder == "/mnt/data/file_storage"
+    assert "offload-one-sided" not in got.ids  # the master offers it
+
+
+def test_quick_start(deploy: Deploy) -> None:
+    """Hugepages, an arena of 56 GiB, and the whole 8 GiB of segment on its one rank."""
+    got = deploy("quick-start.sh")
+    (rank,) = got.processes
+    assert rank.settings.hugepages
+    assert rank.settings.arena_bytes == 56 * GIB
+    assert client_of(rank).segment_bytes == 8 * GIB
+    assert Kind.MASTER in got.kinds
+
+
+def test_quick_start_prefill_and_decode(deploy: Deploy) -> None:
+    got = deploy("quick-start-prefill-decode.sh")
+    assert got.kinds == [Kind.MASTER, Kind.SGLANG, Kind.SGLANG, Kind.ROUTER]
+    prefill, decode = (process.server for process in got.sizing.inputs.processes[1:3])
+    assert prefill is not None
+    assert decode is not None
+    assert (prefill.mode, decode.mode) == ("prefill", "decode")
+    assert prefill.store is not None
+    assert decode.store is None
+    assert {"decode-host-pool", "pd-registration-silent"} <= got.ids
+
+
+def test_best_practice_prefill(deploy: Deploy) -> None:
+    """DeepSeek-R1 keeps 576 x 61 x 2 = 70 272 bytes a token, whole on each of 8 ranks."""
+    got = deploy("best-practices-prefill.sh", gpu_bytes=141 * GIB)
+    assert len(got.processes) == 8
+    _least, most = got.l2()
+    assert most % 70_272 == 0
+    assert {"mla-copies", "layout-rewritten"} <= got.ids
+
+
+def test_best_practice_decode_as_published_breaks_off(deploy: Deploy) -> None:
+    """Its comment behind a backslash ends the command: the flags after it are another command."""
+    got = deploy("best-practices-decode.sh")
+    assert {"continuation-broken", "decode-offload-misplaced"} <= got.ids
+    assert got.sizing.status == "fails"
+    assert misread(got) == [("continuation-broken", Status.WARN), ("not-a-program", Status.WARN)]
+
+
+def test_best_practice_mooncake(deploy: Deploy) -> None:
+    environment = {"MODEL_PATH": "Qwen/Qwen3-235B-A22B-Instruct-2507", "DEVICE_LIST": "mlx5_0"}
+    got = deploy("best-practices-mooncake.sh", environment, 80 * GIB)
+    assert {client_of(process).segment_bytes for process in got.processes} == {95 * GIB}
+
+
+def test_dynamic_backend(deploy: Deploy) -> None:
+    """A backend of somebody's own: L2 from SGLang's allocator, and no store of Mooncake."""
+    got = deploy("best-practices-dynamic.sh")
+    assert [process.clients for process in got.processes] == [()]
+    assert not got.processes[0].settings.hugepages

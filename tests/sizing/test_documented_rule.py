@@ -1,0 +1,110 @@
+"""The documented rule gives the helper's status and exit code, from its own arithmetic."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from preflight.cli.sizing import command
+from preflight.sizing.documented_rule import documented_rule
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+
+PLANNING = ("planning_only", 0)
+CLEAN = ("clean_arena_budget_available", 0)
+FALLS_BACK = ("baseline_fits_arena_may_fallback", 1)
+SHORT = ("insufficient_for_baseline", 2)
+
+# tp, hicache, segment, arena, available (None: no pool was found) -> status and exit code
+ROWS = [
+    (4, "64gb", "8gb", "56gb", "512gb", CLEAN),  # the quick start
+    (4, "64gb", "8gb", "56gb", "536870912000b", FALLS_BACK),
+    (4, "64gb", "8gb", "56gb", "511gb", FALLS_BACK),
+    (4, "64gb", "8gb", "56gb", "288gb", FALLS_BACK),
+    (4, "64gb", "8gb", "56gb", "287gb", SHORT),
+    (4, "64gb", "8gb", "56gb", "264gb", SHORT),  # enough for the real library without an arena
+    (4, "64gb", "8gb", "0", "288gb", CLEAN),
+    (4, "64gb", "8gb", "0", "309237645311b", SHORT),  # a byte less
+    (4, "64gb", "8gb", "0gb", "300gb", CLEAN),
+    (1, "64gb", "8gb", "56gb", "128gb", CLEAN),
+    (1, "64gb", "8gb", "56gb", "127.99gb", FALLS_BACK),
+    (1, "64gb", "8gb", "56gb", "72gb", FALLS_BACK),
+    (1, "64gb", "8gb", "56gb", "71.99gb", SHORT),
+    (1, "64gb", "8gb", "56gb", "0", SHORT),
+    (1, "64gb", "0", "0", "64gb", CLEAN),
+    (1, "64gb", "0", "0", "63gb", SHORT),
+    (1, "64gb", "0", "1gb", "64gb", FALLS_BACK),
+    (1, "1b", "0", "0", "1b", CLEAN),
+    (1, "1b", "1b", "0", "1b", SHORT),
+    (1, "1b", "1b", "1b", "2b", FALLS_BACK),
+    (8, "30gb", "4gb", "16gb", "400gb", CLEAN),
+    (8, "30gb", "4gb", "16gb", "399gb", FALLS_BACK),
+    (8, "30gb", "4gb", "16gb", "272gb", FALLS_BACK),
+    (8, "30gb", "4gb", "16gb", "271gb", SHORT),
+    (2, "1.5gb", "512mb", "256mb", "4.5gb", CLEAN),
+    (2, "1.5gb", "512mb", "256mb", "4gb", FALLS_BACK),
+    (2, "1.5gb", "512mb", "256mb", "3.99gb", SHORT),
+    (2, "1.5gb", "512mb", "256mb", "1tb", CLEAN),
+    (16, "100mb", "10mb", "1mb", "1776mb", CLEAN),
+    (16, "100mb", "10mb", "1mb", "1775mb", FALLS_BACK),
+    (16, "100mb", "10mb", "1mb", "1760mb", FALLS_BACK),
+    (16, "100mb", "10mb", "1mb", "1759mb", SHORT),
+    (4, "64gb", "8gb", "56gb", None, PLANNING),
+    (1, "1tb", "1tb", "1tb", None, PLANNING),
+    (8, "30gb", "816043786240b", "0", None, PLANNING),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_status_and_exit_code(
+    row: tuple[int, str, str, str, str | None, tuple[str, int]], tmp_path: object
+) -> None:
+    tp, hicache, segment, arena, available, (status, exit_code) = row
+    arguments = [
+        *("--tp-size", str(tp), "--hicache-size", hicache, "--global-segment-size", segment),
+        *("--arena-pool-size", arena, "--rule", "documented", "--json"),
+        *("--root", str(tmp_path)),  # an empty folder: no pool is found
+    ]
+    if available is not None:
+        arguments += ["--available-hugetlb", available]
+    result = CliRunner(env={"MOONCAKE_PROTOCOL": "tcp"}).invoke(
+        command, arguments, standalone_mode=False
+    )
+    answer = json.loads(result.stdout)
+    assert (answer["rule"], answer["status"]) == ("documented", status)
+    assert (answer["exit_code"], result.return_value) == (exit_code, exit_code)
+    assert answer["documented"]["status"] == status
+
+
+def test_quick_start_numbers() -> None:
+    rule = documented_rule(
+        tp_size=4,
+        hicache_bytes=64 * GIB,
+        segment_bytes=8 * GIB,
+        arena_bytes=56 * GIB,
+        available_bytes=512 * GIB,
+    )
+    assert rule.baseline_per_rank_bytes == 72 * GIB
+    assert rule.baseline_total_bytes == 288 * GIB
+    assert rule.clean_arena_per_rank_bytes == 128 * GIB
+    assert rule.clean_arena_total_bytes == 512 * GIB
+
+
+@pytest.mark.parametrize("others", [0, 128])
+def test_it_reads_the_size_of_the_pool_whoever_holds_it(others: int, tmp_path: object) -> None:
+    from pathlib import Path
+
+    root = Path(str(tmp_path))
+    Host({2 * MIB: HostPool(total=128, free=128 - others)}).write(root)
+    arguments = (
+        "--tp-size 1 --hicache-size 200mb --global-segment-size 32mb --json --rule documented"
+    )
+    result = CliRunner(env={"MOONCAKE_PROTOCOL": "tcp"}).invoke(
+        command, [*arguments.split(), "--root", str(root)], standalone_mode=False
+    )
+    answer = json.loads(result.stdout)
+    assert answer["documented"]["available_bytes"] == 256 * MIB
+    assert answer["status"] == "clean_arena_budget_available"
+    # What the exact rule says of the same launch: held pages are not available.
+    assert answer["exact"]["status"] == ("fails" if others else "fits")

@@ -1,0 +1,276 @@
+"""A launch as it was written is sized to the page, at both ends of what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.base.needs import Spot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.launches.source import Reading
+from preflight.processes.processes import LaunchOptions
+from preflight.sizing.admission import Admission
+from preflight.sizing.launch_answer import as_object, as_text
+from preflight.sizing.launch_sizing import LaunchSizing, size_launch
+from preflight.sizing.need_formulas import explain, host_needs
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.builders.launch_text import MASTER, process
+from tests.sizing.test_sizing_command import SCHEMA
+
+HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
+SERVER = "python3 -m sglang.launch_server --tp 2 --page-size 64 --enable-hierarchical-cache"
+QWEN = f"{SERVER} --model-path Qwen/Qwen3-14B"
+STORE = "--hicache-storage-backend mooncake"
+
+
+def size(
+    root: Path,
+    *lines: str | tuple[str, Mapping[str, str]],
+    options: LaunchOptions | None = None,
+    files: Mapping[str, str] | None = None,
+) -> LaunchSizing:
+    commands = []
+    for number, line in enumerate(lines, start=1):
+        text, environment = (line, {}) if isinstance(line, str) else line
+        commands.append(process(text, environment, number))
+
+    def read_file(name: str) -> str | Unknown:
+        return (files or {}).get(name, Unknown(f"{name}: not here", absent=True))
+
+    reading = Reading(tuple(commands))
+    chosen = options or LaunchOptions(mooncake_version="0.3.13.post1")
+    return size_launch(reading, "launch.sh", chosen, Root(str(root)), read_file)
+
+
+def pages(sizing: LaunchSizing, page_size: int = 2 * MIB) -> int:
+    assert sizing.shown is not None
+    return sizing.shown.verdict.needs.get(Spot(page_size, None), 0)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    return Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
+
+
+def test_qwen_14b_to_the_page(host: Path) -> None:
+    """30 005 002 240 bytes of L2 (81 920 a token, 5 723 pages of 64), 2 GiB of segment, 16 MiB."""
+    launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})
+    sizing = size(host, launch)
+    assert sizing.inputs.memory[0].most_pools_bytes == (30_005_002_240,)
+    assert pages(sizing) == 2 * (14308 + 1024 + 8)
+    assert (sizing.status, sizing.exit_code) == ("fits", 0)
+
+
+def test_without_hugepages_nothing_comes_from_a_pool(host: Path) -> None:
+    sizing = size(host, (f"{QWEN} {STORE} --hicache-size 30", MASTER))
+    assert pages(sizing) == 0
+    assert sizing.status == "fits"
+
+
+def test_a_store_beside_the_server_is_added(host: Path) -> None:
+    """The server contributes nothing, a mooncake_client 10 GiB, a store service 3.125 GiB + 1."""
+    server = (
+        f"{QWEN} {STORE} --hicache-size 30",
+        {**MASTER, **HUGE, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"},
+    )
+    client = ("mooncake_client --global_segment_size=10GB", HUGE)
+    service = ("python -m mooncake.mooncake_store_service", {**MASTER, **HUGE})
+    sizing = size(host, server, "mooncake_master", client, service)
+    assert pages(sizing) == 2 * (14308 + 8) + 5120 + (1600 + 512)
+
+
+def test_a_ratio_is_exact_where_max_total_tokens_binds(host: Path) -> None:
+    """2 x 99 968 tokens (whole pages of 64), one page more: 29 491 200 000 bytes."""
+    launch = (
+        f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64 {STORE} "
+        "--enable-hierarchical-cache --hicache-ratio 2 --max-total-tokens 100000",
+        {**MASTER, **HUGE},
+    )
+    sizing = size(host, launch)
+    assert sizing.inputs.memory[0].most_pools_bytes == (29_491_200_000,)
+
+
+def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
+    sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}))
+    assert (sizing.status, sizing.exit_code) == ("unknown", 3)
+    assert "--gpu-memory" in sizing.reason
+
+
+def test_a_ratio_with_a_gpu_lies_between_two_bounds(host: Path) -> None:
+    options = LaunchOptions(mooncake_version="0.3.13.post1", gpu_bytes=24 * GIB)
+    sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}), options=options)
+    memory = sizing.inputs.memory[0]
+    assert not isinstance(memory.most_pools_bytes, Unknown)
+    assert 0 < sum(memory.least_pools_bytes) < sum(memory.most_pools_bytes)
+
+
+def test_an_unknown_model_is_a_bound_and_says_so(host: Path) -> None:
+    launch = (f"{SERVER} --model-path $MODEL_PATH {STORE} --hicache-size 30", {**MASTER, **HUGE})
+    sizing = size(host, launch)
+    memory = sizing.inputs.memory[0]
+    assert "$MODEL_PATH is not set" in memory.why
+    assert sizing.status in ("unknown", "fits")
+    assert sizing.status == "unknown" or not isinstance(memory.most_pools_bytes, Unknown)
+
+
+def test_an_unknown_number_of_ranks_is_unknown_by_its_name(host: Path) -> None:
+    launch = (f"{QWEN} --tp $TP {STORE} --hicache-size 30", {**MASTER, **HUGE})
+    sizing = size(host, launch)
+    assert (sizing.status, sizing.shown) == ("unknown", None)
+    assert "$TP is not set" in sizing.reason
+    assert "launch.sh:1" in sizing.reason
+
+
+def test_a_refused_argument_fails_in_the_words_of_sglang(host: Path) -> None:
+    sizing = size(host, (f"{QWEN} {STORE} --hicache-size 30.5", {**MASTER, **HUGE}))
+    assert sizing.status == "fails"
+    assert "argument --hicache-size: invalid int value: '30.5'" in sizing.reason
+
+
+def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
+    launch = (f"{QWEN} {STORE} --hicache-size 30 --pp-size 2", {**MASTER, **HUGE})
+    newest = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.23"))
+    older = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.16"))
+    shares = [
+        {client.segment_bytes for p in s.inputs.least.launch.processes for client in p.clients}
+        for s in (newest, older)
+        if not isinstance(s.inputs.least, Unknown)
+    ]
+    assert shares == [{4 * GIB // 4}, {4 * GIB // 2}]
+
+
+def test_nodes_divide_the_ranks(host: Path) -> None:
+    launch = (
+        f"{QWEN} --tp 8 --nnodes 2 --node-rank 0 {STORE} --hicache-size 1",
+        {**MASTER, **HUGE},
+    )
+    sizing = size(host, launch)
+    assert not isinstance(sizing.inputs.least, Unknown)
+    assert sizing.inputs.least.ranks == 4
+
+
+# SGLang's own check --------------------------------------------------------------------------
+
+
+def admission(sizing: LaunchSizing) -> Admission:
+    (found,) = sizing.admissions
+    assert not isinstance(found, Unknown)
+    return found
+
+
+def test_the_gate_refuses_in_the_words_of_the_server(tmp_path: Path) -> None:
+    """2 ranks: (64 GiB - 10 GiB) // 2 = 28.99 GB for 30.01 GB, whatever the pool is backed by."""
+    root = Host({2 * MIB: HostPool(total=60000)}, memory_bytes=64 * GIB).write(tmp_path)
+    sizing = size(root, (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE}))
+    assert sizing.status == "fails"
+    assert admission(sizing).refused == (
+        "Not enough host memory available. Requesting 30.01 GB but only have 28.99 GB free. "
+        "Please reduce the size of the hierarchical cache."
+    )
+
+
+def test_a_host_may_admit_no_number_of_huge_pages(tmp_path: Path) -> None:
+    """Each page that is reserved lowers MemAvailable, which the gate asks for all the same."""
+    root = Host({2 * MIB: HostPool()}, memory_bytes=100 * GIB).write(tmp_path)
+    found = admission(size(root, (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})))
+    assert found.pages is not None
+    assert found.pages.empty
+    # 2 x 30 005 002 240 + 10 GiB = 70.75 GB are asked for: 36.6 GB are left for pages.
+    assert found.pages.most == (100 * GIB - 2 * 30_005_002_240 - 10 * GIB) // (2 * MIB)
+    assert found.pages.least == 2 * (14308 + 1024 + 8)
+
+
+def test_the_slowest_rank_may_be_refused(tmp_path: Path) -> None:
+    """On regular pages the first rank sees all memory; the second what the first has left."""
+    root = Host(memory_bytes=80 * GIB).write(tmp_path)
+    found = admission(size(root, f"{QWEN} --hicache-size 30"))
+    assert found.refused is None
+    assert found.late is not None
+    assert "Requesting 30.01 GB" in found.late
+
+
+# Nothing raises ------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(
+    [
+        *QWEN.split(),
+        *STORE.split(),
+        *("--hicache-size", "30", "-1", "0", "x", "--hicache-ratio", "2", "--dp", "8", "--tp"),
+        *("--enable-dp-attention", "--nnodes", "$N", "--hicache-storage-backend-extra-config"),
+        *('{"master_server_address": "a:1"}', "{}", "[]", "{", "@x.yaml", "--page-size", "64"),
+        *("--disaggregation-mode", "decode", "prefill", "--kv-cache-dtype", "fp8_e4m3", "mxfp8"),
+        *("mooncake_client", "--global_segment_size=80GB", "mooncake_master", "--pp", "1000000"),
+        *("--served-model-name", "--mooncake-ib-device", "--disaggregation-ib-device", "$D"),
+        *("--kv-cache-dtype", "--max-total-tokens", "--port", "$P", "--hicache-size", "$S"),
+        *("--speculative-algorithm", "NEXTN", "EAGLE3", "STANDALONE", "DFLASH", "$A"),
+        *("--speculative-draft-model-path", "Qwen/Qwen3-8B", "--context-length", "8k"),
+        *("--disaggregation-decode-enable-offload-kvcache", "--hicache-host-memory-fraction"),
+        *("--max-running-requests", "--dcp-size", "2", "--hicache-io-backend", "direct"),
+    ]
+)
+VARIABLES = st.dictionaries(
+    st.sampled_from(
+        [
+            *("MOONCAKE_MASTER", "MOONCAKE_GLOBAL_SEGMENT_SIZE", "MOONCAKE_DEVICE", "MC_GID_INDX"),
+            *("MC_STORE_USE_HUGEPAGE", "MC_MMAP_ARENA_POOL_SIZE", "MOONCAKE_PROTOCOL"),
+            *("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "MOONCAKE_CHECK_SERVER", "MC_MAX_MR_SIZE"),
+            *("MOONCAKE_CLIENT", "MOONCAKE_STANDALONE_STORAGE", "MOONCAKE_ENABLE_SSD_OFFLOAD"),
+            *("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH", "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES"),
+            "SGLANG_HUGEPAGE_SIZE",
+        ]
+    ),
+    st.text(max_size=12).filter(lambda text: "\x00" not in text)
+    | st.sampled_from(["4gb", "0", "1", "a:1", '{"0": "mlx5_0"}', "store.json", "$X", "tcp"]),
+    max_size=6,
+)
+
+
+@pytest.mark.slow
+@given(st.lists(WORDS | st.text(max_size=8), max_size=14), VARIABLES, st.text(max_size=60))
+def test_no_launch_makes_the_sizing_raise(
+    words: list[str], environment: dict[str, str], config: str
+) -> None:
+    from preflight.base.usage_error import UsageError
+    from preflight.launches.source import Command, Origin, Word
+
+    origin = Origin("launch.sh", 1)
+
+    def word(text: str) -> Word:
+        return Word(text, origin, (text,) if text.startswith("$") else ())
+
+    line = ["python3", "-m", "sglang.launch_server", *words]
+    command = Command(
+        tuple(word(text) for text in line),
+        {name: word(text) for name, text in environment.items()},
+        (),
+        origin,
+    )
+    reading = Reading((command, command._replace(words=tuple(word(text) for text in words))))
+    try:
+        sizing = size_launch(
+            reading, "launch.sh", LaunchOptions(), Root("/nowhere"), lambda _name: config
+        )
+    except UsageError:
+        return
+    assert sizing.exit_code in (0, 1, 2, 3)
+    answer = as_object(sizing, "exact")
+    jsonschema.validate(answer, SCHEMA)
+    as_text(sizing, "exact", lambda text, _colour: text)
+    if sizing.shown is not None:
+        explain(host_needs(sizing.shown, sizing.inputs.processes))
+
+
+def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
+    """The rule counts L2 once for each rank: two here, whatever else the launch starts."""
+    rank = f"{QWEN} --hicache-size 4 {STORE}"
+    ranks = size(host, (rank, HUGE | MASTER))
+    beside = size(host, (rank, HUGE | MASTER), ("mooncake_client --protocol=tcp", {}))
+    for sized in (ranks, beside):
+        assert not isinstance(sized.inputs.least, Unknown)
+        assert sized.inputs.least.terms.tp_size == 2
