@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tarfile import TarFile
+    from tarfile import TarFile, TarInfo
 
-# More than any recorded host has (hwloc's largest: 12,000 entries, 10 MB); a bomb has more.
-MOST_BYTES = 64 * 2**20
-MOST_ENTRIES = 500_000
+# What a recorded host may take; the largest of hwloc's have 12,000 entries and 10 MB. Each bound
+# is held before what it bounds is built: some hundred bytes can be packed to ask for gigabytes.
+MOST_BYTES = 64 * 2**20  # of the archive, once unpacked
+MOST_ENTRIES = 50_000  # members, and the folders that their names imply
+MOST_NAME_BYTES = 32 * 2**20  # of all those names
+LONGEST_NAME_BYTES = 1024  # sysfs's longest have 200
+MOST_NAME_PARTS = 64  # sysfs's deepest have 20
+LONGEST_HEADER_BYTES = 16 * 2**10  # what a member may say beside its block: a name, a link, owners
+MOST_PAX_RECORDS = 64
+XZ_MEMORY_BYTES = 80 * 2**20  # xz -9 needs 65 MiB
 
 
 class ArchiveError(Exception):
@@ -28,6 +36,19 @@ class Archive(NamedTuple):
     folders: frozenset[str]
 
 
+class _RefusedError(ArchiveError):
+    """Over a bound. ``args[0]``: which."""
+
+
+class _Blocks(io.BytesIO):
+    """An unpacked archive, of which no header is read that is longer than any host's."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= LONGEST_HEADER_BYTES:
+            raise _RefusedError(f"a header of over {LONGEST_HEADER_BYTES >> 10} KiB")
+        return super().read(size)
+
+
 def read_archive(path: str) -> Archive:
     """A tar, plain or compressed with gzip, bzip2 or xz. Raises ArchiveError."""
     import lzma
@@ -36,40 +57,121 @@ def read_archive(path: str) -> Archive:
 
     broken = (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError)
     try:
-        with tarfile.open(path, "r:*") as tar:
-            found = _members(tar, path)
-            rest = tar.fileobj
-            # What follows the last member holds the checksum of the compressed whole.
-            while rest is not None and rest.read(2**20):
-                pass
-    except broken as error:
+        # Unpacked to its end, which holds the checksum of the compressed whole.
+        blocks = _Blocks(_unpacked(path))
+        with tarfile.open(fileobj=blocks, mode="r:") as tar:
+            found = _members(tar)
+    except _RefusedError as error:
+        raise ArchiveError(f"{path}: more than a host's facts: {error}") from None
+    except (*broken, RecursionError) as error:
         if isinstance(error, OSError) and error.filename == path:
             raise ArchiveError(f"{path}: {error.strerror}") from None
         reason = str(error) or type(error).__name__
-        if "could not be opened" in reason:  # tarfile names what each compression made of it
+        if isinstance(error, tarfile.ReadError) and not blocks.tell() > tarfile.BLOCKSIZE:
             raise ArchiveError(f"{path}: no tar archive, plain, gzip, bzip2 or xz") from None
         raise ArchiveError(f"{path}: not a whole tar archive: {reason}") from None
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}") from None
     if not found.files:
         raise ArchiveError(f"{path}: an archive without files")
     return _without_top(found)
 
 
-def _members(tar: TarFile, path: str) -> Archive:
-    import stat
+def _unpacked(path: str) -> bytes:
+    with open(path, "rb") as file:
+        magic = file.read(6)
+        file.seek(0)
+        if magic == b"\xfd7zXZ\0":
+            content = _xz_content(file)
+        elif magic.startswith(b"\x1f\x8b"):
+            import gzip
 
+            content = gzip.GzipFile(fileobj=file).read(MOST_BYTES + 1)
+        elif magic.startswith(b"BZh"):
+            import bz2
+
+            content = bz2.BZ2File(file).read(MOST_BYTES + 1)
+        else:
+            content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise _RefusedError(f"over {MOST_BYTES >> 20} MiB")
+    if _most_members(content) > MOST_ENTRIES:
+        raise _RefusedError(f"over {MOST_ENTRIES} files and folders")
+    return content
+
+
+def _most_members(content: bytes) -> int:
+    """Count the blocks that look like a member's: tarfile takes 30 us for each that it reads."""
+    kinds, magics = content[156::512], content[257::512]
+    return sum(
+        magic == ord("u") and kind in b"\x000125"
+        for kind, magic in zip(kinds, magics, strict=False)
+    )
+
+
+def _xz_content(file: io.BufferedReader) -> bytes:
+    """At most a byte more than is allowed; the module's own reader takes what memory it is told."""
+    import lzma
+
+    found = bytearray()
+    data = file.read(2**16)
+    while data and len(found) <= MOST_BYTES:
+        stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY_BYTES)
+        while not stream.eof and len(found) <= MOST_BYTES:
+            if stream.needs_input and not data:
+                data = file.read(2**16)
+                if not data:
+                    raise EOFError("the compressed stream ends before its end")
+            found += stream.decompress(data, MOST_BYTES + 1 - len(found))
+            data = b""
+        data = stream.unused_data.lstrip(b"\0") or file.read(2**16).lstrip(b"\0")
+    return bytes(found)
+
+
+class _Names:
+    """Counts names and the folders that they imply, each once."""
+
+    def __init__(self) -> None:
+        self._known = {"/"}
+        self._bytes = 0
+
+    def take(self, member: TarInfo) -> str:
+        """Return a member's absolute name."""
+        longest = max(len(member.name), len(member.linkname))
+        if longest > LONGEST_NAME_BYTES or member.name.count("/") > MOST_NAME_PARTS:
+            raise _RefusedError(
+                f"a name of over {LONGEST_NAME_BYTES} bytes or {MOST_NAME_PARTS} parts"
+            )
+        if len(member.pax_headers) > MOST_PAX_RECORDS:
+            raise _RefusedError(f"a member with over {MOST_PAX_RECORDS} records")
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise ArchiveError(f"has a member outside of itself: {member.name!r}")
+        name = folder = "/" + "/".join(parts)
+        while folder not in self._known:
+            self._known.add(folder)
+            self._bytes += len(folder)
+            folder = folder.rpartition("/")[0] or "/"
+        if len(self._known) > MOST_ENTRIES or self._bytes > MOST_NAME_BYTES:
+            raise _RefusedError(f"over {MOST_ENTRIES} files and folders")
+        return name
+
+
+def _members(tar: TarFile) -> Archive:
     files: dict[str, bytes] = {}
     links: dict[str, str] = {}
     modes: dict[str, int] = {}
     folders: set[str] = set()
+    names = _Names()
     left_bytes = MOST_BYTES
-    for count, member in enumerate(tar):
-        parts = [part for part in member.name.split("/") if part not in ("", ".")]
-        if ".." in parts:
-            raise ArchiveError(f"{path}: has a member outside of itself: {member.name!r}")
-        name = "/" + "/".join(parts)
+    for count, member in enumerate(iter(tar.next, None)):
+        tar.members.clear()  # tarfile keeps them all, a kilobyte each
+        name = names.take(member)
         left_bytes -= member.size
-        if left_bytes < 0 or count >= MOST_ENTRIES:
-            raise ArchiveError(f"{path}: more than a host's facts: over {MOST_BYTES >> 20} MiB")
+        if left_bytes < 0:
+            raise _RefusedError(f"over {MOST_BYTES >> 20} MiB")
+        if count >= MOST_ENTRIES:
+            raise _RefusedError(f"over {MOST_ENTRIES} files and folders")
         if member.isdir():
             folders.add(name)
             modes[name] = stat.S_IFDIR | member.mode
@@ -78,10 +180,19 @@ def _members(tar: TarFile, path: str) -> Archive:
         elif member.islnk():
             files[name] = files.get("/" + member.linkname.strip("./"), b"")
         elif member.isreg():
-            content = tar.extractfile(member)
-            files[name] = b"" if content is None else content.read()
+            files[name] = _content(tar, member)
             modes[name] = stat.S_IFREG | member.mode
     return Archive(files, links, modes, frozenset(folders - {"/"}))
+
+
+def _content(tar: TarFile, member: TarInfo) -> bytes:
+    content = tar.extractfile(member)
+    if content is None:
+        return b""
+    found = b"".join(iter(lambda: content.read(LONGEST_HEADER_BYTES), b""))
+    if len(found) < member.size:
+        raise EOFError(f"it ends within {member.name}")
+    return found
 
 
 def _without_top(found: Archive) -> Archive:

@@ -19,7 +19,7 @@ SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
-# Of the file that is read: archive.MOST_BYTES unpacked, and as much again for tar's headers.
+# Refused unopened; what is smaller may unpack to archive.MOST_BYTES.
 LARGEST_ARCHIVE_BYTES = 128 * 2**20
 
 Json = dict[str, Any]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
+import re
 import stat
+import subprocess
+import sys
 import tarfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -530,3 +537,76 @@ def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path:
 def plain_facts(root: Root, topics: list[str]) -> dict[str, Any]:
     facts = read_facts(root, None, 60.0, topics)
     return {topic: plain(facts.topic(topic)) for topic in topics}
+
+
+# What asks for more than it is ---------------------------------------------------------------
+
+
+def _header(kind: bytes, size: int) -> bytes:
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, size
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def _long_xz(content: bytes) -> bytes:
+    """Packed with a dictionary of 1.5 GiB, of which the reader would need all."""
+    packed = bytearray(lzma.compress(content, lzma.FORMAT_XZ, check=lzma.CHECK_NONE))
+    at = packed.index(b"\x21\x01")  # the filter's id, and the size of its properties
+    packed[at + 2] = 37
+    end = 12 + (packed[12] + 1) * 4  # of the block's header, whose checksum ends it
+    packed[end - 4 : end] = zlib.crc32(packed[12 : end - 4]).to_bytes(4, "little")
+    return bytes(packed)
+
+
+def _bombs() -> Iterator[tuple[str, bytes, str]]:
+    plain = gzip.decompress(archive_bytes({"proc/meminfo": b"MemTotal: 1 kB\n"}))
+    deep = gzip.decompress(archive_bytes({f"{'a/' * 30_000}x": b"1"}))
+    wide = {f"{f'{n}/' * 20}{'b/' * 20}x": b"" for n in range(3_000)}
+    records = b"".join(b"11 k%05d=\n" % n for n in range(1_000))
+    zeros = bytes(160 * 2**20)
+    yield "a deep path", gzip.compress(deep), "a header of over"
+    yield "many deep paths", archive_bytes(wide), "files and folders"
+    yield "many members", archive_bytes({f"proc/{n}": b"" for n in range(60_000)}), "files and"
+    for name, kind in (("pax", b"x"), ("global pax", b"g"), ("name", b"L"), ("link", b"K")):
+        packed = gzip.compress(_header(kind, 2**32) + zeros[: 2**20])
+        yield f"a {name} header of 4 GiB", packed, "a header of over"
+    block = _header(b"x", len(records)) + records + bytes(-len(records) % 512)
+    yield "records", gzip.compress(block + _header(b"0", 0)), "records"
+    chained = _header(b"x", 512) + b"11 k00001=\n".ljust(512, b"\0")
+    yield "headers of headers", gzip.compress(chained * 20_000), "recursion"
+    yield "zeros behind the end", gzip.compress(plain + zeros), "64 MiB"
+    yield "zeros, bzip2", bz2.compress(plain + zeros), "64 MiB"
+    yield "zeros, xz", lzma.compress(plain + zeros, preset=0), "64 MiB"
+    yield "a dictionary of 1.5 GiB", _long_xz(plain), "[Mm]emory"
+
+
+# In a process of its own, which may have 256 MiB more than it starts with.
+REFUSED = """
+import resource, sys, time
+from checks.capture.capture import CaptureError, open_root
+import checks.base.archive, tarfile, lzma, bz2, gzip
+pages = int(open("/proc/self/statm").read().split()[0])
+most = pages * resource.getpagesize() + (256 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+began = time.process_time()
+try:
+    open_root(sys.argv[1])
+except CaptureError as error:
+    print(time.process_time() - began, error)
+"""
+
+
+@pytest.mark.slow
+def test_an_archive_that_asks_for_more_than_a_host_has_is_refused_at_little_cost(
+    tmp_path: Path,
+) -> None:
+    for name, content, says in _bombs():
+        path = tmp_path / "bomb.tar"
+        path.write_bytes(content)
+        ran = subprocess.run(
+            [sys.executable, "-c", REFUSED, str(path)], capture_output=True, text=True, check=False
+        )
+        seconds, _, message = ran.stdout.partition(" ")
+        assert re.search(says, message), (name, message, ran.stderr)
+        # They take 0.1 to 0.6 s; the rest is for a machine that is busy.
+        assert float(seconds) < 2, name
