@@ -165,7 +165,7 @@ def _members(tar: TarFile) -> Archive:
     names = _Names()
     left_bytes = MOST_BYTES
     for count, member in enumerate(iter(tar.next, None)):
-        tar.members.clear()  # tarfile keeps them all, a kilobyte each
+        vars(tar)["members"].clear()  # tarfile keeps them all, a kilobyte each
         name = names.take(member)
         left_bytes -= member.size
         if left_bytes < 0:

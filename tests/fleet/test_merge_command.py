@@ -219,7 +219,10 @@ def test_the_page_shows_every_node_and_runs_nothing_of_theirs(merge: Merge, tmp_
     assert "\x1b" not in written
     assert all(f">{report['node']}<" in written for report in reports)
     assert 'class="sortable"' in written
-    assert merge("--html", "-", "-q", place)[1].startswith("<!DOCTYPE html>")
+    for words in ((), ("-q",), ("-v",)):  # a whole document, that no text follows
+        code, printed = merge("--html", "-", *words, place)[:2]
+        assert (code, printed.startswith("<!DOCTYPE html>")) == (2, True)
+        assert printed.endswith("</html>\n")
 
 
 def test_what_moves_the_cursor_is_written_out(merge: Merge, tmp_path: Path) -> None:

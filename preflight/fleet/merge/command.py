@@ -32,6 +32,8 @@ def run_merge(
         from preflight.fleet.merge.to_html import write_html
 
         write_html(html, fleet)
+        if html == "-":  # nothing may follow what is a whole document
+            return fleet.exit_code
     if listed_nodes is not None:
         from preflight.fleet.merge.words import listed
 
