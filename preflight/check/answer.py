@@ -9,10 +9,10 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding
 from checks.base.unknown import Unknown
 from checks.run.judging import every_check
-from preflight.check.judge_host import JudgedHost, judge_host
 from preflight.check.report import Findings, Report, consequences, report
 from preflight.check.selection import Selection, select
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.judge_host import JudgedHost, judge_host
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
 _CONTEXT_TOPICS = ("system", "limits")
@@ -60,7 +60,7 @@ def _selection(
 ) -> Selection:
     if not (only or skip or ignore):
         return Selection()
-    from preflight.check.launch import LAUNCH_CHECKS
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     known = [*(check.id for check, _ in host_checks), *(check.id for check in LAUNCH_CHECKS)]
@@ -75,7 +75,7 @@ def _explained(
     """With what follows from each, and what mends it where it will run."""
     declared = [check for check, _ in host_checks]
     if seen.launch is not None:
-        from preflight.check.launch import LAUNCH_CHECKS
+        from preflight.judging.launch_checks import LAUNCH_CHECKS
 
         declared += LAUNCH_CHECKS
     from preflight.settings.commands import commands, context_of

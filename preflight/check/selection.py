@@ -50,7 +50,7 @@ def select(
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     """Why ``pattern`` chooses none of ``ids``; what is found between nodes has its own command."""
-    from preflight.check.fleet_checks import FLEET_CHECKS
+    from preflight.judging.fleet_checks import FLEET_CHECKS
 
     if any(_matches(check.id, (pattern,)) for check in FLEET_CHECKS):
         return (

@@ -8,12 +8,12 @@ from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import Pool
-from preflight.check.launch import GATE
 from preflight.fit.judged_values import HostState, LaunchState, facts_with_pools
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import released_root
 from preflight.fit.records import FitAnswer, Goal
 from preflight.fit.solver import largest_sizes
+from preflight.judging.launch_checks import GATE
 from preflight.sglang.host_pool_records import GIGABYTE
 
 _SWITCH = "MC_STORE_USE_HUGEPAGE"

@@ -23,10 +23,10 @@ from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
 from checks.run.facts import READERS, Facts
 from checks.run.judging import judge
-from preflight.check.launch import launch_findings
 from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written
+from preflight.judging.launch_checks import launch_findings
 from preflight.processes.processes import LaunchOptions
 from preflight.settings.records import PoolTarget
 from preflight.settings.wishes import pools

@@ -11,11 +11,11 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnreadTopicError
 from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
-from preflight.check.judge_host import JudgedHost
 from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
 from preflight.inputs.host_source import Sized, launch_of
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.judge_host import JudgedHost
 from preflight.render.html_page import (
     Html,
     element,

@@ -54,7 +54,7 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
 
     Raises UsageError for what is no launch or no host.
     """
-    from preflight.check.judge_host import judge_host
+    from preflight.judging.judge_host import judge_host
 
     seen = judge_host(words, root, timeout_seconds, list(every_check()))
     unread: list[Gap] = []

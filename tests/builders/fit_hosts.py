@@ -18,9 +18,9 @@ from checks.base.tree_root import TreeRoot
 from checks.run.facts import READERS, Facts
 from checks.run.judging import every_check, judge
 from checks.run.reading import read_facts
-from preflight.check.launch import launch_findings
 from preflight.inputs.host_source import Host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.launch_checks import launch_findings
 from preflight.settings.records import PoolTarget
 from preflight.settings.wishes import pools
 from tests.builders.synthetic import (

@@ -18,9 +18,9 @@ from checks.base.tree_root import TreeRoot
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
 from checks.run.judging import every_check, judge
-from preflight.check.launch import launch_findings
 from preflight.inputs.host_source import Host, Sized, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.launch_checks import launch_findings
 from tests.builders.synthetic import SyntheticHost, tree_of
 from tests.checks.test_synthetic import FITTED, script
 

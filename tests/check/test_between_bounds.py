@@ -19,10 +19,10 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
 from checks.run.judging import every_check
-from preflight.check.judge_host import JudgedHost, judge_host
 from preflight.inputs.between_bounds import between
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.judge_host import JudgedHost, judge_host
 from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.checks.test_synthetic import FLAGS, NICS, fitted, script
 

@@ -9,7 +9,7 @@ import pytest
 from checks.base.finding import Consequence, Status
 from checks.base.page import Page, PageError, read_page
 from preflight.check.catalogue import catalogue
-from preflight.check.pages import PAGES
+from preflight.judging.pages import PAGES
 from tests.paths import ROOT
 
 WHOLE = """\

@@ -29,6 +29,29 @@ ORDER = [
     "checks.storage",
     "checks.placement",
     "checks.run",
+    "preflight.base",
+    "preflight.render",
+    "preflight.verbs",
+    "preflight.launches",
+    "preflight.programs",
+    "preflight.processes",
+    "preflight.mooncake",
+    "preflight.sglang",
+    "preflight.rules",
+    "preflight.sizing",
+    "preflight.inputs",
+    "preflight.judging",
+    "preflight.settings",
+    "preflight.check",
+    "preflight.capacity",
+    "preflight.topology",
+    "preflight.pictures",
+    "preflight.fit",
+    "preflight.logs",
+    "preflight.probes",
+    "preflight.rehearsal",
+    "preflight.fleet",
+    "preflight.cli",
 ]
 
 
@@ -71,8 +94,9 @@ def test_checks_import_no_preflight(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("preflight")}
 
 
-def test_packages_of_checks_import_in_one_order() -> None:
-    found = packages("checks")
+@pytest.mark.parametrize("top", ["checks", "preflight"])
+def test_packages_import_in_one_order(top: str) -> None:
+    found = packages(top)
     assert set(found) <= set(ORDER), "write the package's place in the order down"
     for package, others in found.items():
         assert others <= set(ORDER[: ORDER.index(package)]), package

@@ -14,7 +14,7 @@ import pytest
 from checks.base.finding import Status
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from preflight.check.launch import launch_findings
+from preflight.judging.launch_checks import launch_findings
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import Kind, LaunchOptions
 from preflight.programs.memory_records import Process, Protocol, StoreClient

@@ -36,9 +36,9 @@ def node_report(
     Raises UsageError for what is no launch or no host.
     """
     from checks.run.judging import every_check
-    from preflight.check.judge_host import judge_host
-    from preflight.check.launch import LAUNCH_CHECKS
     from preflight.check.report import Findings, consequences, report
+    from preflight.judging.judge_host import judge_host
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
 
     checks = list(every_check())
     waivers = waivers_of(ignore)
@@ -55,8 +55,8 @@ def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
     if not ignore:
         return {}
     from checks.run.judging import every_check
-    from preflight.check.launch import LAUNCH_CHECKS
     from preflight.check.selection import select
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     declared = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]

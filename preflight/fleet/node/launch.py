@@ -13,7 +13,7 @@ from checks.rdma.port_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from preflight.fleet.node.records import NodeLaunch
 
 if TYPE_CHECKING:
-    from preflight.check.judge_host import JudgedHost
+    from preflight.judging.judge_host import JudgedHost
     from preflight.sizing.launch_sizing import LaunchSizing
 
 MASTER = "master"

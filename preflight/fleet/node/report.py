@@ -10,8 +10,8 @@ from checks.base.unknown import Unknown
 from preflight.fleet.node.records import Json, NodeReport, empty_report
 
 if TYPE_CHECKING:
-    from preflight.check.judge_host import JudgedHost
     from preflight.check.report import Report, Row
+    from preflight.judging.judge_host import JudgedHost
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 HOST_NAME = "/proc/sys/kernel/hostname"

@@ -7,7 +7,7 @@ gave none. A pass is never said of them; what is not said was not found.
 from __future__ import annotations
 
 from checks.base.check import Check
-from preflight.check.pages import PAGES
+from preflight.judging.pages import PAGES
 
 # What is found -> the ids.
 _SECTIONS = {

@@ -8,7 +8,7 @@ from checks.base.check import Check
 from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from preflight.check.pages import PAGES
+from preflight.judging.pages import PAGES
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing

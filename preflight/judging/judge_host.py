@@ -65,7 +65,7 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     """What the launch itself shows; its own defect is one unknown, as with a check of the host."""
     if launch is None:
         return []
-    from preflight.check.launch import SIZES, launch_findings
+    from preflight.judging.launch_checks import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
         return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=launch.reason)]

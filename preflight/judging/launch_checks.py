@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.unknown import Unknown
-from preflight.check.pages import PAGES
-from preflight.check.store import KEYS, key_findings
+from preflight.judging.pages import PAGES
+from preflight.judging.store_checks import KEYS, key_findings
 from preflight.processes.container_limits import unknown_settings
 from preflight.rules.rules import Finding as RuleFinding
 from preflight.rules.rules import Severity
