@@ -36,7 +36,7 @@ from checks.capture.capture import (
 )
 from checks.run.facts import READERS
 from checks.run.reading import read_facts
-from preflight.check import judge_host
+from preflight.judging import judge_host
 from preflight.check.answer import checked
 from preflight.check.to_json import report_object
 from preflight.cli.main import run
