@@ -36,13 +36,13 @@ from checks.capture.capture import (
 )
 from checks.run.facts import READERS
 from checks.run.reading import read_facts
-from preflight.judging import judge_host
 from preflight.check.answer import checked
 from preflight.check.to_json import report_object
 from preflight.cli.main import run
 from preflight.inputs.host_record import record
 from preflight.inputs.host_source import Host, open_host
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging import judge_host
 from preflight.launches.source import is_secret
 from preflight.render.plain_data import plain
 from tests.builders.check_fakes import installed

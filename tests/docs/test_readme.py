@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -47,4 +48,8 @@ def test_the_example_of_check_is_printed(
     versions = ["--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23"]
     patience = ["--timeout", str(PATIENCE_SECONDS)]
     assert run_preflight([*shlex.split(command)[2:], *versions, *patience]) == 2
-    assert capsys.readouterr().out.splitlines()[: len(shown)] == shown
+    printed = capsys.readouterr().out.splitlines()[: len(shown)]
+    # How many checks there are is no promise of the README.
+    uncounted = [re.sub(r"\d+ (pass|skip)", r"\1", line) for line in (printed[0], shown[0])]
+    assert uncounted[0] == uncounted[1]
+    assert printed[1:] == shown[1:]
