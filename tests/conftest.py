@@ -63,6 +63,7 @@ def _look(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_look)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares something of the machine is one group, and slow."""
     for item in items:
