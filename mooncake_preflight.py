@@ -194,3 +194,9 @@ def given_locale(environment: dict[str, str]) -> dict[str, str]:
     values = [one.partition(b"=")[2] for one in given if one.startswith(b"LC_CTYPE=")]
     kept = {name: value for name, value in environment.items() if name != "LC_CTYPE"}
     return {**kept, "LC_CTYPE": values[0].decode(errors="surrogateescape")} if values else kept
+
+
+if __name__ == "__main__":  # python -m mooncake_preflight: under its own name, as the script has it
+    import mooncake_preflight
+
+    mooncake_preflight.preflight()

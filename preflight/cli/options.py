@@ -5,6 +5,7 @@ A group that belongs together is handed over as one record: a command's paramete
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
@@ -73,9 +74,17 @@ class LazyGroup(click.Group):
 
 
 class Number(click.FloatRange):
-    """``'abc' is not a valid number.``, where click says float range."""
+    """``'abc' is not a valid number.``, where click says float range; ``nan`` is none either."""
 
     name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a valid number.", param, ctx)
+        return number
 
 
 class Integer(click.IntRange):
@@ -89,13 +98,19 @@ class Size(AnyParamType):
 
     name = "size"
 
+    def __init__(self, least_bytes: int = 0) -> None:
+        self._least_bytes = least_bytes
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         try:
-            return parse_size(value)
+            size = parse_size(value)
         except ValueError as error:
             self.fail(_with_sglang_spelling(str(error), value, param), param, ctx)
+        if size < self._least_bytes:
+            self.fail(f"{value!r} is nothing: give what is there, such as 80gb", param, ctx)
+        return size
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
@@ -190,7 +205,7 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
     ),
     click.option(
         "--gpu-memory",
-        type=SIZE,
+        type=Size(least_bytes=1),
         help="Of a launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(

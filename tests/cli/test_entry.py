@@ -82,6 +82,14 @@ def test_without_an_interrupt_it_is_the_program() -> None:
     assert "version" in ran.stdout
 
 
+def test_the_module_is_the_program() -> None:
+    """A gate that is started so and says nothing would be a pass that nobody gave."""
+    command = [sys.executable, "-m", "mooncake_preflight", "exec", "--", "false"]
+    environment = {**os.environ, "MOONCAKE_PREFLIGHT_MODE": "off"}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=False)
+    assert ran.returncode == 1
+
+
 def test_nothing_is_imported_before_the_interrupt_is_caught() -> None:
     """Else a Ctrl-C in that time would end in a traceback."""
     code = "import sys; before = set(sys.modules); import mooncake_preflight; "

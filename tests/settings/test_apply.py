@@ -1,6 +1,6 @@
 """Applying a plan: all or nothing, never less than there is, and back again; on a folder's files.
 
-The kernel is a writer that gives pages as one under memory pressure would; tests/test_apply_real
+The kernel is a writer that gives pages as one under memory pressure would; test_apply_real
 does the same to this machine.
 """
 
