@@ -39,11 +39,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)
 
-# Marker -> the group of its tests.
+# Marker -> the group of its tests; the first that a test has. A guest that begins with containers
+# here is with those, since their cgroups are this machine's.
 GROUPS = {
-    "lab": "guests",
     "real": "host",
     "containers": "host",
+    "lab": "guests",
     "fleet": "fleet",
     "slurm": "fleet",
     "browser": "browser",
