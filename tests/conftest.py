@@ -33,10 +33,14 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
-# Whoever starts the tests may ignore Ctrl-C (a shell does for what runs in the background) or say
-# how wide its terminal is; the programs that tests start must inherit neither.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever starts the tests may ignore Ctrl-C and Ctrl-\\ (a shell does for what runs in the
+# background) or say how wide its terminal is; the programs that tests start must inherit neither.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 os.environ.pop("COLUMNS", None)
 
 # Marker -> the group of its tests; the first that a test has. A guest that begins with containers

@@ -39,7 +39,7 @@ def flags_listed(wheel: Wheel, program: str) -> dict[str, str]:
         capture_output=True,
         text=True,
         env=wheel.environment({}),
-        timeout=30,
+        timeout=150,
         check=False,
     )
     found = re.findall(r"\n    -(\w+) \(.*?\)\s+type:\s+(\w+)", done.stdout, re.DOTALL)
@@ -83,7 +83,7 @@ def test_what_the_rule_refuses_the_program_refuses(
         capture_output=True,
         text=True,
         env=wheel.environment({}),
-        timeout=5,
+        timeout=60,
         check=False,
     )
     assert done.returncode in (1, -6), done.stderr[-400:]

@@ -28,7 +28,7 @@ def cachelib(wheel_0_3_13: Wheel) -> Iterator[str]:
     )
     yield f"127.0.0.1:{port}"
     master.terminate()
-    master.wait(timeout=20)
+    master.wait(timeout=100)
 
 
 @pytest.mark.parametrize("size", [4 * SLAB_BYTES, 5 * SLAB_BYTES + 4096, 5 * SLAB_BYTES + 1])
@@ -61,5 +61,5 @@ def test_the_master_takes_whole_slabs_alone(wheel_0_3_13: Wheel, cachelib: str, 
         if over or time.monotonic() > deadline:
             break
     process.kill()
-    process.wait(timeout=20)
+    process.wait(timeout=100)
     assert ("INVALID_PARAMS" in said[-1]) == refused, "".join(said)
