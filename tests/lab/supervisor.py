@@ -99,7 +99,7 @@ class Masters:
                     env=dict(os.environ, **library["environment"]),
                 )
             self._ports[program] = port
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 400
             while True:
                 with socket.socket() as probe:
                     if probe.connect_ex(("127.0.0.1", port)) == 0:
