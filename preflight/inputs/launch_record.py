@@ -17,6 +17,7 @@ from preflight.launches.source import (
     SourceNote,
     Word,
     is_secret,
+    reads_written,
 )
 from preflight.processes.processes import LaunchOptions
 
@@ -91,7 +92,8 @@ def launch_from(
         return found if isinstance(found, str) else Unknown(f"{name}: not in this capture")
 
     options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
-    return WrittenLaunch(reading, str(record["name"]), read), options
+    read_file = reads_written(reading.files, read)
+    return WrittenLaunch(reading, str(record["name"]), read_file), options
 
 
 def _public(command: Command) -> Command:

@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launch_files import read_argv, read_source
-from preflight.launches.source import ReadFile, Reading, SourceError
+from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
 from preflight.sizing.chosen_versions import installed_there
@@ -54,7 +54,8 @@ def read_launch(
         why = "".join(f"; {note.text}" for note in reading.notes[:1])
         raise NoLaunchError(f"{name}: starts no program that is known here{why}")
     folder = os.path.dirname(name) if script is not None else ""
-    return WrittenLaunch(reading, name, _reader(root, folder))
+    read_file = reads_written(reading.files, _reader(root, folder))
+    return WrittenLaunch(reading, name, read_file)
 
 
 def _script(launch: tuple[str, ...]) -> int | None:

@@ -24,7 +24,8 @@ MAPPING = Check("launch.cannot-map", (), PAGES)
 MISREAD = Check("launch.misread", (), PAGES)
 UNUSED = Check("launch.unused", (), PAGES)
 ASSUMED = Check("launch.assumed", (), PAGES)
-LAUNCH_CHECKS = (SIZES, MAPPING, MISREAD, UNUSED, ASSUMED, GATE, KEYS)
+NOT_READ = Check("launch.not-read", (), PAGES)
+LAUNCH_CHECKS = (SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED, GATE, KEYS)
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (
     "nic-nodes-unknown",
@@ -64,6 +65,7 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
     """All findings that need no reading of the host beyond what the sizing did."""
     return [
         *_sizes(sizing),
+        *_not_read(sizing),
         *_mapping(sizing),
         *_reading(sizing),
         *_notes(sizing),
@@ -100,6 +102,12 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
         yield Finding(SIZES.id, Status.UNKNOWN, f"{name} of {origin}", text=why.reason)
     if not unread:
         yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
+
+
+def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
+    for each in sizing.unread:
+        subject = f"{each.what}, {each.origin}"
+        yield Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:

@@ -104,7 +104,7 @@ class _ServiceReader:
             command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes))
+        return Reading(commands, (*self.notes, *inner.notes), inner.files)
 
     def word(self, node: Node) -> Word:
         return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))

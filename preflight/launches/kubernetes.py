@@ -145,7 +145,7 @@ class _Container:
             command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes))
+        return Reading(commands, (*self.notes, *inner.notes), inner.files)
 
     def read_sources(self) -> None:
         """``envFrom``: what a ConfigMap of the same manifest holds; else nobody knows."""

@@ -63,7 +63,7 @@ def heredoc_files(text: str, environment: Mapping[str, str | Word] | None = None
     """Return the files that a script writes with ``cat > FILE <<EOF`` or tee: names to texts."""
     reader = _Script("script", Shell(Variables(environment_words(environment or {})), Budget()))
     reader.read(text, 1)
-    return reader.files
+    return {path: word.text for path, word in reader.files.items()}
 
 
 def read_words(
@@ -100,7 +100,7 @@ def read_words(
             )
             for command in inner.commands
         )
-        return Reading(commands, (*notes, *inner.notes))
+        return Reading(commands, (*notes, *inner.notes), inner.files)
     if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
         return Reading((), tuple(notes))
     origin = stripped.words[0].origin
@@ -142,7 +142,7 @@ class _Script:
         self.lined = True
         self.commands: list[Command] = []
         self.notes: list[SourceNote] = []
-        self.files: dict[str, str] = {}
+        self.files: dict[str, Word] = {}
         # Functions, and those not read yet: their bodies' first token, and behind their last.
         self.bodies: dict[str, tuple[int, int]] = {}
         self.unread: dict[str, tuple[int, int]] = {}
@@ -151,7 +151,7 @@ class _Script:
         self.parameters: tuple[Word, ...] = ()  # of the function that is called
 
     def reading(self) -> Reading:
-        return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)))
+        return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def origin(self, line: int) -> Origin:
         return Origin(self.source, line if self.lined else None)
@@ -251,7 +251,7 @@ class _Script:
         words: list[Word] = []
         writes: list[str] = []
         body: Piece | None = None
-        declares = False
+        declares = appends = False
         while position < end:
             token = tokens[position]
             origin = self.origin(token.line)
@@ -266,12 +266,13 @@ class _Script:
                     position += 1
                     body = tokens[position].heredoc or body
                     if token.operator in _WRITES:
+                        appends = appends or token.operator == ">>"
                         writes += [word.text for word in self.shell.expand(target, origin)[:1]]
             else:
                 break
             position += 1
-        if body is not None:
-            self.heredoc(body, words, writes, line)
+        if body is not None or writes or (words and words[0].text in ("tee", "sed")):
+            self.written(body, words, writes, appends, line)
         # An operator that begins no command, such as ((, is passed over.
         return max(position, start + 1), self.finish(words, settings, line)
 
@@ -300,6 +301,7 @@ class _Script:
             shown = command.origin.source != self.source or _deeper(command)
             self.commands.append(command if shown else command._replace(origin=self.origin(line)))
         self.notes += reading.notes
+        self.files.update(reading.files)
         return ""
 
     def is_new_call(self, words: Sequence[Word]) -> bool:
@@ -374,18 +376,41 @@ class _Script:
         del shell.subshells[open_subshells:]
         self.commands += inner.commands
         self.notes += inner.notes
+        self.files.update(inner.files)
 
-    def heredoc(self, body: Piece, words: list[Word], writes: list[str], line: int) -> None:
+    def written(
+        self, body: Piece | None, words: list[Word], writes: list[str], appends: bool, line: int
+    ) -> None:
+        """Keep what a command writes to files, where its text stands in the script."""
         program = words[0].text.rpartition("/")[2] if words else ""
+        plain = [word for word in words[1:] if not word.text.startswith("-")]
         if program == "tee":
-            writes = [word.text for word in words[1:] if not word.text.startswith("-")]
-        if program in SHELLS:
+            writes = [word.text for word in plain]
+            appends = any(word.text in ("-a", "--append") for word in words)
+        elif program == "sed":
+            edits = any(word.text.startswith(("-i", "--in-place")) for word in words)
+            writes = [word.text for word in plain[1:] if word.text in self.files] if edits else []
+        if program in SHELLS and body is not None:
             text = "the script that this shell reads from the heredoc is not read"
             self.note("script-not-read", text, line)
-        if program in ("cat", "tee") and writes:
-            text = self.shell.value(heredoc_pieces(body), self.origin(line)).text
-            for target in writes:
-                self.files[target] = text
+        origin = self.origin(line)
+        content = Word("", origin, (f"what {program} writes",))
+        if body is not None and program in ("cat", "tee"):
+            content = self.shell.value(heredoc_pieces(body), origin)
+        elif program == "echo":
+            flags = [word.text for word in words[1:2] if word.text in ("-e", "-n", "-en", "-ne")]
+            said = words[1 + len(flags) :]
+            names = tuple(name for word in said for name in word.unresolved)
+            end = "" if any("n" in flag for flag in flags) else "\n"
+            content = Word(" ".join(word.text for word in said) + end, origin, names)
+        for target in writes:
+            before = self.files.get(target) if appends else None
+            if appends and before is None:
+                content = Word("", origin, (f"what {target} held before",))
+            elif before is not None:
+                names = (*before.unresolved, *content.unresolved)
+                content = Word(before.text + content.text, origin, names)
+            self.files[target] = content
 
 
 def _read(launch: LaunchText) -> Reading:

@@ -7,6 +7,7 @@ written, and is named in ``unresolved``.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -64,10 +65,15 @@ class SourceNote(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """All commands of a source, in order, and what there is to say of it."""
+    """All commands of a source, in order, and what there is to say of it.
+
+    files: what the source itself writes (``cat > f <<EOF``), by the path as it is written there; a
+    content that is not known is unresolved.
+    """
 
     commands: tuple[Command, ...]
     notes: tuple[SourceNote, ...] = ()
+    files: Mapping[str, Word] = {}
 
 
 def joined(readings: Iterable[Reading]) -> Reading:
@@ -75,7 +81,29 @@ def joined(readings: Iterable[Reading]) -> Reading:
     together = list(readings)
     commands: list[Command] = [command for reading in together for command in reading.commands]
     notes = [note for reading in together for note in reading.notes]
-    return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+    files: dict[str, Word] = {}
+    for path, word in (item for reading in together for item in reading.files.items()):
+        other = files.get(path)
+        if other is not None and other.text != word.text:  # two containers' own
+            word = word._replace(unresolved=("which container reads it",))
+        files[path] = word
+    return Reading(tuple(commands), tuple(dict.fromkeys(notes)), files)
+
+
+def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
+    """Return a reader that gives what a launch itself writes, and any other file as before."""
+    written = {posixpath.normpath(path): word for path, word in files.items()}
+
+    def read(name: str) -> str | Unknown:
+        word = written.get(posixpath.normpath(name))
+        if word is None:
+            return read_file(name)
+        if word.unresolved:
+            names = ", ".join(word.unresolved)
+            return Unknown(f"{name}, which the launch writes ({word.origin}), follows from {names}")
+        return word.text
+
+    return read if written else read_file
 
 
 class SourceError(Exception):

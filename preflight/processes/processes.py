@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from checks.base.installed import Installed
 from checks.base.unknown import Unknown
 from preflight.launches.source import Command, ReadFile, Word
+from preflight.programs.master_config import with_config_file
 from preflight.programs.sglang_argument_tables import RefusedError, argument_table
 from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
 from preflight.programs.store_config import StoreConfig, read_store_config
@@ -27,6 +28,14 @@ class Kind(Enum):
     MASTER = "mooncake_master"
     METADATA = "metadata server"
     ROUTER = "router"
+    VLLM = "vLLM server"
+    DYNAMO_SGLANG = "Dynamo SGLang worker"
+    DYNAMO_VLLM = "Dynamo vLLM worker"
+    LMCACHE = "LMCache server"
+    ENGINE = "inference engine"
+    ETCD = "etcd"
+    REDIS = "Redis"
+    NATS = "NATS"
     BENCHMARK = "benchmark"
     OTHER = "other program"
 
@@ -38,8 +47,30 @@ _MODULES = {
     "mooncake.http_metadata_server": Kind.METADATA,
     "sglang_router.launch_router": Kind.ROUTER,
     "sglang_router.launch_server": Kind.ROUTER,
+    "vllm.entrypoints.openai.api_server": Kind.VLLM,
+    "vllm.entrypoints.api_server": Kind.VLLM,
+    "vllm.entrypoints.cli.main": Kind.VLLM,
+    "dynamo.sglang": Kind.DYNAMO_SGLANG,
+    "dynamo.vllm": Kind.DYNAMO_VLLM,
+    "dynamo.trtllm": Kind.ENGINE,
+    "lmcache.server": Kind.LMCACHE,
+    "lmcache.v1.server": Kind.LMCACHE,
+    "lmcache.v1.multiprocess.server": Kind.LMCACHE,
+    "lmcache.v1.multiprocess.http_server": Kind.LMCACHE,
+    "mindie_llm.server": Kind.ENGINE,
+    "tensorrt_llm.commands.serve": Kind.ENGINE,
 }
 _PROGRAMS = {
+    "vllm": Kind.VLLM,
+    "lmcache_server": Kind.LMCACHE,
+    "lmdeploy": Kind.ENGINE,
+    "text-generation-launcher": Kind.ENGINE,
+    "trtllm-serve": Kind.ENGINE,
+    "tritonserver": Kind.ENGINE,
+    "etcd": Kind.ETCD,
+    "redis-server": Kind.REDIS,
+    "nats-server": Kind.NATS,
+    "sglang-router": Kind.ROUTER,
     "mooncake_store_service": Kind.STORE_SERVICE,
     "mc_store_rest_server": Kind.STORE_SERVICE,
     "mooncake_client": Kind.CLIENT,
@@ -49,6 +80,7 @@ _PROGRAMS = {
     "launch_server.py": Kind.SGLANG,
 }
 
+_ALONE = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER, Kind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
 _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
@@ -56,7 +88,7 @@ _RUNS_MODULE = re.compile(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 def is_program(word: str) -> bool:
     """True for a program's own name, with or without its folder: what starts without arguments."""
     name = word.rpartition("/")[2]
-    return name in _PROGRAMS and not name.endswith(".py")
+    return _PROGRAMS.get(name) in _ALONE and not name.endswith(".py")
 
 
 class SglangServer(NamedTuple):
@@ -109,7 +141,8 @@ class SglangServer(NamedTuple):
 class LaunchProcess(NamedTuple):
     """One process: ``server`` of an SGLang server, ``store`` of a store's own process.
 
-    number: of its command in the launch, which all that is made of the process carries.
+    number: of its command in the launch, which all that is made of the process carries. unread:
+    why a file that decides about it was not read.
     """
 
     kind: Kind
@@ -118,6 +151,7 @@ class LaunchProcess(NamedTuple):
     server: SglangServer | None = None
     store: StoreProcess | None = None
     number: int = 0
+    unread: Unknown | None = None
 
     @property
     def name(self) -> str:
@@ -143,6 +177,9 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     if kind is Kind.SGLANG:
         server = _server(command, arguments, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server)
+    if kind is Kind.MASTER:
+        arguments, unread = with_config_file(arguments, read_file)
+        return LaunchProcess(kind, command, arguments, unread=unread)
     store = None
     if kind is Kind.STORE_SERVICE:
         store = read_store_service(arguments, environment, read_file)
@@ -159,6 +196,10 @@ def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:
     program = words[0].text.rpartition("/")[2]
     if program == "sglang" and len(words) > 1 and words[1].text == "serve":
         return Kind.SGLANG, _served(words[2:])
+    if program == "vllm" and (len(words) < 2 or words[1].text != "serve"):
+        return Kind.OTHER, words[1:]  # vllm bench, vllm chat
+    if program == "lmcache" and len(words) > 1 and words[1].text == "server":
+        return Kind.LMCACHE, words[2:]
     if program in _PROGRAMS:
         return _PROGRAMS[program], words[1:]
     # Whatever $PYTHON is, what takes -m is one.

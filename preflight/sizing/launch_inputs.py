@@ -34,6 +34,9 @@ from preflight.sizing.process_shares import (
 )
 from preflight.sizing.sizing_records import Input, RuleTerms, SizingInputs
 
+# Programs that alone make no launch of what is judged here.
+_APART = (Kind.OTHER, Kind.BENCHMARK, Kind.ETCD, Kind.REDIS, Kind.NATS)
+
 
 class LaunchInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
@@ -91,7 +94,7 @@ def gather_launch(
             return LaunchInputs(processes, found, share, share, memory, host.sglang)
         shares.append(share)
     found = with_refusals(found, processes, memory)
-    if all(process.kind in (Kind.OTHER, Kind.BENCHMARK) for process in processes):
+    if all(process.kind in _APART for process in processes):
         raise NoLaunchError(f"{source} starts no program that is known here")
     nics, unknown = host.nics.first, host.nics.unknown
     placed_notes = (note for placed in host.nics.every for note in placed.notes)

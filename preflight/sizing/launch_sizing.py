@@ -8,6 +8,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Reading
 from preflight.processes.processes import LaunchOptions, understand
+from preflight.processes.unread import Unread, unread
 from preflight.sizing.admission import Admission, admit
 from preflight.sizing.chosen_versions import known_sglang
 from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst
@@ -16,7 +17,8 @@ from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
 
 class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
-    one at the lower. Both are None where a number that decides is not known."""
+    one at the lower. Both are None where a number that decides is not known. unread: what of the
+    launch is in no number, so that nothing fits for certain."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -25,6 +27,7 @@ class LaunchSizing(NamedTuple):
     admissions: tuple[Admission | Unknown, ...]
     status: str
     reason: str
+    unread: tuple[Unread, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -50,8 +53,12 @@ def size_launch(
     if inputs.most != inputs.least:
         most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
     admissions = _admissions(inputs, most, options, root)
+    missed = unread(reading, processes)
     status, reason = _status(inputs, least, most, admissions)
-    return LaunchSizing(reading, inputs, least, most, admissions, status, reason)
+    if missed and status != "fails":
+        others = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
+        status, reason = "unknown", f"{missed[0].text}{others}"
+    return LaunchSizing(reading, inputs, least, most, admissions, status, reason, missed)
 
 
 def _admissions(

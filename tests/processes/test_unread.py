@@ -1,0 +1,106 @@
+"""What no reader knows is named, and nothing passes; what the launch writes itself is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.base.root import Root
+from preflight.inputs.written_launch import read_launch, size_written
+from preflight.processes.processes import Kind, LaunchOptions
+from preflight.processes.services import ports
+from preflight.sizing.launch_sizing import LaunchSizing
+
+
+def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    path = tmp_path / "launch.sh"
+    path.write_text(script)
+    host = Root(str(tmp_path / "host"))
+    launch = read_launch((str(path),), (), {}, host)
+    return size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8", Kind.VLLM),
+        ("python3 -m vllm.entrypoints.openai.api_server --model m", Kind.VLLM),
+        ("lmcache_server 0.0.0.0 8100", Kind.LMCACHE),
+        ("lmcache server --l1-size-gb 60", Kind.LMCACHE),
+        ("python3 -m dynamo.sglang --model-path m", Kind.DYNAMO_SGLANG),
+        ("python3 -m dynamo.vllm --model m", Kind.DYNAMO_VLLM),
+        ("trtllm-serve m", Kind.ENGINE),
+    ],
+)
+def test_an_engine_beside_a_master_is_named_and_nothing_fits(
+    tmp_path: Path, words: str, kind: Kind
+) -> None:
+    found = sized(tmp_path, f"mooncake_master &\n{words}\n")
+    assert [process.kind for process in found.inputs.processes] == [Kind.MASTER, kind]
+    assert found.status == "unknown"
+    assert " ".join(words.split()[:3]) in found.reason
+    assert "launch.sh:2" in found.reason
+
+
+def test_a_benchmark_of_an_engine_is_no_engine(tmp_path: Path) -> None:
+    found = sized(tmp_path, "mooncake_master &\nvllm bench serve\netcd --name a &\n")
+    assert [p.kind for p in found.inputs.processes] == [Kind.MASTER, Kind.OTHER, Kind.ETCD]
+    assert not found.unread
+
+
+def test_the_masters_file_stands_below_its_flags(tmp_path: Path) -> None:
+    found = sized(
+        tmp_path,
+        "mooncake_master --config_path=m.yaml --metrics_port 9013\n",
+        **{"m.yaml": "rpc_port: 50061\nmetrics_port: 9003\nno_flag_of_it: 1\n"},
+    )
+    (master,) = found.inputs.processes
+    assert [port.port for port in ports(master)] == [50061, 9013]
+    assert str(master.arguments[0].origin) == "m.yaml:1"
+    assert not found.unread
+
+
+def test_a_masters_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    found = sized(tmp_path, "mooncake_master --config_path=/etc/m.yaml\n")
+    assert found.status == "unknown"
+    assert "--config_path /etc/m.yaml" in found.reason
+
+
+@pytest.mark.parametrize(
+    "writes",
+    [
+        "cat > c.json <<EOF\n{}\nEOF\n",
+        "cat <<'EOF' >c.json\n{}\nEOF\n",
+        "tee c.json <<EOF >/dev/null\n{}\nEOF\n",
+        "echo '{}' > ${CONFIG}\n",
+    ],
+)
+def test_a_file_that_the_launch_writes_is_what_the_program_reads(
+    tmp_path: Path, writes: str
+) -> None:
+    config = '{"master_server_address": "10.0.0.1:50051", "global_segment_size": "7gb"}'
+    script = "CONFIG=c.json\n" + writes.format(config) if "${" not in writes else ""
+    script = script or "CONFIG=c.json\n" + writes.replace("{}", config)
+    server = "python3 -m sglang.launch_server --model-path m --enable-hierarchical-cache "
+    found = sized(
+        tmp_path,
+        f"{script}SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=./$CONFIG {server}"
+        "--hicache-storage-backend mooncake\n",
+    )
+    server_found = found.inputs.processes[-1].server
+    assert server_found is not None
+    assert server_found.store is not None
+    assert server_found.store.value("global_segment_size") == "7gb"
+
+
+def test_what_a_written_file_holds_is_unknown_where_a_variable_decides(tmp_path: Path) -> None:
+    script = "echo \"{'a': $NOBODY}\" > a.yaml\nmooncake_master --config_path a.yaml\n"
+    found = sized(tmp_path, script)
+    assert found.status == "unknown"
+    assert "follows from NOBODY" in found.reason
+    edited = sized(tmp_path, "echo a: 1 > a.yaml\nsed -i s/1/2/ a.yaml\nmooncake_master "
+                   "--config_path a.yaml\n")  # fmt: skip
+    assert "what sed writes" in edited.reason
