@@ -1,79 +1,156 @@
-"""``mooncake-preflight list`` and ``explain``: what there is to find, and what a log shows."""
+"""``mooncake-preflight list`` and ``explain``: what can be found, and what a log says."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from preflight.cli.options import COLOR, JSON, command
 
+if TYPE_CHECKING:
+    from preflight.check.catalogue import Catalogue
 
-@command("list")
-def list_checks() -> int:
-    """Print the id of every check, and what it asks."""
-    from preflight.base.output import say
+LIST_SCHEMA = "mooncake-preflight/list/v1"
 
-    say(list_text())
+
+@command("list", "mooncake-preflight list", "mooncake-preflight list --json | jq -r '.checks[].id'")
+@JSON
+def list_checks(as_json: bool) -> int:
+    """Print the id of every check and rule, and what it asks or finds."""
+    from preflight.base.output import columns, say, say_json
+
+    if as_json:
+        say_json({"schema": LIST_SCHEMA, "exit_code": 0, "checks": list_rows()})
+    else:
+        say(list_text(columns()))
     return 0
 
 
 @command(
     "explain",
     "mooncake-preflight explain memlock.limit",
-    "mooncake-preflight explain --log server.log",
+    "mooncake-preflight explain server.log",
     "journalctl -u sglang | mooncake-preflight explain",
+    "mooncake-preflight explain 'Failed to register memory'",
 )
-@click.argument("id_", metavar="[ID]", required=False)
+@click.argument("what", metavar="[ID|FILE|WORDS]...", nargs=-1)
 @click.option("--log", metavar="FILE", help="A server's log; - is standard input.")
 @JSON
 @COLOR
-def explain(id_: str | None, log: str | None, as_json: bool, color: str) -> int:
-    """Say what a check or a rule is about; or, given a log, what ended the server.
+def explain(what: tuple[str, ...], log: str | None, as_json: bool, color: str) -> int:
+    """Say what an id, a log, or a line that was quoted is about.
 
-    explain ID prints the page of a check or rule. explain --log FILE, or explain < server.log,
-    finds the lines of SGLang, Mooncake and the kernel that are known, the likeliest cause first.
+    An ID gives the page of a check or rule. A FILE, or standard input, is a log: the lines of
+    SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS are
+    looked for among the known lines, checks and rules: quote a line, or a part of it.
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
-    if (id_ is None) is (log is None) and (id_ is not None or sys.stdin.isatty()):
-        raise click.UsageError("give the ID of a check (list prints them), or a log: --log FILE")
-    if id_ is None:
+    words = " ".join(what)
+    if what and log is not None:
+        raise click.UsageError(f"--log {log} and {words!r}: give one of them")
+    if not words.strip() and log is None and (what or sys.stdin.isatty()):
+        raise click.UsageError(
+            "give the ID of a check (list prints them), a log's FILE, or words of a line"
+        )
+    if not what:
         return explain_log_file(log or "-", as_json, color)
-    if as_json:
-        raise click.UsageError("--json is for a log; the page of an ID is text")
-    from preflight.base.output import say
+    from preflight.check.catalogue import catalogue
 
-    say(explain_text(id_))
+    every = catalogue()
+    if words in every.ids:
+        return explain_page(every, words, as_json)
+    if len(what) == 1 and (words == "-" or os.path.exists(words)):
+        return explain_log_file(words, as_json, color)
+    if len(words.split()) == 1 and any(mark in words for mark in ".-/"):
+        from preflight.base.usage_error import UsageError
+        from preflight.check.selection import nearest
+
+        near = nearest(words, every.ids)
+        raise UsageError(f"{words}: no check or rule has this id, and no file is called so{near}")
+    return explain_words(every, words, as_json, color)
+
+
+def list_rows() -> list[dict[str, str]]:
+    """Return each id, what it looks at, and what it asks or finds."""
+    from preflight.check.catalogue import catalogue
+
+    every = catalogue()
+    checks = (
+        ("host", [c for c, _ in every.host]),
+        ("launch", every.launch),
+        ("fleet", every.fleet),
+    )
+    rows = [
+        {"id": check.id, "of": of, "asks": check.page.asks} for of, each in checks for check in each
+    ]
+    return rows + [{"id": r.id, "of": "rule", "asks": f"finds {r.finds}"} for r in every.rules]
+
+
+def list_text(width: int) -> str:
+    """Return every id with its question or finding, for a terminal of so many columns."""
+    import textwrap
+
+    rows = list_rows()
+    column = max(len(row["id"]) for row in rows) + 2
+    lines = (
+        textwrap.wrap(row["asks"], max(width - column, 30), break_on_hyphens=False) for row in rows
+    )
+    return "\n".join(
+        f"{row['id']:<{column}}" + ("\n" + " " * column).join(each)
+        for row, each in zip(rows, lines, strict=True)
+    )
+
+
+def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
+    """Print the page of a check or rule that there is."""
+    from preflight.base.output import columns, say, say_json
+    from preflight.check.page_text import as_text, check_page, rule_page
+    from preflight.logs.explain import SCHEMA
+
+    check = every.checks.get(id_)
+    page = check_page(check) if check else rule_page(next(r for r in every.rules if r.id == id_))
+    if not as_json:
+        say(as_text(page, columns()))
+        return 0
+    say_json(
+        {
+            "schema": SCHEMA,
+            "exit_code": 0,
+            "id": id_,
+            "about": page.lead,
+            "why": page.why,
+            "outcomes": [{"status": status.value, "when": when} for status, when in page.outcomes],
+            "rows": [{"name": name, "text": text} for name, text in page.rows],
+        }
+    )
     return 0
 
 
-def list_text() -> str:
-    """Return every id with its question or finding, one a line: host, launch, fleet, rules."""
-    from preflight.check.catalogue import catalogue
+def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> int:
+    """Print the known lines, checks and rules that ``words`` are likely about.
 
-    every = catalogue()
-    lines = [(check.id, check.page.asks) for check in every.checks.values()]
-    lines += [(rule.id, f"finds {rule.finds}") for rule in every.rules]
-    width = max(len(id_) for id_, _ in lines)
-    return "\n".join(f"{id_:<{width}}  {asks}" for id_, asks in lines)
-
-
-def explain_text(id_: str) -> str:
-    """Return the page of a check or rule. Raises UsageError for an id that there is not."""
-    from preflight.base.output import columns
+    Raises UsageError where there is none.
+    """
+    from preflight.base.output import columns, painter, say, say_json
     from preflight.base.usage_error import UsageError
-    from preflight.check.catalogue import catalogue
-    from preflight.check.page_text import as_text, check_page, rule_page
     from preflight.check.selection import nearest
+    from preflight.logs.by_words import about, about_object, about_text
 
-    every = catalogue()
-    if id_ in every.checks:
-        return as_text(check_page(every.checks[id_]), columns())
-    for rule in every.rules:
-        if rule.id == id_:
-            return as_text(rule_page(rule), columns())
-    raise UsageError(f"{id_}: no check or rule has this id{nearest(id_, every.ids)}")
+    rows = {row["id"]: row["asks"] for row in list_rows()}
+    found = about(words, rows)
+    if not (found.lines or found.ids):
+        raise UsageError(
+            f"{words}: no id, no file, and no known line, check or rule has these words"
+            f"{nearest(words, every.ids)}"
+        )
+    if as_json:
+        say_json(about_object(found))
+    else:
+        say(about_text(found, painter(color), columns()), color=True)
+    return 0
 
 
 def explain_log_file(path: str, as_json: bool, color: str) -> int:

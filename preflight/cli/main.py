@@ -38,6 +38,7 @@ SCHEMAS = {
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",
     "fleet": "mooncake-preflight/fleet/v1",
+    "list": "mooncake-preflight/list/v1",
     "plan": "mooncake-preflight/plan/v1",
     "probe": "mooncake-preflight/probe-registration/v1",
     "rehearse": "mooncake-preflight/rehearse/v1",

@@ -94,10 +94,17 @@ def _lines(count: int) -> str:
 
 def _one(number: int, each: Explanation, paint: Paint, width: int) -> str:
     times = "once" if each.times == 1 else f"{each.times} times"
-    head = (
-        f"{number}. {paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern} "
-        f"({each.printer}, line {each.line}, {times})"
-    )
+    where = f"{each.printer}, line {each.line}, {times}"
+    return explanation_text(f"{number}. {heading(each, paint)} ({where})", each, width)
+
+
+def heading(each: Explanation, paint: Paint) -> str:
+    """Return how near to the root cause the line stands, in its colour, and its id."""
+    return f"{paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern}"
+
+
+def explanation_text(head: str, each: Explanation, width: int) -> str:
+    """Return ``head``, the line, and under it what is known of it."""
     rows = [("", each.excerpt), ("Cause", _sentence(each.cause))]
     if each.sums:
         rows.append(("Numbers", _sentence(each.sums)))
@@ -140,23 +147,25 @@ def explanations_object(reading: LogReading, exit_code: int) -> dict[str, Any]:
         "exit_code": exit_code,
         "lines": reading.lines,
         "whole": reading.whole,
-        "explanations": [
-            {
-                "id": each.pattern,
-                "layer": each.printer,
-                "stage": each.stage.word,
-                "count": each.times,
-                "line": each.line,
-                "excerpt": each.excerpt,
-                "names": list(each.names),
-                "values": dict(each.groups),
-                "cause": _sentence(each.cause),
-                "numbers": each.sums,
-                "this_log": each.decided,
-                "told_apart": each.apart,
-                "remedy": _sentence(each.remedy),
-                "checks": list(each.checks),
-            }
-            for each in reading.explanations
-        ],
+        "explanations": [explanation_object(each) for each in reading.explanations],
+    }
+
+
+def explanation_object(each: Explanation) -> dict[str, Any]:
+    """Return one explanation as it stands in a JSON object."""
+    return {
+        "id": each.pattern,
+        "layer": each.printer,
+        "stage": each.stage.word,
+        "count": each.times,
+        "line": each.line,
+        "excerpt": each.excerpt,
+        "names": list(each.names),
+        "values": dict(each.groups),
+        "cause": _sentence(each.cause),
+        "numbers": each.sums,
+        "this_log": each.decided,
+        "told_apart": each.apart,
+        "remedy": _sentence(each.remedy),
+        "checks": list(each.checks),
     }

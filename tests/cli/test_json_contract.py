@@ -48,6 +48,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "pairs"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("fleet", "run"): ((), "fleet"),
+    ("list",): ((), "list"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
     ("rehearse",): ((), "rehearse"),

@@ -67,7 +67,6 @@ def test_bytes_that_are_no_text_are_no_failure() -> None:
         ("--log", "/no/such/file"),
         ("--log", "/dev/zero"),
         ("--log", "."),
-        ("memlock.limit", "--json"),
     ],
 )
 def test_what_cannot_be_meant_is_a_usage_error(arguments: tuple[str, ...]) -> None:

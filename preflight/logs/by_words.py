@@ -1,0 +1,175 @@
+"""Find what some words are about: a quoted line, a part of one, or a symptom in plain words."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+from preflight.logs.conclusions import Explanation
+from preflight.logs.explain import (
+    SCHEMA,
+    Paint,
+    explanation_object,
+    explanation_text,
+    heading,
+    read_log,
+)
+from preflight.logs.patterns import Pattern, read_patterns
+
+# A word, or a number of up to three digits (an errno); addresses, sizes and times differ from line
+# to line and say nothing.
+_WORD = re.compile(r"[a-z_][a-z0-9_]*|(?<![\w.])\d{1,3}(?![\w.])")
+_HEX = re.compile(r"0x[0-9a-f]+")
+_HUGE_PAGE = re.compile(r"huge[ -]pages?|hugepages?|hugetlb")
+# Below this share of the words, by weight, a text has only everyday words in common with them.
+LEAST_SHARE = 0.5
+# So many lines are shown whole, so many more by their id; so many checks and rules.
+MOST_WHOLE, MOST_NAMED, MOST_IDS = 3, 6, 6
+
+
+class About(NamedTuple):
+    """What ``words`` are about, the likeliest first.
+
+    lines: known lines, explained; ``excerpt`` is the words themselves where a pattern matches them,
+    else an example of such a line. ids: checks and rules, with what each asks or finds.
+    """
+
+    words: str
+    lines: list[Explanation]
+    ids: list[tuple[str, str]]
+
+
+def about(words: str, asks: Mapping[str, str]) -> About:
+    """Return the known lines that ``words`` are or come from, and the ids whose question has them.
+
+    asks: by id of a check or rule, what it asks or finds.
+    """
+    patterns = read_patterns()
+    lines = read_log([words]).explanations
+    known = {each.pattern for each in lines}
+    like = ranked(words, line_texts(patterns))
+    if not (lines or like):
+        like = ranked(words, meaning_texts(patterns), in_order=False)
+    for id_, _ in like:
+        if id_ not in known:
+            example = next(each.example for each in patterns if each.id == id_)
+            found = read_log([example]).explanations
+            # The example's own numbers say nothing of this case.
+            lines += [one._replace(sums="", names=()) for one in found if one.pattern == id_]
+    near = ranked(words, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
+    return About(words, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
+
+
+def ranked(
+    words: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
+) -> list[tuple[str, float]]:
+    """Return the ids whose text has most of ``words``, with the share of them, best first.
+
+    ``texts``: by id, in the order that decides between equals. A rare word counts more than a
+    common one; ``in_order``: words that follow each other count more than scattered ones, as in a
+    quoted line. Shares are in LEAST_SHARE to 1.
+    """
+    asked = _words(words)
+    split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
+    in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
+    weights = {word: math.log1p(len(split) / (1 + in_texts[word])) for word in asked}
+    most = _weight(asked, weights, in_order)
+    if not most:
+        return []
+    shares = {
+        id_: max((_weight_in(asked, text, weights, in_order) / most for text in each), default=0.0)
+        for id_, each in split.items()
+    }
+    least = max(LEAST_SHARE, 0.6 * max(shares.values(), default=0.0))
+    # Of texts that have them all, the shortest says least beside them.
+    length = {id_: min((len(text) for text in each), default=0) for id_, each in split.items()}
+    found = [(id_, share) for id_, share in shares.items() if share >= least]
+    return sorted(found, key=lambda row: (-round(row[1], 3), length[row[0]]))
+
+
+def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
+    """Return by id what ``ranked`` looks through: the example of each line that has a cause."""
+    every = sorted((each for each in patterns if each.cause), key=lambda each: each.stage)
+    return {each.id: [each.example, *each.find] for each in every}
+
+
+def meaning_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
+    """Return by id all that is said of each line that has a cause, for words of a person's own."""
+    return {
+        each.id: [f"{each.id} {each.example} {each.cause} {each.remedy}"]
+        for each in patterns
+        if each.cause
+    }
+
+
+def _words(text: str) -> list[str]:
+    """Return the words that tell lines apart, without what differs from line to line."""
+    plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
+    return [word.rstrip("s") or word for word in _WORD.findall(plain)]
+
+
+def _weight(words: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
+    """Return what words are worth; in order, a run is worth more than its words one by one."""
+    return sum(weights[word] for word in words) * (math.sqrt(len(words)) if in_order else 1)
+
+
+def _weight_in(
+    asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
+) -> float:
+    if not in_order:
+        return _weight([word for word in asked if word in text], weights, in_order)
+    runs = SequenceMatcher(None, asked, text, autojunk=False).get_matching_blocks()
+    return sum(_weight(asked[at : at + size], weights, in_order) for at, _, size in runs)
+
+
+def about_text(found: About, paint: Paint, width: int) -> str:
+    """For a terminal ``width`` columns wide, without a final newline."""
+    parts = []
+    if found.lines:
+        count = len(found.lines)
+        parts.append(
+            "One known line is like this:"
+            if count == 1
+            else f"{count} known lines are like this, the likeliest first:"
+        )
+        parts += [
+            explanation_text(f"{number}. {heading(each, paint)} ({each.printer})", each, width)
+            for number, each in enumerate(found.lines[:MOST_WHOLE], 1)
+        ]
+        named = [each.pattern for each in found.lines[MOST_WHOLE:][:MOST_NAMED]]
+        if named:
+            parts.append(_filled(f"Like it too: {', '.join(named)}.", width))
+    if found.ids:
+        column = max(len(id_) for id_, _ in found.ids) + 4
+        rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in found.ids]
+        parts.append("\n".join(["Checks and rules about it:", *rows]))
+    ids = list(dict.fromkeys(id_ for each in found.lines[:MOST_WHOLE] for id_ in each.checks))
+    if ids:
+        only = ("--only " + id_ for id_ in ids[:3])
+        parts.append(
+            "Which of these it is on this host:\n"
+            f"  mooncake-preflight check {' '.join(only)} run.sh\n"
+            "A whole log tells more than one line of it:\n"
+            "  mooncake-preflight explain server.log"
+        )
+    return "\n\n".join(parts)
+
+
+def about_object(found: About) -> dict[str, Any]:
+    """Return the same as one JSON object."""
+    return {
+        "schema": SCHEMA,
+        "exit_code": 0,
+        "words": found.words,
+        "explanations": [explanation_object(each) for each in found.lines],
+        "checks": [{"id": id_, "asks": asks} for id_, asks in found.ids],
+    }
+
+
+def _filled(text: str, width: int, indent: int = 0) -> str:
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)

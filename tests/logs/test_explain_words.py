@@ -1,0 +1,131 @@
+"""``mooncake-preflight explain`` with words: a quoted line, a part of one, a symptom."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import jsonschema
+import pytest
+
+from preflight.cli.main import run
+from preflight.logs.by_words import About, about, line_texts, ranked
+from preflight.logs.explain import read_log
+from preflight.logs.patterns import read_patterns
+from tests.paths import ROOT
+
+KNOWN = [each for each in read_patterns() if each.cause]
+SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
+
+
+def first(found: About) -> str:
+    return found.lines[0].pattern if found.lines else ""
+
+
+@pytest.mark.parametrize("pattern", KNOWN, ids=lambda each: each.id)
+def test_a_known_line_alone_is_found(pattern: object) -> None:
+    assert first(about(pattern.example, {})) == pattern.id  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_four_words_of_a_line_are_enough() -> None:
+    """The right line first, in 95 of 100 parts; those that two lines share decide nothing."""
+    draw = random.Random(1)
+    texts = line_texts(KNOWN)
+    right = wrong = 0
+    for pattern in KNOWN[::2]:
+        words = pattern.example.split()
+        for _ in range(2):
+            count = draw.randint(4, max(4, min(8, len(words))))
+            start = draw.randint(0, max(0, len(words) - count))
+            part = " ".join(words[start : start + count])
+            whole = [id_ for id_, share in ranked(part, texts) if share > 0.999]
+            if len(whole) > 1:
+                continue
+            if first(about(part, {})) == pattern.id:
+                right += 1
+            else:
+                wrong += 1
+    assert right > 150
+    assert wrong <= 0.05 * (right + wrong)
+
+
+def test_a_line_is_found_in_the_log_around_it() -> None:
+    """And it stands first, before what a healthy server prints."""
+    around = (ROOT / "tests/data/logs/healthy-sglang.log").read_text().splitlines()
+    before, behind = around[:40], around[40:80]
+    for pattern in KNOWN:
+        found = read_log([*before, pattern.example, *behind]).explanations
+        assert [each.pattern for each in found][:1] == [pattern.id], pattern.id
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("server killed oom", "runtime.oom-killed"),
+        ("huge pages not enough", "mooncake.l2-hugepages"),
+        ("Cannot allocate memory [12]", "mooncake.register-enomem"),
+    ],
+)
+def test_a_symptom_in_plain_words_is_found(words: str, expected: str) -> None:
+    assert expected in [each.pattern for each in about(words, {}).lines[:3]]
+
+
+def test_numbers_of_an_example_are_not_said_of_the_users_case() -> None:
+    for pattern in [each for each in KNOWN if each.sums][::3]:
+        part = " ".join(pattern.example.split()[:3])
+        assert not [each for each in about(part, {}).lines if each.sums and each.excerpt != part]
+
+
+def test_words_give_lines_checks_and_the_next_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "Failed", "to", "register", "memory"]) == 0
+    out = capsys.readouterr().out
+    assert "mooncake.register-enomem" in out
+    assert "mooncake-preflight check --only memlock.limit" in out
+    assert run(["explain", "memlock"]) == 0
+    assert "memlock.limit " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["memlock.limit", "hicache-size-unit", "memlock", "Bus error"])
+def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["explain", "--json", words])
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["memlock.limt"], "did you mean memlock.limit?"),
+        (["no-such-server.log"], "no file is called so"),
+        (["zzz", "qqq"], "no known line, check or rule has these words"),
+        ([" "], "give the ID of a check"),
+        (["--log", "x", "memlock"], "give one of them"),
+    ],
+)
+def test_what_is_nothing_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["explain", *words]) == 64
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_is_a_log_without_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(ROOT / "tests/data/logs/hugepages-l2.log")
+    assert run(["explain", log]) == 2
+    short = capsys.readouterr().out
+    assert run(["explain", "--log", log]) == 2
+    assert capsys.readouterr().out == short
+
+
+def test_the_list_is_an_object_too_and_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["checks"]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {row["id"] for row in rows} == {line.split()[0] for line in lines if line[0] != " "}
+    assert max(len(line) for line in lines) <= 80
