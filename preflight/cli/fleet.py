@@ -21,7 +21,7 @@ LATER = {
 }
 
 
-@click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
+@click.group(cls=LazyGroup, later={"Commands": LATER}, context_settings=CONTEXT)
 def fleet() -> None:
     """Check every node of a cluster, over ssh, Slurm or Kubernetes, and merge what they say.
 

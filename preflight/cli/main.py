@@ -16,20 +16,28 @@ NAME = "mooncake-preflight"
 
 # Each is a module of its own: --help of one must not pay for the others.
 LATER = {
-    "apply": "preflight.cli.apply:apply",
-    "capacity": "preflight.cli.capacity:capacity",
-    "capture": "preflight.cli.capture:capture",
-    "check": "preflight.cli.check:check",
-    "exec": "preflight.cli.exec:exec_",
-    "explain": "preflight.cli.explain:explain",
-    "facts": "preflight.cli.facts:facts",
-    "fit": "preflight.cli.fit:fit",
-    "fleet": "preflight.cli.fleet:fleet",
-    "list": "preflight.cli.explain:list_checks",
-    "plan": "preflight.cli.plan:plan",
-    "probe": "preflight.cli.probe:probe",
-    "rehearse": "preflight.cli.rehearse:rehearse",
-    "topology": "preflight.cli.topology:topology",
+    "Start here": {
+        "check": "preflight.cli.check:check",
+        "explain": "preflight.cli.explain:explain",
+        "fit": "preflight.cli.fit:fit",
+    },
+    "Set this host, and start the server": {
+        "plan": "preflight.cli.plan:plan",
+        "apply": "preflight.cli.apply:apply",
+        "exec": "preflight.cli.exec:exec_",
+    },
+    "Look closer": {
+        "capacity": "preflight.cli.capacity:capacity",
+        "topology": "preflight.cli.topology:topology",
+        "rehearse": "preflight.cli.rehearse:rehearse",
+        "probe": "preflight.cli.probe:probe",
+        "facts": "preflight.cli.facts:facts",
+        "list": "preflight.cli.explain:list_checks",
+    },
+    "Other machines": {
+        "fleet": "preflight.cli.fleet:fleet",
+        "capture": "preflight.cli.capture:capture",
+    },
 }
 # Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {

@@ -51,18 +51,37 @@ def command(
     return click.command(name, Command, context_settings=CONTEXT, epilog=epilog)
 
 
+# Longer than any sentence: click cuts what is longer than its limit.
+_WHOLE_SENTENCE = 1000
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
 
-    later: command name -> module that has it, under the name after the colon.
+    later: title of a section in --help -> command name -> module that has it, under the name after
+    the colon.
     """
 
-    def __init__(self, *arguments: Any, later: Mapping[str, str], **named: Any):
+    def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
         super().__init__(*arguments, **named)
-        self._later = later
+        self._sections = later
+        self._later = {name: where for each in later.values() for name, where in each.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._later)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section with its commands, and the whole first sentence of each."""
+        width = max(len(name) for name in self._later)
+        for title, names in self._sections.items():
+            found = ((name, self.get_command(ctx, name)) for name in names)
+            rows = [
+                (f"{name:<{width}}", each.get_short_help_str(limit=_WHOLE_SENTENCE))
+                for name, each in found
+                if each is not None
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         where = self._later.get(cmd_name)
