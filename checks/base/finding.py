@@ -6,11 +6,14 @@ at, the good included, and nothing decides later what it meant.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from checks.base.unknown import Unknown
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -170,6 +173,19 @@ class UnjudgedError(Exception):
     """A subject that cannot be judged: ``args[0]`` is the finding that stands in its place."""
 
     args: tuple[Finding]
+
+
+def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
+    """Make ``function``, which judges one subject, return what ``Finding.known`` raised in it."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **named: P.kwargs) -> Finding:
+        try:
+            return function(*arguments, **named)
+        except UnjudgedError as error:
+            return error.args[0]
+
+    return call
 
 
 NO_LAUNCH = "no launch was given"

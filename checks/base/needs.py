@@ -86,11 +86,13 @@ class RdmaUse(NamedTuple):
     """How a process comes to its NICs.
 
     devices: named ones, each as Mooncake will look it up; () for its own discovery.
-    origin: where the names were written (flag, variable, file:line).
+    origin: where the names were written (flag, variable, file:line). written_as: the flag or the
+    variable alone; "" where a file has them, or nobody.
     """
 
     devices: tuple[str, ...] | Unknown
     origin: str
+    written_as: str = ""
 
 
 _ROOT_USERS = ("0", "root")

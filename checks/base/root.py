@@ -26,7 +26,7 @@ CALL_MODULES = {
     "numa": "checks.numa.calls",
     "pci": "checks.pci.calls",
     "rdma": "checks.rdma.calls",
-    "registration": "checks.rdma.registration_calls",
+    "registration": "checks.rdma.calls",
     "routing": "checks.network.routing_calls",
     "services": "checks.network.service_calls",
     "software": "checks.software.calls",

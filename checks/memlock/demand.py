@@ -19,7 +19,7 @@ from checks.base.units import MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, runtime_units
-from checks.rdma.registration import pinned_bytes, plan_region, through_peermem
+from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
 from checks.system.facts import SystemFacts
 
@@ -121,7 +121,7 @@ def demand(
     sizes: dict[str, int] = {}
     for region in process.regions:
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
-        plan = plan_region(region, largest, release)
+        plan = registration_of(region, largest, release)
         pinned = pinned_bytes(plan, page_bytes, region.offset_bytes)
         sizes[region.what] = sizes.get(region.what, 0) + pinned
     if through_peermem(process.environment):

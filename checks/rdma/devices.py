@@ -1,9 +1,12 @@
-"""RDMA devices of the host and the NUMA nodes that they sit on, from sysfs."""
+"""RDMA devices as sysfs shows them: NUMA nodes, ports, GIDs, partition keys, interfaces.
+
+A port's active MTU is not there: ``verbs`` asks the library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
@@ -11,32 +14,23 @@ from checks.base.unknown import Unknown, known, or_unknown
 DEVICES = "/sys/class/infiniband"
 
 
-class RdmaDevice(NamedTuple):
-    """One device; ``node`` is None where its PCI function names none (soft-RoCE, some VMs)."""
-
-    name: str
-    node: int | None
-
-
 @or_unknown
-def read_rdma_devices(root: Root) -> tuple[RdmaDevice, ...] | Unknown:
-    """Every RDMA device; empty where the kernel has none, which is a fact and no error."""
-    names = known(device_names(root))
-    devices = []
-    for name in names:
-        node = known(device_node(root, name))
-        devices.append(RdmaDevice(name, node))
-    return tuple(devices)
+def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
+    """Return the NUMA node of every RDMA device; None where its PCI function names none.
+
+    Soft-RoCE and some VMs name none. Empty where the kernel has no device, which is no error.
+    """
+    return {name: known(device_node(root, name)) for name in known(device_names(root))}
 
 
 def device_names(root: Root) -> tuple[str, ...] | Unknown:
-    """The names of all RDMA devices; empty where the kernel has none."""
+    """Return the names of all RDMA devices; empty where the kernel has none."""
     names = root.names(DEVICES)
     return () if isinstance(names, Unknown) and names.absent else names
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:
-    """The node that Mooncake takes a device to sit on; None where it finds none.
+    """Return the node that Mooncake takes a device to sit on; None where it finds none.
 
     It reads numa_node in realpath(/sys/class/infiniband/<device>/../..): the folder that the link
     "device" names. Soft-RoCE has neither. Source: Mooncake topology.cpp, listInfiniBandDevices.
@@ -47,6 +41,196 @@ def device_node(root: Root, name: str) -> int | Unknown | None:
     return None if node < 0 else node
 
 
-def nic_nodes(devices: Collection[RdmaDevice]) -> tuple[int, ...]:
-    """The NUMA nodes that ``devices`` sit on, ascending, each once."""
-    return tuple(sorted({device.node for device in devices if device.node is not None}))
+IB, ROCE_1, ROCE_2 = "IB", "RoCE v1", "RoCE v2"
+# sysfs gives one word to both; the link layer tells which.
+_SYSFS_KINDS = {"IB/RoCE v1": (IB, ROCE_1), "RoCE v2": (ROCE_2, ROCE_2)}
+# The kernel puts a new entry into the first free place, so the used ones stand together; tables
+# have up to 1024 places (soft-RoCE), and reading each would take longer than all the rest.
+LARGEST_GAP = 32
+_IPV4_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Gid(NamedTuple):
+    """One used entry of a port's GID table. netdev: "" where none is behind it."""
+
+    number: int
+    raw: bytes
+    kind: str | Unknown
+    netdev: str | Unknown
+
+    @property
+    def ipv4(self) -> str | None:
+        """``10.0.0.1`` for ``::ffff:10.0.0.1``."""
+        if self.raw[:12] != _IPV4_MAPPED:
+            return None
+        return ".".join(str(octet) for octet in self.raw[12:])
+
+    @property
+    def text(self) -> str:
+        """As a person writes it: the IPv4 address, or eight groups."""
+        groups = [self.raw[at : at + 2].hex() for at in range(0, 16, 2)]
+        return self.ipv4 or ":".join(groups)
+
+
+class Port(NamedTuple):
+    """One port. state, physical_state: the kernel's word (ACTIVE, LinkUp). rate: as sysfs says it.
+
+    gids: the entries in use, of ``gid_table`` in all. pkeys: by index, those that were asked for.
+    """
+
+    number: int
+    state: str | Unknown
+    physical_state: str | Unknown
+    link_layer: str | Unknown
+    rate: str | Unknown
+    lid: str | Unknown
+    gids: tuple[Gid, ...] | Unknown
+    gid_table: int | Unknown
+    pkeys: Mapping[int, int | Unknown]
+
+    @property
+    def netdevs(self) -> set[str]:
+        """Return the interfaces that its GIDs name, as far as they could be read."""
+        gids = () if isinstance(self.gids, Unknown) else self.gids
+        return {gid.netdev for gid in gids if isinstance(gid.netdev, str) and gid.netdev}
+
+
+class Netdev(NamedTuple):
+    """A network interface that a GID names.
+
+    here: whether this network namespace has an interface of that name. addresses: ``(address,
+    prefix length)`` that it carries here.
+    """
+
+    name: str
+    here: bool | Unknown
+    mtu_bytes: int | Unknown
+    addresses: tuple[tuple[str, int], ...] | Unknown
+
+
+@or_unknown
+def read_ports(
+    root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
+) -> tuple[Port, ...] | Unknown:
+    """Read every port of ``device``. ``pkeys``: the indices of the partition keys to read.
+
+    ``gids``: entries to read even behind a gap of ``LARGEST_GAP`` empty ones.
+    """
+    folder = f"{DEVICES}/{device}/ports"
+    names = known(root.names(folder))
+    numbers = sorted(int(name) for name in names if name.isdecimal() and len(name) < 4)
+    keys, entries = sorted(set(pkeys)), set(gids)
+    return tuple(_read_port(root, f"{folder}/{one}", one, keys, entries) for one in numbers)
+
+
+def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:
+    layer = root.word(f"{folder}/link_layer")
+    indices = root.names(f"{folder}/gids")
+    gids: tuple[Gid, ...] | Unknown
+    table: int | Unknown
+    if isinstance(indices, Unknown):
+        gids = () if indices.absent else indices
+        table = 0 if indices.absent else indices
+    else:
+        numbers = sorted(int(name) for name in indices if name.isdecimal() and len(name) < 6)
+        table = len(numbers)
+        gids = _read_gids(root, folder, layer, numbers, asked)
+    return Port(
+        number,
+        numbered_word(root, f"{folder}/state"),
+        numbered_word(root, f"{folder}/phys_state"),
+        layer,
+        root.word(f"{folder}/rate"),
+        root.word(f"{folder}/lid"),
+        gids,
+        table,
+        {index: _hexadecimal(root, f"{folder}/pkeys/{index}") for index in pkeys},
+    )
+
+
+@or_unknown
+def _read_gids(
+    root: Root, folder: str, layer: str | Unknown, numbers: list[int], asked: set[int]
+) -> tuple[Gid, ...] | Unknown:
+    found: list[Gid] = []
+    last_used = -1
+    for number in numbers:
+        if number > last_used + LARGEST_GAP and number not in asked:
+            continue
+        content = known(root.word(f"{folder}/gids/{number}"))
+        try:
+            raw = bytes.fromhex(content.replace(":", ""))
+        except ValueError:
+            raw = b""
+        if len(raw) != 16:
+            return Unknown(f"{folder}/gids/{number}: not a GID: {content[:40]!r}")
+        if not any(raw):
+            continue
+        last_used = number
+        netdev = root.word(f"{folder}/gid_attrs/ndevs/{number}")
+        if isinstance(netdev, Unknown) and _no_entry(netdev):
+            netdev = ""
+        kind = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
+        found.append(Gid(number, raw, kind, netdev))
+    return tuple(found)
+
+
+def _no_entry(failed: Unknown) -> bool:
+    """Tell whether an interface is not there: the kernel answers with EINVAL, in these words."""
+    return failed.absent or failed.reason.endswith("Invalid argument")
+
+
+@or_unknown
+def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
+    content = known(content)
+    kinds = _SYSFS_KINDS.get(content)
+    if kinds is None:
+        return Unknown(f"not a GID type: {content[:40]!r}")
+    if kinds[0] == kinds[1]:
+        return kinds[0]
+    layer = known(layer)
+    return kinds[1] if layer == "Ethernet" else kinds[0]
+
+
+@or_unknown
+def numbered_word(root: Root, name: str) -> str | Unknown:
+    """Return the word of ``4: ACTIVE``, as the kernel writes states and types."""
+    content = known(root.word(name))
+    number, colon, word = content.partition(":")
+    if not colon or not number.isdecimal() or not word.strip():
+        return Unknown(f"{name}: not a number and a word: {content[:40]!r}")
+    return word.strip()
+
+
+@or_unknown
+def _hexadecimal(root: Root, name: str) -> int | Unknown:
+    content = known(root.word(name))
+    try:
+        return int(content, 16)
+    except ValueError:
+        return Unknown(f"{name}: not a hexadecimal number: {content[:40]!r}")
+
+
+def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:
+    """Read the interfaces ``names``, as this network namespace sees them."""
+    wanted = sorted(set(names))
+    given = root.call("rdma.interfaces") if wanted else {}
+    if not isinstance(given, dict | Unknown):
+        given = Unknown("rdma.interfaces: not an answer")
+    return {name: _read_netdev(root, name, given) for name in wanted}
+
+
+def _read_netdev(root: Root, name: str, given: dict[str, Any] | Unknown) -> Netdev:
+    mtu = root.integer(f"/sys/class/net/{name}/mtu")
+    if isinstance(given, Unknown):
+        return Netdev(name, given, mtu, given)
+    rows = given.get(name, [])
+    addresses = tuple(
+        (row[0], row[1])
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, list)
+        and len(row) == 2
+        and isinstance(row[0], str)
+        and isinstance(row[1], int)
+    )
+    return Netdev(name, name in given, mtu, addresses)

@@ -9,16 +9,27 @@ from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import DEVICES, device_names, device_node
-from checks.rdma.limits import RdmaCgroup, RdmaKernel, read_cgroups, read_kernel
-from checks.rdma.ports import Netdev, Port, read_netdevs, read_ports
+from checks.rdma.devices import (
+    DEVICES,
+    Netdev,
+    Port,
+    device_names,
+    device_node,
+    numbered_word,
+    read_netdevs,
+    read_ports,
+)
 from checks.rdma.registration_measured import Measured, function_of, read_measured
 from checks.rdma.verbs import (
     NODES,
     PROVIDERS,
     DeviceNode,
     Libraries,
+    RdmaCgroup,
+    RdmaKernel,
     Verbs,
+    read_cgroups,
+    read_kernel,
     read_libraries,
     read_node,
     read_verbs,
@@ -55,8 +66,14 @@ class Nic(NamedTuple):
     verbs: Verbs
     function: str | None = None
 
+    @property
+    def driven_by(self) -> str:
+        """Return what drives it, "" where that is not known: soft devices have a provider alone."""
+        names = (self.driver, self.provider)
+        return next((name for name in names if isinstance(name, str)), "")
+
     def port(self, number: int) -> Port | Unknown | None:
-        """The port ``number``; None where there is none."""
+        """Return the port ``number``; None where there is none."""
         if isinstance(self.ports, Unknown):
             return self.ports
         return next((port for port in self.ports if port.number == number), None)
@@ -91,7 +108,7 @@ class RdmaFacts(NamedTuple):
 
     @property
     def present(self) -> tuple[Nic, ...]:
-        """The devices, none where they could not be read (then look at ``nics`` first)."""
+        """Return the devices, none where they could not be read (then look at ``nics`` first)."""
         return () if isinstance(self.nics, Unknown) else self.nics
 
 
@@ -111,9 +128,11 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         if isinstance(names, Unknown)
         else tuple(_read_nic(root, name, uverbs, kernel, pkeys, gids) for name in names)
     )
+    present = () if isinstance(nics, Unknown) else nics
+    ports = [p for nic in present if not isinstance(nic.ports, Unknown) for p in nic.ports]
     return RdmaFacts(
         nics,
-        read_netdevs(root, _netdevs_of(nics)),
+        read_netdevs(root, {name for port in ports for name in port.netdevs if "/" not in name}),
         read_libraries(root),
         kernel,
         read_cgroups(root) if any_device else (),
@@ -122,15 +141,8 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         _read_erdma(root),
         _online_cpus(root),
         {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
-        read_measured(root, _drivers(nics)) if any_device else (),
+        read_measured(root, {nic.name: nic.driven_by for nic in present}) if present else (),
     )
-
-
-def _drivers(nics: tuple[Nic, ...] | Unknown) -> Iterator[tuple[str, str]]:
-    """Each device's name and what drives it: soft devices have a provider alone."""
-    for nic in () if isinstance(nics, Unknown) else nics:
-        driver = nic.driver if isinstance(nic.driver, str) else nic.provider
-        yield nic.name, driver if isinstance(driver, str) else ""
 
 
 def _read_nic(
@@ -143,17 +155,12 @@ def _read_nic(
 ) -> Nic:
     folder = f"{DEVICES}/{name}"
     own = None if isinstance(uverbs, Unknown) else uverbs.get(name)
-    node: DeviceNode | Unknown
-    if isinstance(uverbs, Unknown):
-        node = uverbs
-    elif own is None:
-        node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    else:
-        node = read_node(root, f"{NODES}/{own}")
+    no_node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
+    missing = uverbs if isinstance(uverbs, Unknown) else no_node
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
-        _node_type(root, f"{folder}/node_type"),
+        numbered_word(root, f"{folder}/node_type"),
         driver,
         _provider(name, driver, kernel),
         root.word(f"{folder}/fw_ver"),
@@ -161,21 +168,11 @@ def _read_nic(
         _last(root.link(f"{folder}/device")),
         device_node(root, name),
         own,
-        node,
+        missing if own is None else read_node(root, f"{NODES}/{own}"),
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
     )
-
-
-@or_unknown
-def _node_type(root: Root, name: str) -> str | Unknown:
-    """``CA`` of ``1: CA``."""
-    content = known(root.word(name))
-    number, colon, word = content.partition(":")
-    if not number.isdecimal() or not colon:
-        return Unknown(f"{name}: not a node type: {content[:40]!r}")
-    return word.strip() or f"type {number}"
 
 
 # Kernel driver of the PCI function -> provider, where the kernel's own number is not to be had.
@@ -209,18 +206,10 @@ def _provider(
 
 
 def _last(path: str | Unknown) -> str | Unknown | None:
-    """The last part of a path; None where there is none."""
+    """Return the last part of a path; None where there is none."""
     if isinstance(path, Unknown):
         return None if path.absent else path
     return path.rpartition("/")[2]
-
-
-def _netdevs_of(nics: tuple[Nic, ...] | Unknown) -> Iterator[str]:
-    for nic in () if isinstance(nics, Unknown) else nics:
-        for port in () if isinstance(nic.ports, Unknown) else nic.ports:
-            for gid in () if isinstance(port.gids, Unknown) else port.gids:
-                if isinstance(gid.netdev, str) and gid.netdev and "/" not in gid.netdev:
-                    yield gid.netdev
 
 
 def _read_erdma(root: Root) -> Erdma:
@@ -241,7 +230,7 @@ def _read_erdma(root: Root) -> Erdma:
 
 @or_unknown
 def _online_cpus(root: Root) -> int | Unknown:
-    """How many CPUs ``0-3,8`` are: std::thread::hardware_concurrency reads the same file."""
+    """Count the CPUs of ``0-3,8``: std::thread::hardware_concurrency reads the same file."""
     name = "/sys/devices/system/cpu/online"
     content = known(root.word(name))
     count = 0

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed
+from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.devices import DEVICES
+from checks.rdma.devices import DEVICES, IB, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
-from checks.rdma.judging import Scope, judge_devices, judge_uses, nics_of, rdma_launch
-from checks.rdma.ports import IB, ROCE_2, Gid, Port
-from checks.rdma.problems import (
+from checks.rdma.scope import Scope, judge_devices, judge_uses, nics_of, rdma_launch
+from checks.rdma.use import (
     Cause,
     Lost,
+    Use,
     gid_choice,
     gid_problem,
     port_of,
     port_problem,
     reach_problem,
 )
-from checks.rdma.use import Use
 from checks.releases.mooncake import MooncakeRelease
 
 CHECKS = CheckSet()
@@ -60,7 +59,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         )
         return finding if lost else _judge_choice(finding, rdma, nic, scope, choice)
 
-    return judge_devices(rdma, needs, (Cause.GID,), problem, describe)
+    return judge_devices(rdma, needs, Cause.GID, problem, describe)
 
 
 def _shown(gid: Gid) -> str:
@@ -69,14 +68,13 @@ def _shown(gid: Gid) -> str:
     return f"{gid.number}: {gid.text}, {kind}, {netdev}"
 
 
+@or_unjudged
 def _judge_choice(
     finding: Finding, rdma: RdmaFacts, nic: Nic, scope: Scope, choice: GidChoice
 ) -> Finding:
     gid = choice.gid
     assert gid is not None
-    if isinstance(gid.kind, Unknown):
-        return finding.unknown(gid.kind.reason)
-    if gid.kind == IB:
+    if finding.known(gid.kind) == IB:
         return finding
     interface = _judge_interface(finding, rdma, gid)
     if interface.status is Status.WARN:
@@ -94,20 +92,17 @@ def _judge_choice(
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
-    """Whether the GID's interface is here, and has that address here."""
-    if isinstance(gid.netdev, Unknown):
-        return finding.unknown(gid.netdev.reason)
-    netdev = rdma.netdevs.get(gid.netdev)
+    """Judge whether the GID's interface is here, and has that address here."""
+    netdev = rdma.netdevs.get(finding.known(gid.netdev))
     if netdev is None:
         text = "no interface of this host is behind it: it may be of another network namespace"
         return finding.warned(text, "use the host's network")
-    if isinstance(netdev.here, Unknown):
-        return finding.unknown(netdev.here.reason)
+    here = finding.known(netdev.here)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
-    if netdev.here and (not gid.ipv4 or any(gid.ipv4 == one for one, _ in addresses)):
+    if here and (not gid.ipv4 or any(gid.ipv4 == one for one, _ in addresses)):
         return finding
     seen = ", ".join(f"{one}/{prefix}" for one, prefix in addresses) or "no address"
-    where = seen if netdev.here else "not in this network namespace"
+    where = seen if here else "not in this network namespace"
     return finding.warned(
         f"its interface {gid.netdev} does not carry {gid.text} here ({where}): connections "
         "may fail with 'Failed to modify QP to RTR'",
@@ -157,44 +152,41 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
 
 @CHECKS.check("rdma.subnets", rdma_launch)
 def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
-        subnets: dict[str, str | Unknown] = {}
-        for nic in nics_of(rdma, use):
-            choice = gid_choice(nic, use.environment, release)
-            gid = choice if isinstance(choice, Unknown) else choice.gid
-            subnets[nic.name] = _subnet(rdma, gid)
-        yield _judge_subnets(use, subnets)
+    def judge_use(use: Use, release: MooncakeRelease | None) -> list[Finding]:
+        choices = {
+            nic.name: gid_choice(nic, use.environment, release) for nic in nics_of(rdma, use)
+        }
+        return [_judge_subnets(use, {name: _subnet(rdma, one) for name, one in choices.items()})]
 
     return judge_uses(rdma, needs, judge_use)
 
 
 @or_unknown
-def _subnet(rdma: RdmaFacts, gid: Gid | Unknown | None) -> str | Unknown:
-    """The subnet of a GID: its first 64 bits, or its IPv4 network as the interface has it."""
+def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
+    """Return a GID's subnet: its first 64 bits, or its IPv4 network as the interface has it."""
+    gid = known(choice).gid
     if gid is None:
         return Unknown("no GID")
-    gid = known(gid)
     if not gid.ipv4:
         return gid.raw[:8].hex(":", 2) + "::/64"
     netdev = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
     if netdev is None:
         return Unknown(f"the interface of {gid.text} is not seen here")
-    if isinstance(netdev.addresses, Unknown):
-        return netdev.addresses
-    prefix = next((prefix for one, prefix in netdev.addresses if one == gid.ipv4), None)
+    addresses = known(netdev.addresses)
+    prefix = next((prefix for one, prefix in addresses if one == gid.ipv4), None)
     if prefix is None or not 0 <= prefix <= 32:
         return Unknown(f"{netdev.name} does not carry {gid.text} here")
     network = int.from_bytes(gid.raw[12:], "big") >> (32 - prefix) << (32 - prefix)
     return ".".join(str(octet) for octet in network.to_bytes(4, "big")) + f"/{prefix}"
 
 
+@or_unjudged
 def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
-    name = AFFINITY
-    finding = passed(use.who, need=f"one subnet, or {name}")
+    finding = passed(use.who, need=f"one subnet, or {AFFINITY}")
     if len(subnets) == 1:
         return finding._replace(have="1 NIC")
-    if name in use.environment and PEER_AFFINITY not in use.environment:
-        return finding._replace(have=f"{name} is set")
+    if AFFINITY in use.environment and PEER_AFFINITY not in use.environment:
+        return finding._replace(have=f"{AFFINITY} is set")
     known = {nic: subnet for nic, subnet in subnets.items() if isinstance(subnet, str)}
     seen = ", ".join(f"{nic} {subnet}" for nic, subnet in known.items())
     finding = finding._replace(
@@ -203,16 +195,13 @@ def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
     if len(set(known.values())) > 1:
         return finding.warned(
             "transfers between NICs of different subnets fail unless a router joins them",
-            f"set {name}=1 on all hosts, or name NICs of one subnet",
-            _affinity(use),
+            f"set {AFFINITY}=1 on all hosts, or name NICs of one subnet",
+            tuple(
+                Setting(Kind.ENVIRONMENT, name, wanted, use.environment.get(name, ""))
+                for name, wanted in ((AFFINITY, "1"), (PEER_AFFINITY, ""))
+                if wanted or name in use.environment
+            ),
         )
-    unknown = next((subnet for subnet in subnets.values() if isinstance(subnet, Unknown)), None)
-    if unknown is not None:
-        return finding.unknown(unknown.reason)
+    for subnet in subnets.values():
+        finding.known(subnet)
     return finding
-
-
-def _affinity(use: Use) -> tuple[Setting, ...]:
-    now = use.environment.get(PEER_AFFINITY)
-    rest = () if now is None else (Setting(Kind.ENVIRONMENT, PEER_AFFINITY, "", now),)
-    return (Setting(Kind.ENVIRONMENT, AFFINITY, "1", use.environment.get(AFFINITY, "")), *rest)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.unknown import Unknown
-from checks.rdma.ports import IB, ROCE_2, Gid, Port
+from checks.rdma.devices import IB, ROCE_2, Gid, Port
 from checks.releases.mooncake import MooncakeRelease
 
 # ibv_query_gid takes any index; Mooncake's own bound on the variable.

@@ -1,27 +1,179 @@
-"""Can this user reach each RDMA device from user space: its node, and its library?"""
+"""Can Mooncake use each device: its ports, its node, and its user-space library?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from errno import EPERM
 
+from checks.base.c_numbers import leading_integer
 from checks.base.check import CheckSet, any_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    command,
+    or_unjudged,
+    passed,
+    unknown,
+)
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown
-from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.judging import judge_devices
-from checks.rdma.problems import Cause, Lost, node_problem, provider_problem
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.rdma.devices import DEVICES, Port
+from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
+from checks.rdma.scope import Scope, judge_devices, judge_uses, nics_of, rdma_launch
+from checks.rdma.use import (
+    Cause,
+    Lost,
+    Use,
+    node_problem,
+    port_of,
+    port_problem,
+    provider_problem,
+    reach_problem,
+)
 from checks.rdma.verbs import PROVIDER_CONFIGURATION, DeviceNode
 
 CHECKS = CheckSet()
 # Debian's and Ubuntu's names.
 LIBRARY_PACKAGE, PROVIDERS_PACKAGE = "libibverbs1", "ibverbs-providers"
-_EPERM = "(1)"
+# config.cpp: the values of MC_MTU, and the default.
+MTUS_BYTES = (512, 1024, 2048, 4096)
+DEFAULT_MTU_BYTES = 4096
+# Partition keys: bit 15 is full membership; the rest is the partition.
+FULL_MEMBER = 0x8000
+
+
+@CHECKS.check("rdma.port-down", any_launch)
+def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
+        if scope.names is not None:
+            reach = reach_problem(nic)
+            if isinstance(reach, Unknown) or (reach and reach.cause is not Cause.PORT):
+                return reach
+        return port_problem(nic, scope.environment)
+
+    def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
+        ports = () if isinstance(nic.ports, Unknown) else nic.ports
+        seen = "; ".join(_state(port) for port in ports) or "no port"
+        evidence = tuple(
+            Evidence(f"{DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
+            for port in ports
+        )
+        finding = passed(nic.name, seen, "ACTIVE", evidence=evidence)
+        if lost is None:
+            return finding
+        advice, settings = _port_remedy(ports, scope.environment.get("MC_IB_PORT", ""))
+        text = f"Mooncake leaves {nic.name} out: {lost.why}"
+        return finding._replace(text=text, advice=advice, settings=settings)
+
+    return judge_devices(rdma, needs, Cause.PORT, problem, describe)
+
+
+def _state(port: Port) -> str:
+    return f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
+
+
+def _shown(fact: str | Unknown) -> str:
+    return fact if isinstance(fact, str) else "unknown"
+
+
+def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
+    active = [port.number for port in ports if port.state == "ACTIVE"]
+    if active:
+        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active[0]), asked)
+        return f"set MC_IB_PORT={active[0]}, whose link is up", (setting,)
+    netdevs = sorted({name for port in ports for name in port.netdevs})
+    disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
+    if disabled:
+        settings = tuple(
+            command("ip", "link", "set", "dev", name, "up", now="down", as_root=True)
+            for name in disabled
+        )
+        return f"bring {', '.join(disabled)} up (on the host)", settings
+    return "look at the cable, the switch port and the module, or name the other devices", ()
+
+
+@CHECKS.check("rdma.port-mtu", rdma_launch)
+def port_mtu(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return judge_uses(rdma, needs, lambda use, _: [_judge_mtus(rdma, use)])
+
+
+@or_unjudged
+def _judge_mtus(rdma: RdmaFacts, use: Use) -> Finding:
+    asked = leading_integer(use.environment.get("MC_MTU", ""))
+    bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
+    number = port_of(use.environment)
+    unread = unknown(use.who, "")
+    active = {nic.name: unread.known(_active_mtu(nic, number)) for nic in nics_of(rdma, use)}
+    paths = {name: min(mtu, bound) for name, mtu in active.items()}
+    smallest = min(paths.values())
+    finding = passed(
+        use.who,
+        ", ".join(f"{name} {mtu} B" for name, mtu in active.items()),
+        f"{smallest} B each",
+        f"min(active MTU, MC_MTU {bound} B) of each port",
+        evidence=tuple(
+            Evidence(f"ibv_query_port {name}", f"active_mtu {mtu}") for name, mtu in active.items()
+        ),
+    )
+    if len(set(paths.values())) == 1:
+        return finding
+    return finding.warned(
+        "queue pairs between unequal ports fail with 'local length error' under load",
+        f"set MC_MTU={smallest} on all hosts, or give all interfaces the same MTU",
+        (Setting(Kind.ENVIRONMENT, "MC_MTU", str(smallest), use.environment.get("MC_MTU", "")),),
+    )
+
+
+@or_unknown
+def _active_mtu(nic: Nic, number: int) -> int | Unknown:
+    port = known(nic.verbs.ports).get(number)
+    if port is None:
+        return Unknown(f"libibverbs shows no port {number} of {nic.name}")
+    return port.active_mtu_bytes
+
+
+@CHECKS.check("rdma.pkey", rdma_launch)
+def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    def judge_use(use: Use, _: object) -> list[Finding]:
+        return [_judge_pkey(nic, use) for nic in nics_of(rdma, use)]
+
+    return list(dict.fromkeys(judge_uses(rdma, needs, judge_use)))
+
+
+def _judge_pkey(nic: Nic, use: Use) -> Finding:
+    asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
+    index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
+    number = port_of(use.environment)
+    finding = passed(nic.name, need=f"a full member at index {index}")
+    port = nic.port(number)
+    key = port.pkeys.get(index, Unknown("not read")) if isinstance(port, Port) else Unknown("")
+    source = f"{DEVICES}/{nic.name}/ports/{number}/pkeys/{index}"
+    now = use.environment.get("MC_PKEY_INDEX", "")
+    if isinstance(key, Unknown):
+        if not key.absent:
+            return finding.unknown(key.reason)
+        return finding.failed(
+            "the first transfer fails with 'Failed to modify QP to INIT'",
+            "take MC_PKEY_INDEX away, or give an index of the table",
+            (Setting(Kind.ENVIRONMENT, "MC_PKEY_INDEX", "", now),) if now else (),
+            have=f"no key at index {index}",
+            evidence=(Evidence(source, "no such file"),),
+        )
+    finding = finding._replace(have=f"{key:#06x}", evidence=(Evidence(source, f"{key:#06x}"),))
+    if key & FULL_MEMBER:
+        return finding
+    return finding.warned(
+        "a limited member cannot talk to another one of its partition"
+        if key
+        else "the key is empty",
+        "set MC_PKEY_INDEX to a full member's, or ask for full membership",
+    )
 
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-
     def describe(nic: Nic, lost: Lost | None, _scope: object) -> Finding:
         node = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
@@ -31,31 +183,32 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
-        exclusive = not isinstance(rdma.kernel, Unknown) and (rdma.kernel.netns_mode == "exclusive")
+        kernel = rdma.kernel
+        exclusive = not isinstance(kernel, Unknown) and kernel.netns_mode == "exclusive"
         advice, settings = _node_remedy(nic, exclusive)
         text = f"Mooncake leaves {nic.name} out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
-    causes = (Cause.UVERBS,)
-    return judge_devices(rdma, needs, causes, lambda nic, _: node_problem(nic), describe)
+    return judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
-    node = nic.uverbs_node
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
-    path = f"/dev/infiniband/{nic.uverbs}"
-    if isinstance(node, DeviceNode) and not node.opens and not node.why_not.endswith(_EPERM):
+    node, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
+    if isinstance(node, Unknown):
+        return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
+    if not node.opens and node.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
         return advice, (Setting(Kind.DEVICE, path, path, f"mode {node.permissions:04o}"),)
-    if exclusive and isinstance(node, DeviceNode) and not node.opens:
+    if exclusive and not node.opens:
         share = command("rdma", "system", "set", "netns", "shared", now="exclusive", as_root=True)
         return (
             "run in the host's network namespace, or share RDMA devices between namespaces (on the "
             "host, as root)",
             (share,),
         )
-    if isinstance(node, DeviceNode) and node.opens:
+    if node.opens:
         return "look at the kernel's log for the device: it opens, but the driver refuses", ()
     return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
 
@@ -87,4 +240,4 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
             ),
         )
 
-    return judge_devices(rdma, needs, (Cause.PROVIDER,), problem, describe)
+    return judge_devices(rdma, needs, Cause.PROVIDER, problem, describe)

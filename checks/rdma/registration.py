@@ -1,7 +1,7 @@
 """What registering a launch's memory takes: registrations, pinned bytes, table entries.
 
-The one model of it. ``rdma_objects`` counts memory keys by it, ``memlock`` pinned pages, and the
-checks of regions and tables and the probe hold its numbers against ceilings. Pure arithmetic.
+The one model of it, for one process, one NIC and the whole launch: the checks count memory keys,
+pinned pages and table entries by it, and the probe holds its numbers against ceilings.
 
 Source: Mooncake ``rdma_transport.cpp`` and ``rdma_context.cpp`` (pieces, since 0.3.13; before, a
 region was cut off), ``real_client.cpp`` (segments were always mounted in pieces).
@@ -15,12 +15,14 @@ from math import gcd
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
-from checks.base.needs import MemoryKind, ProcessNeeds, Region
-from checks.base.units import round_up
+from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, Region
+from checks.base.units import MIB, round_up
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.device_table import BASE_PAGE_BYTES
-from checks.rdma.facts import Nic
-from checks.releases.mooncake import MooncakeRelease
+from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow, device_row
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.registration_measured import DEVICE_TABLE, Measured
+from checks.rdma.use import ChosenBy, Use, nics_of
+from checks.releases.mooncake import MooncakeRelease, release_of
 
 # config.h: the default of MC_MAX_MR_SIZE.
 DEFAULT_LARGEST_REGION_BYTES = 1 << 40
@@ -38,7 +40,7 @@ class Split(Enum):
     UNTOLD = "in pieces or cut off: Mooncake's version is not known"
 
 
-class Plan(NamedTuple):
+class Registration(NamedTuple):
     """How one region is registered with one NIC: ``keys`` registrations of ``piece_bytes``.
 
     bytes: in all; less than the region where it is cut off. The last piece may be shorter.
@@ -52,7 +54,7 @@ class Plan(NamedTuple):
 
 @or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
-    """Mooncake's max_mr_size: MC_MAX_MR_SIZE lowered to that of every device opened."""
+    """Return Mooncake's max_mr_size: MC_MAX_MR_SIZE lowered to that of every device opened."""
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
@@ -66,35 +68,40 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
     return -(-size_bytes // largest_bytes) if size_bytes and largest_bytes > 0 else 1
 
 
-def plan_region(region: Region, largest_bytes: int, release: MooncakeRelease | None) -> Plan:
+def registration_of(
+    region: Region, largest_bytes: int, release: MooncakeRelease | None
+) -> Registration:
     """How ``region`` is registered where one registration takes ``largest_bytes`` at most."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
-        return Plan(Split.WHOLE, 1, size, size)
+        return Registration(Split.WHOLE, 1, size, size)
     if release is not None and release.registrations_end_on_pages and page > BASE_PAGE_BYTES:
         largest_bytes -= largest_bytes % page
         if not largest_bytes:
-            return Plan(Split.REFUSED, 0, 0, 0)
+            return Registration(Split.REFUSED, 0, 0, 0)
     if region.what == MemoryKind.SEGMENT or (release is not None and release.registers_in_pieces):
-        return Plan(Split.PIECES, pieces(size, largest_bytes), largest_bytes, size)
+        return Registration(Split.PIECES, pieces(size, largest_bytes), largest_bytes, size)
     if release is None:
-        return Plan(Split.UNTOLD, pieces(size, largest_bytes), largest_bytes, size)
-    return Plan(Split.CUT_OFF, 1, largest_bytes, largest_bytes)
+        return Registration(Split.UNTOLD, pieces(size, largest_bytes), largest_bytes, size)
+    return Registration(Split.CUT_OFF, 1, largest_bytes, largest_bytes)
 
 
-def pinned_bytes(plan: Plan, page_bytes: int, offset_bytes: int = 0) -> int:
+def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """What the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
 
     A piece that ends inside a page counts that page, and the next piece counts it again; so does a
     region that begins inside one (``offset_bytes``, as ``Region`` has it).
     Source: drivers/infiniband/core/umem.c, ib_umem_num_pages.
     """
-    if not plan.keys or not plan.bytes:
+    if not registered.keys or not registered.bytes:
         return 0
     offset = offset_bytes % page_bytes
-    whole = round_up(offset + plan.bytes, page_bytes)
-    ends = plan.keys - 1
-    return whole + (ends - _on_page_ends(ends, plan.piece_bytes, page_bytes, offset)) * page_bytes
+    whole = round_up(offset + registered.bytes, page_bytes)
+    ends = registered.keys - 1
+    return (
+        whole
+        + (ends - _on_page_ends(ends, registered.piece_bytes, page_bytes, offset)) * page_bytes
+    )
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
@@ -149,13 +156,13 @@ def load_of(
     by_page: dict[int, int] = {}
     for region in process.regions:
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
-        plan = plan_region(region, largest, release)
-        registrations += plan.keys
-        pinned += pinned_bytes(plan, page_bytes, region.offset_bytes)
+        registered = registration_of(region, largest, release)
+        registrations += registered.keys
+        pinned += pinned_bytes(registered, page_bytes, region.offset_bytes)
         page = region.page_bytes or BASE_PAGE_BYTES
         # An entry is a whole page: regions share none.
-        touched = round_up(region.offset_bytes % page + plan.bytes, page) if plan.bytes else 0
-        by_page[page] = by_page.get(page, 0) + touched
+        touched = region.offset_bytes % page + registered.bytes if registered.bytes else 0
+        by_page[page] = by_page.get(page, 0) + round_up(touched, page)
     gpu = process.gpu_registered_bytes
     if isinstance(gpu, Unknown):
         return Load(registrations, pinned, by_page, gpu)
@@ -166,7 +173,7 @@ def load_of(
 
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
-    """How many regions of ``region_bytes`` a process may register with each of ``nics`` devices.
+    """Count the regions of ``region_bytes`` that a process may register with each of ``nics``.
 
     A region that does not fit on the last device is taken back from the others, as Mooncake does.
     """
@@ -179,5 +186,192 @@ _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    """Tell whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
+
+
+HUGE_PAGE_BYTES = 2 * MIB
+# Kernel driver -> provider, where the kernel's number has none.
+_PROVIDERS = {"ib_qib": "ipathverbs", "qib": "ipathverbs"}
+
+
+class NicLoad(NamedTuple):
+    """What is registered with one NIC. loads: by process. unknown: why there is more."""
+
+    nic: Nic
+    loads: tuple[tuple[str, Load], ...] = ()
+    unknown: Unknown | None = None
+
+    @property
+    def by_page(self) -> Mapping[int, int]:
+        """Registered bytes by the size of the backing page."""
+        sums: dict[int, int] = {}
+        for _, load in self.loads:
+            for page, size in load.by_page.items():
+                sums[page] = sums.get(page, 0) + size
+        return sums
+
+    @property
+    def bytes(self) -> int:
+        return sum(load.bytes for _, load in self.loads)
+
+    @property
+    def entries(self) -> int:
+        return sum(load.entries for _, load in self.loads)
+
+
+def nic_loads(rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> list[NicLoad]:
+    """Return each NIC in use, in the host's order, with all that the launch registers with it."""
+    release = release_of(needs.mooncake_version)
+    sums: dict[str, NicLoad] = {}
+    elsewhere: Unknown | None = None
+    for use in found:
+        if isinstance(use.devices.names, Unknown):
+            reason = use.devices.names.reason
+            elsewhere = Unknown(f"{use.who} may register with it too: {reason}")
+        nics = nics_of(rdma, use)
+        largest = largest_region_bytes(nics, use.environment)
+        for process in use.processes:
+            load = load_of(process, largest, release)
+            for nic in nics:
+                own = sums.get(nic.name, NicLoad(nic))
+                if isinstance(load, Unknown):
+                    own = own._replace(unknown=load)
+                else:
+                    loads = (*own.loads, (process.name, load))
+                    own = own._replace(loads=loads, unknown=_first(own.unknown, load.more))
+                sums[nic.name] = own
+    there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
+    return [one._replace(unknown=_first(one.unknown, elsewhere)) for one in there]
+
+
+def _first(*reasons: Unknown | None) -> Unknown | None:
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def row_of(nic: Nic) -> DeviceRow | Unknown | None:
+    """Return the device's row of the table; None where it is no known device."""
+    provider = nic.provider
+    if isinstance(provider, Unknown) and isinstance(nic.driver, str):
+        provider = _PROVIDERS.get(nic.driver, provider)
+    return provider if isinstance(provider, Unknown) else device_row(provider, nic.function)
+
+
+class MeasuredFit(NamedTuple):
+    """Whether a device was measured to hold what is asked. fits: False: it was met, and is over.
+
+    None: the measurement does not say.
+    """
+
+    fits: bool | None
+    by: Measured
+
+
+def held_as_measured(
+    load: NicLoad, measured: Iterable[Measured], bound: Bound
+) -> MeasuredFit | None:
+    """Return what measurements of the NIC say of ``load``; None where there is none of use."""
+    by_page = {page: size for page, size in load.by_page.items() if size}
+    mine = [one for one in measured if one.device == load.nic.name]
+    least = min(by_page, default=BASE_PAGE_BYTES)
+    usable = [one for one in mine if one.page_bytes <= least]
+    if not usable:
+        return None
+    # Larger pages never take more of a table: the largest that is not larger says most.
+    best = max(usable, key=lambda one: (one.page_bytes, one.holds_bytes))
+    if sum(by_page.values()) <= best.holds_bytes:
+        return MeasuredFit(True, best)
+    if bound is Bound.ENTRIES and load.entries <= best.holds_bytes // best.page_bytes:
+        return MeasuredFit(True, best)
+    exact = set(by_page) == {best.page_bytes}
+    return MeasuredFit(False if exact and best.met == DEVICE_TABLE else None, best)
+
+
+class Remedy(NamedTuple):
+    """What would bring a NIC's entries down to ``most``.
+
+    less_bytes: so much less of the smallest pages. huge_bytes: what lies on base pages;
+    huge_entries: all entries if that lay on 2 MiB pages. spread_entries: of the fullest NIC, were
+    each process to use one NIC alone.
+    """
+
+    less_bytes: int
+    huge_bytes: int
+    huge_entries: int
+    spread_entries: int
+
+    def fits_on_huge_pages(self, most: int) -> bool:
+        return bool(self.huge_bytes) and self.huge_entries <= most
+
+
+def remedy(load: NicLoad, most_entries: int, nics: int) -> Remedy:
+    """Return the remedy of a ``load`` over ``most_entries``; ``nics``: how many the launch uses."""
+    by_page = load.by_page
+    small = by_page.get(BASE_PAGE_BYTES, 0)
+    huge = load.entries - small // BASE_PAGE_BYTES + -(-small // HUGE_PAGE_BYTES)
+    least = min((page for page, size in by_page.items() if size), default=BASE_PAGE_BYTES)
+    return Remedy(
+        (load.entries - most_entries) * least,
+        small,
+        huge,
+        _spread([one.entries for _, one in load.loads], nics),
+    )
+
+
+def _spread(entries: Iterable[int], nics: int) -> int:
+    """Return the fullest of ``nics`` where the largest go first, each to the emptiest."""
+    full = [0] * max(1, nics)
+    for count in sorted(entries, reverse=True):
+        full[full.index(min(full))] += count
+    return max(full)
+
+
+# config.h: MC_NUM_QP_PER_EP, MC_NUM_CQ_PER_CTX.
+DEFAULT_QUEUE_PAIRS, DEFAULT_COMPLETION_QUEUES = 2, 1
+PROTECTION_DOMAINS = 1
+
+
+class Objects(NamedTuple):
+    """Of one device. regions: None where the launch's memory is not known.
+
+    queue_pairs: once every process has talked to every NIC of every other one.
+    """
+
+    contexts: int
+    regions: int | None
+    others: int
+    queue_pairs: int
+
+
+def objects_of(nic: Nic, rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
+    """Count what the launch's processes make of objects on ``nic``, those that would take it."""
+    mine = [(use, process) for use in found for process in takers(use, nic)]
+    release = release_of(needs.mooncake_version)
+    everyone = len(needs.rdma_processes) * max(1, needs.hosts)
+    regions: int | None = 0
+    others = queue_pairs = 0
+    for use, process in mine:
+        nics = [nic for nic in rdma.present if nic.name in use.devices.candidates]
+        largest = largest_region_bytes(nics, use.environment)
+        if regions is not None:
+            load = load_of(process, largest, release)
+            regions = None if isinstance(load, Unknown) else regions + load.registrations
+        queues = _number(use.environment, "MC_NUM_CQ_PER_CTX", DEFAULT_COMPLETION_QUEUES)
+        others += PROTECTION_DOMAINS + queues
+        one_peer = "MC_ENABLE_DEST_DEVICE_AFFINITY" in use.environment
+        per_peer = 1 if one_peer else len(use.devices.candidates)
+        pairs = _number(use.environment, "MC_NUM_QP_PER_EP", DEFAULT_QUEUE_PAIRS)
+        queue_pairs += (everyone - 1) * per_peer * pairs
+    return Objects(len(mine), regions, others, queue_pairs)
+
+
+def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
+    """Return the processes that open ``nic``, if it lets itself be opened."""
+    if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
+        return ()
+    return use.processes
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    value = leading_integer(environment.get(name, ""))
+    return value if value is not None and 0 < value < 256 else default

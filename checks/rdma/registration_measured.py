@@ -6,7 +6,7 @@ it was measured with: any of them may change a table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.base.root import Root
@@ -66,13 +66,13 @@ def _word(root: Root, name: str) -> str:
     return "" if isinstance(content, Unknown) else content
 
 
-def read_measured(root: Root, devices: Iterable[tuple[str, str]]) -> tuple[Measured, ...]:
-    """What was measured of ``devices``, ``(name, driver)`` each. What is not there is no fact."""
+def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...]:
+    """Return what was measured of devices, name -> driver. What is not there is no fact."""
     saved = root.call("registration.saved")
     if not isinstance(saved, list) or not saved:
         return ()
     found = []
-    for name, driver in devices:
+    for name, driver in drivers.items():
         own = identity_of(root, name, driver)
         for result in saved:
             measured = _measured(name, own, result)

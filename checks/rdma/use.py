@@ -7,16 +7,34 @@ or silent TCP depends on who chose them. Registered memory is charged once per d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.problems import Cause, Lost, open_problem, reach_problem
+from checks.rdma.gids import GidChoice, choose_gid
 from checks.releases.mooncake import MooncakeRelease, release_of
+
+
+class Cause(Enum):
+    """Why a device that a process would take is not used."""
+
+    MISSING = "no such device"
+    UVERBS = "its uverbs node"
+    CGROUP = "no open device left in the cgroup"
+    PROVIDER = "no user-space library"
+    PORT = "port not active"
+    GID = "no usable GID"
+    FILTERED = "filtered out"
+
+
+class Lost(NamedTuple):
+    name: str
+    cause: Cause
+    why: str
 
 
 class Transport(Enum):
@@ -55,11 +73,6 @@ class DevicesInUse(NamedTuple):
     without: Transport = Transport.NONE
     chosen: ChosenBy = ChosenBy.NOBODY
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Named devices that the host does not have."""
-        return tuple(lost.name for lost in self.lost if lost.cause is Cause.MISSING)
-
 
 class Use(NamedTuple):
     """Processes of a launch that come to the same devices, with the same environment for them."""
@@ -78,7 +91,7 @@ class Use(NamedTuple):
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
-    """The launch's RDMA processes, those alike together."""
+    """Return the launch's RDMA processes, those alike together."""
     release = release_of(needs.mooncake_version)
     groups: dict[str, list[ProcessNeeds]] = {}
     found: dict[str, DevicesInUse] = {}
@@ -110,7 +123,7 @@ _VARIABLES = (
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """The devices of ``process``; ``release`` of Mooncake, None: as the newest known."""
+    """Return the devices of ``process``; ``release`` of Mooncake, None: as the newest known."""
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -129,44 +142,43 @@ def devices_in_use(
     there = {nic.name: nic for nic in rdma.present}
     candidates = tuple(there) if wanted is None else wanted
     listed = _listed(environment, release)
-    lost: list[Lost] = []
-    reached: list[Nic] = []
-    doubts: list[Unknown] = []
-    for name in candidates:
-        problem: Lost | Unknown | None
+
+    def reach(name: str) -> Lost | Unknown | None:
         if listed is not None and name not in listed:
-            problem = Lost(name, Cause.FILTERED, "MC_TE_FILTERS leaves it out")
-        elif name not in there:
-            problem = Lost(name, Cause.MISSING, "this host has no such RDMA device")
-        else:
-            problem = reach_problem(there[name])
-        if isinstance(problem, Lost):
-            lost.append(problem)
-        elif isinstance(problem, Unknown):
-            doubts.append(problem)
-        else:
-            reached.append(there[name])
-    names = []
-    for nic in reached:
-        problem = open_problem(nic, environment, release)
-        if isinstance(problem, Lost):
-            lost.append(problem)
-        elif isinstance(problem, Unknown):
-            doubts.append(problem)
-        else:
-            names.append(nic.name)
+            return Lost(name, Cause.FILTERED, "MC_TE_FILTERS leaves it out")
+        if name not in there:
+            return Lost(name, Cause.MISSING, "this host has no such RDMA device")
+        return reach_problem(there[name])
+
+    def opened(name: str) -> Lost | Unknown | None:
+        return open_problem(there[name], environment, release)
+
+    reached, problems = _without_problem(candidates, reach)
+    names, more = _without_problem(reached, opened)
+    problems += more
+    lost = tuple(problem for problem in problems if isinstance(problem, Lost))
+    doubt = next((problem for problem in problems if isinstance(problem, Unknown)), None)
     if automatic and "MC_FORCE_TCP" in environment:
         return DevicesInUse(
             (), candidates, (), Transport.TCP, "MC_FORCE_TCP", chosen=ChosenBy.FORCED_TCP
         )
     silent = automatic and "MC_FORCE_HCA" not in environment
     without = Transport.TCP if silent else Transport.NONE
-    if doubts:
-        return DevicesInUse(doubts[0], candidates, tuple(lost), doubts[0], how, without, chosen)
+    if doubt is not None:
+        return DevicesInUse(doubt, candidates, lost, doubt, how, without, chosen)
     transport = Transport.RDMA if names else Transport.NONE
     if not reached:
         transport = without
-    return DevicesInUse(tuple(names), candidates, tuple(lost), transport, how, without, chosen)
+    return DevicesInUse(names, candidates, lost, transport, how, without, chosen)
+
+
+def _without_problem(
+    names: tuple[str, ...], problem_of: Callable[[str], Lost | Unknown | None]
+) -> tuple[tuple[str, ...], list[Lost | Unknown]]:
+    """Return the devices without a problem, and the problems of the others."""
+    problems = {name: problem_of(name) for name in names}
+    good = tuple(name for name, problem in problems.items() if problem is None)
+    return good, [problem for problem in problems.values() if problem is not None]
 
 
 def _unknown(reason: Unknown) -> DevicesInUse:
@@ -205,7 +217,7 @@ def _wanted(
 
 
 def _of_topology(content: str) -> tuple[str, ...]:
-    """The devices of ``{"cpu:0": [[preferred], [available]]}``; none where it is not that."""
+    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; none where it is not that."""
     import json
 
     try:
@@ -218,8 +230,112 @@ def _of_topology(content: str) -> tuple[str, ...]:
 
 
 def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> set[str] | None:
-    """MC_TE_FILTERS: what the engine may take at all; None where it says nothing."""
+    """Return what MC_TE_FILTERS lets the engine take at all; None where it says nothing."""
     if release is not None and not release.reads_te_filters:
         return None
     names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
     return names or None
+
+
+def nics_of(rdma: RdmaFacts, use: Use) -> tuple[Nic, ...]:
+    """Return the devices that a use comes to; none where that is not known."""
+    names = use.devices.names
+    if isinstance(names, Unknown):
+        return ()
+    return tuple(nic for nic in rdma.present if nic.name in names)
+
+
+DEFAULT_PORT = 1
+# What opening a device says where the rdma cgroup has no handle left (kernel/cgroup/rdma.c); seen.
+EAGAIN = 11
+
+
+def port_of(environment: Mapping[str, str]) -> int:
+    """Return MC_IB_PORT, 1 where it is not 1 to 255."""
+    number = leading_integer(environment.get("MC_IB_PORT", ""))
+    return number if number is not None and 0 < number < 256 else DEFAULT_PORT
+
+
+@or_unknown
+def reach_problem(nic: Nic) -> Lost | Unknown | None:
+    """Return why Mooncake does not list a device of the host, None where it does.
+
+    Source: topology.cpp, isIbDeviceAvailable.
+    """
+    for problem in (node_problem(nic), provider_problem(nic)):
+        if problem is not None:
+            return problem
+    states = [port.state for port in known(nic.ports) if port.gid_table != 0]
+    if any(state == "ACTIVE" for state in states):
+        return None
+    unknown = next((state for state in states if isinstance(state, Unknown)), None)
+    return Lost(nic.name, Cause.PORT, "no port of it is active") if unknown is None else unknown
+
+
+def node_problem(nic: Nic) -> Lost | Unknown | None:
+    """Return what is wrong with a device's node below /dev/infiniband."""
+    node = nic.uverbs_node
+    if isinstance(node, Unknown):
+        if not node.absent:
+            return node
+        why = f"/dev/infiniband/{nic.uverbs} does not exist" if nic.uverbs else node.reason
+        return Lost(nic.name, Cause.UVERBS, why)
+    if not node.character:
+        return Lost(nic.name, Cause.UVERBS, f"{node.path} is not a character device")
+    if not node.opens:
+        return Lost(nic.name, Cause.UVERBS, f"{node.path}: {node.why_not}")
+    if nic.verbs.listed is True and nic.verbs.error:
+        cause = Cause.CGROUP if nic.verbs.errno == EAGAIN else Cause.UVERBS
+        return Lost(nic.name, cause, f"ibv_open_device: {nic.verbs.error}")
+    return None
+
+
+@or_unknown
+def provider_problem(nic: Nic) -> Lost | Unknown | None:
+    """Tell whether libibverbs has a library for a device."""
+    if known(nic.verbs.listed):
+        return None
+    return Lost(nic.name, Cause.PROVIDER, "libibverbs does not list it")
+
+
+def open_problem(
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
+) -> Lost | Unknown | None:
+    """Return why Mooncake drops a device that it listed, None where it uses it.
+
+    Source: rdma_context.cpp, openRdmaDevice.
+    """
+    problem = port_problem(nic, environment)
+    return gid_problem(nic, environment, release) if problem is None else problem
+
+
+@or_unknown
+def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | None:
+    """Tell whether the port that Mooncake opens is active."""
+    number = port_of(environment)
+    port = known(nic.port(number))
+    if port is None:
+        return Lost(nic.name, Cause.PORT, f"it has no port {number}")
+    state = known(port.state)
+    return None if state == "ACTIVE" else Lost(nic.name, Cause.PORT, f"port {number} is {state}")
+
+
+@or_unknown
+def gid_problem(
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
+) -> Lost | Unknown | None:
+    """Tell whether Mooncake finds a GID on the port that it opens."""
+    choice = known(gid_choice(nic, environment, release))
+    return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
+
+
+@or_unknown
+def gid_choice(
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
+) -> GidChoice | Unknown:
+    """Return the GID that Mooncake takes on the port that it opens."""
+    number = port_of(environment)
+    port = known(nic.port(number))
+    if port is None:
+        return Unknown(f"{nic.name} has no port {number}")
+    return choose_gid(port, environment, release)

@@ -1,7 +1,7 @@
-"""The way to an RDMA device from user space: its uverbs node, libibverbs, and its provider.
+"""The way to an RDMA device: its uverbs node, libibverbs and its provider, the kernel, the cgroup.
 
-Mooncake reaches a device only if all three are there; each can be missing from a container while
-sysfs still shows the device.
+Mooncake reaches a device only if the first three are there; each can be missing from a container
+while sysfs still shows the device.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.cgroup_mounts import own_mount
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 
@@ -47,13 +48,14 @@ PROVIDERS = {
 
 
 class DeviceNode(NamedTuple):
-    """A file below /dev/infiniband. opens: this user may read and write; why_not: the errno."""
+    """A file below /dev/infiniband. opens: this user may read and write; why_not, errno: if not."""
 
     path: str
     character: bool
     opens: bool
     why_not: str = ""
     permissions: int = 0
+    errno: int = 0
 
 
 class DeviceLimits(NamedTuple):
@@ -79,13 +81,14 @@ class VerbsPort(NamedTuple):
 class Verbs(NamedTuple):
     """What libibverbs says of a device. listed: it has a provider for it.
 
-    error: why it cannot be opened, "" if it can. limits and ports are Unknown then.
+    error, errno: why it cannot be opened, "" and 0 if it can. limits and ports are Unknown then.
     """
 
     listed: bool | Unknown
     error: str | Unknown
     limits: DeviceLimits | Unknown
     ports: Mapping[int, VerbsPort] | Unknown
+    errno: int = 0
 
 
 class Libraries(NamedTuple):
@@ -101,18 +104,21 @@ class Libraries(NamedTuple):
 
 @or_unknown
 def read_node(root: Root, path: str) -> DeviceNode | Unknown:
-    """Absent where there is no such file."""
+    """Read a node; absent where there is no such file."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: not an answer")
     mode = answer["mode"] & 0xFFFF  # type and permissions
-    why = f"{answer.get('error')} ({answer.get('errno')})"
-    opens = answer.get("open") is True
-    return DeviceNode(path, stat.S_ISCHR(mode), opens, "" if opens else why, stat.S_IMODE(mode))
+    node = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
+    if answer.get("open") is True:
+        return node
+    errno = answer.get("errno")
+    why = f"{answer.get('error')} ({errno})"
+    return node._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
 
 
 def uverbs_of(root: Root) -> dict[str, str] | Unknown:
-    """The uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``."""
+    """Return the uverbs name of each RDMA device: ``{"mlx5_0": "uverbs0"}``."""
     names = root.names(CLASS)
     if isinstance(names, Unknown):
         return {} if names.absent else names
@@ -136,11 +142,12 @@ def read_verbs(root: Root, device: str) -> Verbs:
         wrong = Unknown(f"rdma.verbs {device}: not an answer")
         return Verbs(wrong, wrong, wrong, wrong)
     if not answer.get("opened"):
+        errno = answer.get("errno")
         error = str(answer.get("error", "no reason given"))
-        if "errno" in answer:
-            error += f" ({answer['errno']})"
+        error += "" if errno is None else f" ({errno})"
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
-        return Verbs(answer["listed"], error, closed, closed)
+        code = errno if isinstance(errno, int) else 0
+        return Verbs(answer["listed"], error, closed, closed, code)
     return Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
 
 
@@ -166,7 +173,7 @@ def _verbs_ports(given: Any) -> dict[int, VerbsPort] | Unknown:
 
 
 def read_libraries(root: Root) -> Libraries:
-    """libibverbs and its providers in the folders of this root."""
+    """Find libibverbs and its providers in the folders of this root."""
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
         if isinstance(file, Unknown):
@@ -174,25 +181,115 @@ def read_libraries(root: Root) -> Libraries:
                 continue
             return Libraries(file, file, file)
         match = re.search(r"\.so\.1\.\d+\.(\d{1,4})\.\d+$", file)
-        version: int | Unknown = Unknown(f"{file}: the name has no release of rdma-core")
-        if match:
-            version = int(match.group(1))
-        return Libraries(file, version, _providers(root, folder))
+        unsaid = Unknown(f"{file}: the name has no release of rdma-core")
+        return Libraries(file, int(match[1]) if match else unsaid, _providers(root, folder))
     why = Unknown("libibverbs.so.1 is in none of the usual folders", absent=True)
     return Libraries(why, why, why)
 
 
+@or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
-    configured = root.names(PROVIDER_CONFIGURATION)
-    libraries = root.names(f"{folder}/libibverbs")
-    for names in (configured, libraries):
-        if isinstance(names, Unknown):
-            return frozenset() if names.absent else names
-    assert isinstance(configured, tuple)
-    assert isinstance(libraries, tuple)
-    there = {match.group(1) for name in libraries if (match := _LIBRARY.fullmatch(name))}
-    drivers = {name.removesuffix(".driver") for name in configured if name.endswith(".driver")}
-    return frozenset(drivers & there)
+    found = []
+    for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
+        names = root.names(place)
+        if isinstance(names, Unknown) and names.absent:
+            return frozenset()
+        found.append({match[1] for name in known(names) if (match := pattern.fullmatch(name))})
+    return frozenset(found[0] & found[1])
 
 
+_DRIVER = re.compile(r"(.+)\.driver", re.DOTALL)
 _LIBRARY = re.compile(r"lib(\w+)-rdmav\d+\.so")
+
+
+class RdmaKernel(NamedTuple):
+    """What the kernel's RDMA netlink says.
+
+    netns_mode: shared or exclusive. copy_on_fork: it copies pinned pages at fork (Linux 5.12).
+    resources: per device, how many of each kind exist (qp, cq, mr, pd, ctx, cm_id, srq).
+    drivers: per device, its number in enum rdma_driver_id.
+    """
+
+    netns_mode: str | Unknown
+    copy_on_fork: bool | Unknown
+    resources: Mapping[str, Mapping[str, int]]
+    drivers: Mapping[str, int]
+
+
+class Budget(NamedTuple):
+    """hca_handle: open devices; hca_object: everything made on them. None: no limit."""
+
+    handles: int | None
+    objects: int | None
+
+
+class RdmaCgroup(NamedTuple):
+    """One cgroup with limits, per device; ``used`` has the same shape."""
+
+    file: str
+    limits: Mapping[str, Budget]
+    used: Mapping[str, Budget] | Unknown
+
+
+@or_unknown
+def read_kernel(root: Root) -> RdmaKernel | Unknown:
+    """Read what ``rdma system`` and ``rdma resource`` show; needs no privilege."""
+    answer = known(root.call("rdma.kernel"))
+    if not isinstance(answer, dict) or not isinstance(answer.get("devices"), dict):
+        return Unknown("rdma.kernel: not an answer")
+    mode, copies = answer.get("netns_mode"), answer.get("copy_on_fork")
+    resources, drivers = {}, {}
+    for name, device in answer["devices"].items():
+        if not isinstance(device, dict):
+            continue
+        counts = device.get("resources")
+        if isinstance(counts, dict):
+            resources[name] = {k: v for k, v in counts.items() if isinstance(v, int)}
+        if isinstance(device.get("driver_id"), int):
+            drivers[name] = device["driver_id"]
+    return RdmaKernel(
+        mode if isinstance(mode, str) else Unknown("the kernel does not say"),
+        copies if isinstance(copies, bool) else Unknown("the kernel does not say"),
+        resources,
+        drivers,
+    )
+
+
+@or_unknown
+def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
+    """Read this process's cgroup and its ancestors, those that have rdma limits, the own one first.
+
+    Source: Documentation/admin-guide/cgroup-v2.rst (RDMA), kernel/cgroup/rdma.c.
+    """
+    mount = own_mount(root, "rdma")
+    if mount is None or isinstance(mount, Unknown):
+        return () if mount is None else mount
+    found = [known(_read_cgroup(root, folder)) for folder in mount.folders]
+    return tuple(cgroup for cgroup in found if cgroup is not None)
+
+
+def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
+    limits = _budgets(root, f"{folder}/rdma.max")
+    if isinstance(limits, Unknown):
+        return None if limits.absent else limits
+    if all(budget == Budget(None, None) for budget in limits.values()):
+        return None
+    return RdmaCgroup(f"{folder}/rdma.max", limits, _budgets(root, f"{folder}/rdma.current"))
+
+
+@or_unknown
+def _budgets(root: Root, name: str) -> dict[str, Budget] | Unknown:
+    """Read lines of ``mlx5_0 hca_handle=2 hca_object=max``."""
+    content = known(root.text(name))
+    budgets = {}
+    for line in content.splitlines():
+        device, *pairs = line.split() or [""]
+        values: dict[str, Any] = {}
+        for pair in pairs:
+            key, equals, value = pair.partition("=")
+            if value != "max" and not (equals and value.isdecimal() and len(value) < 19):
+                return Unknown(f"{name}: not a limit: {pair[:40]!r}")
+            values[key] = None if value == "max" else int(value)
+        if device:
+            budgets[device] = Budget(values.get("hca_handle"), values.get("hca_object"))
+    return budgets

@@ -13,7 +13,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.nodes import numa_nodes
 from checks.pci.gpus import gpu_nodes
-from checks.rdma.devices import nic_nodes, read_rdma_devices
+from checks.rdma.devices import device_nodes
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note
 
@@ -45,7 +45,7 @@ def place_nics(
         return NicPlacement((), "not used with tcp")
     if given is not None:
         return NicPlacement(given, "--nic-numa-nodes")
-    devices = read_rdma_devices(root)
+    devices = device_nodes(root)
     if isinstance(devices, Unknown):
         text = f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none"
         note = Note("nic-nodes-unknown", text)
@@ -53,11 +53,11 @@ def place_nics(
     origin, notes = "this host's RDMA devices", []
     wanted = _named_devices(device_names)
     if wanted and devices:
-        missing = sorted(wanted - {device.name for device in devices})
+        missing = sorted(wanted - devices.keys())
         if missing:
             text = f"the launch names {', '.join(missing)}: no such RDMA device on this host"
             notes.append(Note("device-missing", text))
-        devices = tuple(device for device in devices if device.name in wanted)
+        devices = {name: node for name, node in devices.items() if name in wanted}
         origin = "this host's RDMA devices that the launch names"
     if not devices:
         text = (
@@ -65,7 +65,8 @@ def place_nics(
             "word. To size another host, give its --nic-numa-nodes (0,1, or none)"
         )
         notes.append(Note("rdma-without-device", text))
-    return NicPlacement(nic_nodes(devices), origin, tuple(notes))
+    nodes = sorted({node for node in devices.values() if node is not None})
+    return NicPlacement(tuple(nodes), origin, tuple(notes))
 
 
 def _named_devices(text: str) -> set[str]:

@@ -264,7 +264,7 @@ def _pinned_bytes() -> int | None:
 def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
     from checks.base.root import Root
     from checks.base.unknown import Unknown
-    from checks.rdma.limits import Budget, read_cgroups
+    from checks.rdma.verbs import Budget, read_cgroups
 
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):

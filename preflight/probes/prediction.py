@@ -12,12 +12,19 @@ from checks.base.unknown import Unknown
 from checks.memlock.demand import grant
 from checks.rdma.device_table import BASE_PAGE_BYTES, Bound
 from checks.rdma.facts import Nic
-from checks.rdma.limits import Budget
-from checks.rdma.objects import PROTECTION_DOMAINS, objects_of
-from checks.rdma.registration import largest_region_bytes, load_of, plan_region, regions_under
+from checks.rdma.registration import (
+    PROTECTION_DOMAINS,
+    largest_region_bytes,
+    load_of,
+    nic_loads,
+    objects_of,
+    regions_under,
+    registration_of,
+    row_of,
+)
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
-from checks.rdma.registration_sums import nic_loads, row_of
 from checks.rdma.use import devices_in_use, uses
+from checks.rdma.verbs import Budget
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 from preflight.probes.limits import CGROUP, MEMLOCK
@@ -132,7 +139,7 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Need 
             regions = () if isinstance(process.regions, Unknown) else process.regions
             for region in regions:
                 longest = region.bytes if isinstance(largest, Unknown) else largest
-                lengths.add(plan_region(region, longest, release).piece_bytes)
+                lengths.add(registration_of(region, longest, release).piece_bytes)
     for sums in nic_loads(facts.rdma, needs, found):
         if sums.nic.name in devices:
             nic_bytes = max(nic_bytes, sums.bytes)

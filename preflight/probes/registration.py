@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT
 from checks.memlock.demand import grant
 from checks.rdma.facts import Nic
-from checks.rdma.objects import PROTECTION_DOMAINS
+from checks.rdma.registration import PROTECTION_DOMAINS
 from checks.rdma.registration_measured import MEMORY_KEYS, OF_DEVICE
 from checks.run.facts import Facts
 from checks.run.reading import read_facts

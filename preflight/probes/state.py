@@ -9,8 +9,8 @@ from typing import Any
 
 from checks.base.archive import write_whole
 from checks.base.root import Root
+from checks.rdma.calls import saved, state_folders
 from checks.rdma.facts import Nic
-from checks.rdma.registration_calls import saved, state_folders
 from checks.rdma.registration_measured import OF_DEVICE, RESULT_SCHEMA, Identity, identity_of
 from preflight.probes.child import Measurement
 

@@ -117,19 +117,20 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
         return None
     if store.client.protocol.value != "rdma":
         return None
-    return RdmaUse(_names(store.devices), _devices_origin(process))
+    origin, variable = _devices_origin(process)
+    return RdmaUse(_names(store.devices), origin, variable)
 
 
-def _devices_origin(process: LaunchProcess) -> str:
-    """Return where a store's own process has its devices from: a flag, a variable, or nothing."""
+def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
+    """Return where a store's own process has its devices from; and the variable, "" for none."""
     for word in process.arguments:
         flag = word.text.lstrip("-").partition("=")[0].replace("-", "_")
         if word.text.startswith("-") and flag in ("device_names", "device_name"):
-            return f"--{flag} at {word.origin}"
+            return f"--{flag} at {word.origin}", ""
     named = process.command.environment.get("MOONCAKE_DEVICE")
     if process.kind is Kind.STORE_SERVICE and named is not None:
-        return f"MOONCAKE_DEVICE at {named.origin}"
-    return process.name
+        return f"MOONCAKE_DEVICE at {named.origin}", "MOONCAKE_DEVICE"
+    return process.name, ""
 
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
@@ -145,7 +146,7 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
         value = _of_map(value, rank, default="")
-    return RdmaUse(_names(value), setting.origin)
+    return RdmaUse(_names(value), setting.origin, setting.written_as)
 
 
 def _engine_devices(server: SglangServer, rank: int) -> RdmaUse | None:
@@ -160,7 +161,7 @@ def _engine_devices(server: SglangServer, rank: int) -> RdmaUse | None:
         value = _of_map(value, rank, default=None)
         if value is None:
             value = Unknown(f"{setting.origin}: names no device for rank {rank}")
-    return RdmaUse(_names(value), setting.origin)
+    return RdmaUse(_names(value), setting.origin, setting.written_as)
 
 
 def _of_map(text: str, rank: int, default: str | None) -> Any:

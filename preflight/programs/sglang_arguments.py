@@ -26,11 +26,13 @@ class Setting(NamedTuple):
     """A value as its consumer has it, or Unknown where a variable stands in it; and its origin.
 
     given: False for an argument that nobody wrote: a default, or one that the release lacks.
+    written_as: the flag or the variable that holds the value; "" where a file or nobody does.
     """
 
     value: Any
     origin: str
     given: bool = True
+    written_as: str = ""
 
 
 class ParsedArguments(NamedTuple):
@@ -255,7 +257,7 @@ def _setting(stored: _Stored) -> Setting:
     if not isinstance(given, _Given):
         return Setting(given, flag)
     where = f" at {given.word.origin}" if given.word else ""
-    return Setting(given.value, f"{flag}{where}")
+    return Setting(given.value, f"{flag}{where}", written_as=flag)
 
 
 def _converter(kind: str) -> Any:

@@ -252,14 +252,14 @@ def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReade
     if isinstance(setting.value, Unknown):
         return setting
     try:
-        return Setting(entry.read(word.text), setting.origin)
+        return setting._replace(value=entry.read(word.text))
     except ValueError:
         return Setting(entry.default, f"default of SGLang, in place of {setting.origin}")
 
 
 def _word_setting(variable: str, word: Word) -> Setting:
     value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
-    return Setting(value, f"{variable} at {word.origin}")
+    return Setting(value, f"{variable} at {word.origin}", written_as=variable)
 
 
 def _unread(source: Source | Unknown) -> dict[str, Setting]:

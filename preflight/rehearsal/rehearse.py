@@ -125,7 +125,7 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status
-    from checks.rdma.fork_checks import FORK_SAFE
+    from checks.rdma.fork import FORK_SAFE
     from checks.run.judging import every_check
     from checks.run.judging import judge as judge_checks
 

@@ -18,8 +18,7 @@ from checks.memory.judge import RESERVE_BYTES, regular_bytes
 from checks.memory.mapping_checks import USUAL_MAP_COUNT, shm_wanted_bytes
 from checks.numa.nodes import NODES
 from checks.rdma.facts import RdmaFacts
-from checks.rdma.problems import Cause
-from checks.rdma.use import devices_in_use
+from checks.rdma.use import Cause, devices_in_use
 from checks.rdma.verbs import NODES as DEVICE_NODES
 from checks.rdma.verbs import DeviceNode
 from checks.releases.mooncake import release_of

@@ -9,7 +9,7 @@ from checks.base.needs import Port, Service
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
-from checks.rdma.registration import pinned_bytes, plan_region
+from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Allocation, Backing, regions_of
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import LaunchProcess
@@ -132,7 +132,7 @@ def _registered(sizing: Sizing) -> Iterator[Need]:
 def locked_bytes(allocation: Allocation) -> int:
     """What one NIC locks of it: regular pages, whatever backs it, of a device without a limit."""
     return sum(
-        pinned_bytes(plan_region(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
+        pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)
     )
 

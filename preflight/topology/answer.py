@@ -23,8 +23,8 @@ CHECKS = {
     "topology.mooncake-view": "checks.placement.topology_checks",
     "numa.gpu-nic-distance": "checks.placement.node_checks",
     "numa.unknown-nic-node": "checks.placement.node_checks",
-    "rdma.device-missing": "checks.rdma.judge",
-    "rdma.no-device": "checks.rdma.judge",
+    "rdma.device-missing": "checks.rdma.device_checks",
+    "rdma.no-device": "checks.rdma.device_checks",
     "gpu.count": "checks.gpu.judge",
 }
 

@@ -13,8 +13,8 @@ from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
 from checks.numa.facts import NumaNode
 from checks.pci.facts import ACCELERATOR_VENDORS, Function
 from checks.pci.paths import PathClass
+from checks.rdma.devices import Port
 from checks.rdma.facts import Nic
-from checks.rdma.ports import Port
 from checks.run.facts import Facts
 from preflight.render.names import natural
 

@@ -13,8 +13,8 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit, RuntimeLimits
 from checks.limits.threads import ThreadFacts
+from checks.rdma.devices import Gid, Port
 from checks.rdma.facts import Erdma, Nic, RdmaFacts
-from checks.rdma.ports import Gid, Port
 from checks.rdma.verbs import DeviceNode, Libraries, Verbs
 from checks.run.facts import Facts
 from checks.system.facts import Container, SystemFacts

@@ -186,9 +186,10 @@ def process(
     regions: Any = REGIONS,
     name: str = "rank 0",
     origin: str = "--hicache-storage-backend-extra-config",
+    written_as: str = "",
 ) -> ProcessNeeds:
     """A rank that asks for RDMA; without ``devices`` Mooncake looks for them."""
-    use = RdmaUse(devices, origin)
+    use = RdmaUse(devices, origin, written_as)
     return ProcessNeeds(name, "sglang", environment or {}, rdma=use, regions=regions)
 
 

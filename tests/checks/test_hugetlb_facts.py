@@ -18,7 +18,7 @@ from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import read_meminfo, read_node_meminfo
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
 from checks.pci.gpus import gpu_nodes
-from checks.rdma.devices import RdmaDevice, nic_nodes, read_rdma_devices
+from checks.rdma.devices import device_nodes
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
 
@@ -207,18 +207,12 @@ def test_what_is_no_node_list(text: str) -> None:
 def test_nics_and_gpus_and_their_nodes(tmp_path: Path) -> None:
     Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).write(tmp_path)
     root = Root(str(tmp_path))
-    devices = read_rdma_devices(root)
-    assert devices == (
-        RdmaDevice("mlx5_0", 1),
-        RdmaDevice("mlx5_1", None),
-        RdmaDevice("rxe0", None),
-    )
-    assert nic_nodes([RdmaDevice("a", 1), RdmaDevice("b", 0), RdmaDevice("c", 1)]) == (0, 1)
+    assert device_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
     assert gpu_nodes(root) == (1, 0)
 
 
 def test_no_rdma_is_a_fact(tmp_path: Path) -> None:
-    assert read_rdma_devices(Root(str(tmp_path))) == ()
+    assert device_nodes(Root(str(tmp_path))) == {}
     assert gpu_nodes(Root(str(tmp_path))) == ()
 
 
@@ -258,9 +252,7 @@ def test_recorded_host_with_pools_on_four_nodes(tmp_path: Path) -> None:
     pool = pool_of(path, 2 * MIB)
     assert sorted(pool.nodes) == [0, 1, 2, 3]
     assert pool.total_pages == sum(share.total_pages for share in pool.nodes.values())
-    devices = read_rdma_devices(root)
-    assert not isinstance(devices, Unknown)
-    assert devices == (RdmaDevice("qib0", 2),)
+    assert device_nodes(root) == {"qib0": 2}
 
 
 def test_recorded_host_with_gaps_between_its_nodes(tmp_path: Path) -> None:

@@ -17,14 +17,7 @@ from checks.base.recording import RecordingRoot
 from checks.base.root import Root
 from checks.capture.anonymise import anonymise
 from checks.capture.capture import capture_files, open_root
-from checks.rdma import fork_checks as rdma_fork_checks
-from checks.rdma import gid_checks
-from checks.rdma import judge as rdma_checks
-from checks.rdma import kind_checks as rdma_kind_checks
-from checks.rdma import limit_checks as rdma_limit_checks
-from checks.rdma import port_checks as rdma_port_checks
-from checks.rdma import reach_checks as rdma_reach_checks
-from checks.rdma import region_checks as rdma_region_checks
+from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
 from checks.run.judging import judge
@@ -47,16 +40,7 @@ from tests.checks.rdma_hosts import (
 )
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
-MODULES = (
-    rdma_checks,
-    rdma_reach_checks,
-    rdma_kind_checks,
-    rdma_port_checks,
-    gid_checks,
-    rdma_limit_checks,
-    rdma_region_checks,
-    rdma_fork_checks,
-)
+MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
 ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
 NOT_RECORDED = {"unknown": "only the machine itself can tell"}
 DOWN = replace(RXE0, state="1: DOWN", physical="3: Disabled")
@@ -262,7 +246,7 @@ def test_a_device_without_a_uverbs_entry_wants_the_module(tmp_path: Path) -> Non
     host.write(tmp_path)
     (tmp_path / "sys/class/infiniband_verbs/uverbs0/ibdev").unlink()
     facts = Facts({"rdma": read_rdma(Root(str(tmp_path)), None)})
-    chosen = [one for one in rdma_reach_checks.CHECKS.checks if "uverbs" in one[0].id]
+    chosen = [one for one in reach_checks.CHECKS.checks if "uverbs" in one[0].id]
     (finding,) = judge(facts, asking(), chosen)
     assert finding.status is FAIL
     assert finding.settings == (Setting(Kind.MODULE, "ib_uverbs", ""),)
@@ -307,9 +291,12 @@ def test_the_settings_mend_what_they_are_given_for(
 
 
 def test_named_devices_are_set_right_where_they_are_written(tmp_path: Path) -> None:
-    def settings(origin: str, **environment: str) -> tuple[Setting, ...]:
-        needs = launch(process("mlx5_0", environment=environment, origin=origin))
-        folder = tmp_path / origin.strip("-").replace("/", "_")
+    def settings(written_as: str, **environment: str) -> tuple[Setting, ...]:
+        origin = f"{written_as or '--disaggregation-ib-device.json'} at launch.sh:3"
+        needs = launch(
+            process("mlx5_0", environment=environment, origin=origin, written_as=written_as)
+        )
+        folder = tmp_path / (written_as.strip("-") or "file")
         (finding,) = found("rdma.device-missing", FakeHost((RXE0, RXE2)), folder, needs)
         return finding.settings
 
@@ -317,7 +304,7 @@ def test_named_devices_are_set_right_where_they_are_written(tmp_path: Path) -> N
     assert (flag.kind, flag.wanted) == (Kind.FLAG, "rxe0,rxe2")
     (variable,) = settings("MOONCAKE_DEVICE", MOONCAKE_DEVICE="mlx5_0")
     assert variable == Setting(Kind.ENVIRONMENT, "MOONCAKE_DEVICE", "rxe0,rxe2", "mlx5_0")
-    assert settings("config.json") == ()
+    assert settings("") == ()
 
 
 @pytest.mark.parametrize(
@@ -408,7 +395,7 @@ def test_an_image_without_libibverbs_wants_both_packages(
     if not library:
         (tmp_path / "usr/lib64/libibverbs.so.1").unlink()
     facts = Facts({"rdma": read_rdma(Root(str(tmp_path)), None)})
-    chosen = [one for one in rdma_reach_checks.CHECKS.checks if "provider" in one[0].id]
+    chosen = [one for one in reach_checks.CHECKS.checks if "provider" in one[0].id]
     (finding,) = judge(facts, asking(), chosen)
     assert finding.status is FAIL
     assert [setting.name for setting in finding.settings] == packages

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_rdma
+from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts, read_rdma
-from checks.rdma.limits import Budget, read_cgroups
-from checks.rdma.ports import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
+from checks.rdma.verbs import Budget, read_cgroups
 from tests.checks.rdma_hosts import (
     LIMITS,
     LINK_LOCAL,

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.unknown import Unknown
-from checks.rdma import fork_checks as rdma_fork_checks
-from checks.rdma import limit_checks as rdma_limit_checks
-from checks.rdma import region_checks as rdma_region_checks
+from checks.rdma import capacity_checks, fork
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
 from preflight.check.report import Findings, consequences, report
@@ -39,7 +37,7 @@ NOT_KNOWN = Unknown("$SIZE is not set")
 
 
 def fork(host: FakeHost, folder: Path, needs: LaunchNeeds) -> Finding:
-    (one,) = findings(rdma_fork_checks.CHECKS, "rdma.fork-safe", host, folder, needs)
+    (one,) = findings(fork.CHECKS, "rdma.fork-safe", host, folder, needs)
     return one
 
 
@@ -70,7 +68,7 @@ def test_the_cgroup_counts_handles_and_objects(
     tmp_path: Path, maximum: str, used: str, processes: int, status: Status
 ) -> None:
     needs = launch(*(process(name=f"rank {rank}") for rank in range(processes)))
-    checks = rdma_limit_checks.CHECKS
+    checks = capacity_checks.CHECKS
     host = limited(maximum, used)
     (one,) = findings(checks, "rdma.cgroup-limit", host, tmp_path, needs)
     assert one.status is status
@@ -121,7 +119,7 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
     ranks = [process(*devices, environment=environment, name=f"rank {n}") for n in range(2)]
     used = "rxe0 hca_handle=0 hca_object=0\nrxe1 hca_handle=0 hca_object=0\n"
     cgroup = {"rdma.max": "\n".join(lines), "rdma.current": used}
-    host, checks = FakeHost((RXE0, RXE1), cgroup=cgroup), rdma_limit_checks.CHECKS
+    host, checks = FakeHost((RXE0, RXE1), cgroup=cgroup), capacity_checks.CHECKS
     found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch(*ranks))
     worst = min(found, key=lambda one: list(Status).index(one.status))
     assert (worst.status, worst.consequence) == (status, consequence)
@@ -132,7 +130,7 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
 def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Path) -> None:
     """The verdict's sentence follows the finding, not the worst that its check can find."""
     host = FakeHost(cgroup={"rdma.max": NO_HANDLE[0], "rdma.current": ""})
-    checks = rdma_limit_checks.CHECKS
+    checks = capacity_checks.CHECKS
     found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch())
     declared = consequences(check for check, _ in checks.checks)
     said = report(Findings(found, declared, lambda _: ()), {}, launch(), "/")
@@ -143,7 +141,7 @@ def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Pa
 def test_a_limit_and_memory_that_is_not_known(tmp_path: Path) -> None:
     """What is certain is still said: no handle is no handle, whatever is registered."""
     needs = launch(process(regions=NOT_KNOWN))
-    checks = rdma_limit_checks.CHECKS
+    checks = capacity_checks.CHECKS
     host = limited("rxe0 hca_handle=9 hca_object=9")
     (one,) = findings(checks, "rdma.cgroup-limit", host, tmp_path / "a", needs)
     assert one.status is UNKNOWN
@@ -170,14 +168,14 @@ def test_the_device_has_so_many_objects(
     tmp_path: Path, nic: FakeNic, environment: Mapping[str, str], status: Status
 ) -> None:
     needs = launch(process(environment=environment))
-    checks = rdma_limit_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.resources", FakeHost((nic,)), tmp_path, needs)
     assert one.status is status
 
 
 def test_a_crowded_device_is_seen_without_a_launch(tmp_path: Path) -> None:
     crowded = FakeHost((replace(RXE0, resources={"mr": 500000, "qp": 1}), RXE1))
-    found = findings(rdma_limit_checks.CHECKS, "rdma.resources", crowded, tmp_path, None)
+    found = findings(capacity_checks.CHECKS, "rdma.resources", crowded, tmp_path, None)
     assert [(one.subject, one.status) for one in found] == [("rxe0", WARN), ("rxe1", PASS)]
 
 
@@ -188,7 +186,7 @@ def test_queue_pairs_grow_with_hosts_and_devices(tmp_path: Path) -> None:
     def status(environment: Mapping[str, str], hosts: int, folder: str) -> set[Status]:
         ranks = [process(name=f"rank {n}", environment=environment) for n in range(2)]
         needs = launch(*ranks, hosts=hosts)
-        checks = rdma_limit_checks.CHECKS
+        checks = capacity_checks.CHECKS
         found = findings(checks, "rdma.resources", FakeHost(nics), tmp_path / folder, needs)
         return {one.status for one in found}
 
@@ -221,7 +219,7 @@ def test_a_region_longer_than_the_device_takes(
     tmp_path: Path, region: Region, version: str, environment: Mapping[str, str], status: Status
 ) -> None:
     needs = launch(process(regions=(region,), environment=environment), version=version)
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     host = FakeHost((SMALL, RXE1))  # the smaller of the two counts
     (one,) = findings(checks, "rdma.region-too-large", host, tmp_path, needs)
     assert one.status is status
@@ -229,7 +227,7 @@ def test_a_region_longer_than_the_device_takes(
 
 def test_one_finding_for_ranks_alike(tmp_path: Path) -> None:
     needs = launch(*(process(name=f"rank {n}", regions=(POOL,)) for n in range(8)), version="0.3.9")
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.region-too-large", FakeHost((SMALL,)), tmp_path, needs)
     assert one.subject == "rank 0-7 (each of 8)"
 
@@ -328,7 +326,7 @@ def test_page_tables_of_some_devices(
 ) -> None:
     host = FakeHost((replace(RXE0, driver=driver, driver_id=number),))
     needs = launch(process(regions=(region,)))
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert one.status is status
 
@@ -337,7 +335,7 @@ def test_memory_of_unknown_size_is_no_matter_to_a_device_without_a_bound(tmp_pat
     """What a prefill server registers of its GPU only a start tells; mlx5 takes any of it."""
     host = FakeHost((replace(RXE0, driver="mlx5_core", driver_id=1),))
     needs = launch(process()._replace(gpu_registered_bytes=NOT_KNOWN))
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (PASS, "unknown")
 
@@ -346,7 +344,7 @@ def test_page_tables_are_filled_by_all_processes_together(tmp_path: Path) -> Non
     host = FakeHost((replace(RXE0, driver="erdma", driver_id=19),))
     region = Region("global segment", 60 * GIB, 4096)
     needs = launch(*(process(name=f"rank {n}", regions=(region,)) for n in range(2)))
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.table-capacity", host, tmp_path, needs)
     assert (one.status, one.need) == (WARN, f"120.00 GiB, {2 * 60 * GIB // 4096} entries")
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from checks.base.needs import ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown
-from checks.rdma.problems import Cause
-from checks.rdma.use import DevicesInUse, Transport, devices_in_use, uses
+from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
 from checks.releases.mooncake import mooncake_release, release_of
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
@@ -118,7 +117,7 @@ def test_a_host_without_devices_silently_becomes_tcp(tmp_path: Path) -> None:
 
 def test_missing_names_are_told_apart(tmp_path: Path) -> None:
     found = used(FakeHost((RXE0, DOWN)), tmp_path, process("rxe1", "mlx5_9"))
-    assert found.missing == ("mlx5_9",)
+    assert [one.name for one in found.lost if one.cause is Cause.MISSING] == ["mlx5_9"]
     assert found.candidates == ("rxe1", "mlx5_9")
 
 

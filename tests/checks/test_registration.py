@@ -16,17 +16,16 @@ from checks.base.needs import ProcessNeeds, Region
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
-from checks.rdma import limit_checks as rdma_limit_checks
-from checks.rdma import region_checks as rdma_region_checks
-from checks.rdma.device_table import DEVICES, Bound, device_row
+from checks.rdma import capacity_checks
+from checks.rdma.device_table import Bound, device_row, device_rows
 from checks.rdma.facts import read_rdma
 from checks.rdma.registration import (
-    Plan,
+    Registration,
     Split,
     load_of,
     pinned_bytes,
-    plan_region,
     regions_under,
+    registration_of,
 )
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_SCHEMA
 from checks.rdma.verbs import PROVIDERS
@@ -66,24 +65,29 @@ def region(size: int, what: str = "L2 host pool", page: int = 4096) -> Region:
 @pytest.mark.parametrize(
     ("memory", "largest", "release", "plan"),
     [
-        (region(2 * GIB), 2 * GIB, OLD, Plan(Split.WHOLE, 1, 2 * GIB, 2 * GIB)),
-        (region(3 * GIB), 2 * GIB, OLD, Plan(Split.CUT_OFF, 1, 2 * GIB, 2 * GIB)),
-        (region(3 * GIB), 2 * GIB, NEW, Plan(Split.PIECES, 2, 2 * GIB, 3 * GIB)),
-        (region(3 * GIB), 2 * GIB, None, Plan(Split.UNTOLD, 2, 2 * GIB, 3 * GIB)),
-        (region(3 * GIB, "global segment"), 2 * GIB, OLD, Plan(Split.PIECES, 2, 2 * GIB, 3 * GIB)),
+        (region(2 * GIB), 2 * GIB, OLD, Registration(Split.WHOLE, 1, 2 * GIB, 2 * GIB)),
+        (region(3 * GIB), 2 * GIB, OLD, Registration(Split.CUT_OFF, 1, 2 * GIB, 2 * GIB)),
+        (region(3 * GIB), 2 * GIB, NEW, Registration(Split.PIECES, 2, 2 * GIB, 3 * GIB)),
+        (region(3 * GIB), 2 * GIB, None, Registration(Split.UNTOLD, 2, 2 * GIB, 3 * GIB)),
+        (
+            region(3 * GIB, "global segment"),
+            2 * GIB,
+            OLD,
+            Registration(Split.PIECES, 2, 2 * GIB, 3 * GIB),
+        ),
         # Measured: 80 MiB with MC_MAX_MR_SIZE of 32 MiB makes 3 regions on each NIC.
-        (region(80 * MIB), 32 * MIB, NEW, Plan(Split.PIECES, 3, 32 * MIB, 80 * MIB)),
+        (region(80 * MIB), 32 * MIB, NEW, Registration(Split.PIECES, 3, 32 * MIB, 80 * MIB)),
         # Measured with 0.3.14: 33 000 000 becomes 31 457 280, and less than a page is refused.
         (region(80 * MIB, page=HUGE), 33_000_000, ALIGNED,
-         Plan(Split.PIECES, 3, 31_457_280, 80 * MIB)),
-        (region(80 * MIB, page=HUGE), MIB, ALIGNED, Plan(Split.REFUSED, 0, 0, 0)),
-        (region(0), 2 * GIB, NEW, Plan(Split.WHOLE, 1, 0, 0)),
+         Registration(Split.PIECES, 3, 31_457_280, 80 * MIB)),
+        (region(80 * MIB, page=HUGE), MIB, ALIGNED, Registration(Split.REFUSED, 0, 0, 0)),
+        (region(0), 2 * GIB, NEW, Registration(Split.WHOLE, 1, 0, 0)),
     ],
 )  # fmt: skip
 def test_a_region_is_whole_in_pieces_or_cut_off(
-    memory: Region, largest: int, release: Any, plan: Plan
+    memory: Region, largest: int, release: Any, plan: Registration
 ) -> None:
-    assert plan_region(memory, largest, release) == plan
+    assert registration_of(memory, largest, release) == plan
 
 
 @given(
@@ -96,7 +100,7 @@ def test_pinned_pages_are_those_that_each_piece_touches(
     size: int, piece: int, page: int, offset: int
 ) -> None:
     """The closed form against counting, page by page, wherever in a page the memory begins."""
-    plan = plan_region(region(size), piece, NEW)
+    plan = registration_of(region(size), piece, NEW)
     counted = 0
     for start in range(offset, offset + size, piece):
         end = min(start + piece, offset + size)
@@ -153,7 +157,7 @@ def test_regions_under_a_limit_fit_and_one_more_does_not(limit: int, nics: int, 
 
 def test_every_row_says_where_it_comes_from() -> None:
     """A bound without evidence is a guess; the order of what holds, worked and failed is kept."""
-    for row in DEVICES:
+    for row in device_rows():
         assert row.evidence
         assert min(len(row.mode), len(row.gid), len(row.page_effect)) > 3
         table = row.table
@@ -163,7 +167,7 @@ def test_every_row_says_where_it_comes_from() -> None:
             assert row.errno
         else:
             assert table.holds_entries == 0
-    assert {row.provider for row in DEVICES} & set(PROVIDERS.values())
+    assert {row.provider for row in device_rows()} & set(PROVIDERS.values())
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ CAPACITY = "rdma.table-capacity"
 
 
 def capacity(host: FakeHost, folder: Path, *members: ProcessNeeds) -> list[Finding]:
-    checks = rdma_region_checks.CHECKS
+    checks = capacity_checks.CHECKS
     return findings(checks, CAPACITY, host, folder, launch(*members))
 
 
@@ -253,7 +257,7 @@ def test_measured_memory_keys_bound_regions(tmp_path: Path) -> None:
     """max_mr is what the device tells; fewer are what it gave."""
     result = saved(GIB, MEMORY_KEYS, holds_regions=1)
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
-    checks = rdma_limit_checks.CHECKS
+    checks = capacity_checks.CHECKS
     (one,) = findings(checks, "rdma.resources", host, tmp_path, launch(process()))
     assert (one.status, "1 regions are all it has" in one.text) == (FAIL, True)
 
@@ -343,7 +347,7 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         sized = size_and_needs(words, open_host(erdma_root))
         assert sized is not None
         rdma = read_rdma(Root(erdma_root), sized.needs)
-        found = judge(Facts({"rdma": rdma}), sized.needs, rdma_region_checks.CHECKS.checks)
+        found = judge(Facts({"rdma": rdma}), sized.needs, capacity_checks.CHECKS.checks)
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged
@@ -389,7 +393,7 @@ def test_a_longer_region_than_erdma_takes_is_cut_off_by_old_releases(tmp_path: P
     check = "rdma.region-too-large"
     for version, status in (("0.3.12.post1", FAIL), ("0.3.13", PASS)):
         needs = launch(member, version=version)
-        checks = rdma_region_checks.CHECKS
+        checks = capacity_checks.CHECKS
         (one,) = findings(checks, check, FakeHost((nic,)), tmp_path / version, needs)
         assert one.status is status
         if status is FAIL:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
-from checks.rdma.ports import ROCE_1, ROCE_2
+from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
 from preflight.fleet.node.command import node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer

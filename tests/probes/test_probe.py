@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.rdma import registration_calls as calls_registration
+from checks.rdma import calls as calls_registration
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.run.facts import Facts

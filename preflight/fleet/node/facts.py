@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from checks.memory.facts import MemoryFacts
     from checks.numa.facts import NumaFacts
     from checks.pci.facts import PciFacts
+    from checks.rdma.devices import Port
     from checks.rdma.facts import Nic, RdmaFacts
-    from checks.rdma.ports import Port
     from checks.software.facts import SoftwareFacts
     from checks.system.facts import SystemFacts
     from preflight.fleet.node.records import Rail

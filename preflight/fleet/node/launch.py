@@ -9,7 +9,7 @@ from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.unknown import Unknown
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
-from checks.rdma.port_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
+from checks.rdma.reach_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from preflight.fleet.node.records import NodeLaunch
 
 if TYPE_CHECKING:

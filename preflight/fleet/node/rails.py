@@ -10,11 +10,10 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.network.routing import Routing, exits
+from checks.rdma.devices import Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import choose_gid
-from checks.rdma.ports import Port
-from checks.rdma.problems import port_of
-from checks.rdma.use import Use, uses
+from checks.rdma.use import Use, port_of, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.run.facts import Facts
 from preflight.fleet.node.records import Rail, Route

@@ -11,7 +11,7 @@ from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
-from checks.rdma.port_checks import DEFAULT_MTU_BYTES
+from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.rdma.use import uses
 from preflight.fleet.base.decode import WrongError, decoder
 from preflight.fleet.node.records import Rail, Route

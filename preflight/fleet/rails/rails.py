@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from checks.rdma.ports import ROCE_1
+from checks.rdma.devices import ROCE_1
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.networks import covers, network, subnet_of
 from preflight.fleet.node.records import Rail, Route

@@ -11,13 +11,11 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds, Region
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.problems import Cause, Lost
-from checks.rdma.use import Use, uses
+from checks.rdma.use import Cause, Lost, Use, nics_of, uses
 from checks.releases.mooncake import MooncakeRelease, release_of
 
 NO_RDMA = "the launch does not use RDMA"
 NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.device-missing)"
-_WORST_FIRST = list(Status)
 
 
 class Scope(NamedTuple):
@@ -34,7 +32,7 @@ class Scope(NamedTuple):
 
     @property
     def lost_status(self) -> Status:
-        """How bad it is to lose one of the devices: nothing left is a failure."""
+        """Tell how bad it is to lose one of the devices: nothing left is a failure."""
         return Status.FAIL if self.names == () else Status.WARN
 
 
@@ -52,7 +50,7 @@ def rdma_launch_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
 
 
 def scopes(rdma: RdmaFacts, needs: LaunchNeeds | None) -> list[Scope]:
-    """Whose devices to judge; empty where the launch does not use RDMA."""
+    """Return whose devices to judge; empty where the launch does not use RDMA."""
     there = rdma.present
     if needs is None:
         return [Scope("host", {}, there, None, None)]
@@ -71,11 +69,11 @@ Describe = Callable[[Nic, Lost | None, Scope], Finding]
 def judge_devices(
     rdma: RdmaFacts,
     needs: LaunchNeeds | None,
-    causes: tuple[Cause, ...],
+    cause: Cause,
     problem_of: Problem,
     describe: Describe,
 ) -> Iterator[Finding]:
-    """One finding per device: the worst over the processes that would take it.
+    """Yield one finding per device: the worst over the processes that would take it.
 
     A device that is lost to another cause is left to that cause's check.
     """
@@ -84,34 +82,32 @@ def judge_devices(
     found: dict[str, Finding] = {}
     for scope in scopes(rdma, needs):
         for nic in scope.nics:
-            finding = _judge_device(scope, nic, causes, problem_of, describe)
-            before = found.get(nic.name)
-            if before is None or rank(finding) < rank(before):
-                found[nic.name] = finding
+            finding = _judge_device(scope, nic, cause, problem_of, describe)
+            found[nic.name] = worst(found.get(nic.name, finding), finding)
     yield from found.values() or [skip(NO_DEVICE)]
 
 
 def _judge_device(
-    scope: Scope, nic: Nic, causes: tuple[Cause, ...], problem_of: Problem, describe: Describe
+    scope: Scope, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
 ) -> Finding:
     problem = problem_of(nic, scope)
     if isinstance(problem, Unknown):
         return describe(nic, None, scope).unknown(problem.reason)
     if problem is None:
         return describe(nic, None, scope)
-    if problem.cause not in causes:
+    if problem.cause is not cause:
         text = f"it is lost already: {problem.cause.value}: {problem.why}"
         return describe(nic, None, scope).skipped(text, have="")
     return describe(nic, problem, scope)._replace(status=scope.lost_status)
 
 
-def rank(finding: Finding) -> int:
-    """0 for the worst status."""
-    return _WORST_FIRST.index(finding.status)
+def worst(*findings: Finding) -> Finding:
+    """Return the finding with the worst status, the first of several such."""
+    return min(findings, key=lambda finding: list(Status).index(finding.status))
 
 
 def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
-    """Each use with the finding that says why its devices cannot be judged, None where they can."""
+    """Yield each use with why its devices cannot be judged, None where they can."""
     for use in found:
         names = use.devices.names
         if isinstance(names, Unknown):
@@ -124,31 +120,20 @@ def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
             yield use, None
 
 
-def nics_of(rdma: RdmaFacts, use: Use) -> tuple[Nic, ...]:
-    """The devices that a use comes to; none where that is not known."""
-    names = use.devices.names
-    if isinstance(names, Unknown):
-        return ()
-    return tuple(nic for nic in rdma.present if nic.name in names)
+def used_nics(rdma: RdmaFacts, needs: LaunchNeeds | None) -> tuple[list[Nic], list[Finding]]:
+    """Return the devices in use, each once, and why those of some processes cannot be told.
 
-
-def judge_used(
-    rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic], Finding]
-) -> Iterator[Finding]:
-    """``judge`` of each device in use, once; of every device of the host without a launch."""
-    known(rdma.nics)
-    wanted: dict[str, Nic] = {}
+    Without a launch: every device of the host.
+    """
     if rdma_launch_or_host(needs) is None:
-        wanted = {nic.name: nic for nic in rdma.present}
-    else:
-        assert needs is not None
-        for use, instead in users(uses(rdma, needs)):
-            if instead is not None:
-                yield instead
-            wanted |= {nic.name: nic for nic in nics_of(rdma, use)}
-    if needs is None and not wanted:
-        yield skip(NO_DEVICE)
-    yield from (judge(nic) for nic in wanted.values())
+        known(rdma.nics)
+        return list(rdma.present), [] if rdma.present else [skip(NO_DEVICE)]
+    assert needs is not None
+    found = uses(rdma, needs)
+    nics = dict.fromkeys(nic.name for use in found for nic in nics_of(rdma, use))
+    instead = [finding for _, finding in users(found) if finding is not None]
+    there = {nic.name: nic for nic in rdma.present}
+    return [there[name] for name in nics], instead
 
 
 def judge_uses(
@@ -156,7 +141,7 @@ def judge_uses(
     needs: LaunchNeeds,
     judge: Callable[[Use, MooncakeRelease | None], Iterable[Finding]],
 ) -> list[Finding]:
-    """``judge`` of each use of devices, with Mooncake's release; why not, where none can be had."""
+    """Judge each use of devices, with Mooncake's release; why not, where none can be had."""
     release = release_of(needs.mooncake_version)
     found: list[Finding] = []
     for use, instead in users(uses(rdma, needs)):
@@ -177,7 +162,7 @@ class Registered(NamedTuple):
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Registered], Finding]
 ) -> list[Finding]:
-    """``judge`` of each process that registers memory; equal findings together."""
+    """Judge each process that registers memory; equal findings together."""
 
     def judge_use(use: Use, release: MooncakeRelease | None) -> Iterator[Finding]:
         nics = nics_of(rdma, use)

@@ -1,0 +1,415 @@
+"""Does what the launch makes and registers fit: the rdma cgroup, the device, its tables?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    or_unjudged,
+    passed,
+    skip,
+    unknown,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, Region
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.rdma.device_table import Bound, DeviceRow
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.registration import (
+    MeasuredFit,
+    NicLoad,
+    Objects,
+    Split,
+    held_as_measured,
+    largest_region_bytes,
+    nic_loads,
+    objects_of,
+    registration_of,
+    remedy,
+    row_of,
+    takers,
+)
+from checks.rdma.registration_measured import MEMORY_KEYS
+from checks.rdma.scope import (
+    NO_DEVICE,
+    Registered,
+    judge_regions,
+    rdma_launch,
+    used_nics,
+    users,
+)
+from checks.rdma.use import Transport, Use, uses
+from checks.rdma.verbs import Budget, RdmaCgroup
+
+CHECKS = CheckSet()
+# Over this share of a device's objects in use, something leaks or the host is crowded.
+CROWDED_PERCENT = 80
+
+
+@CHECKS.check("rdma.cgroup-limit", rdma_launch)
+def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    cgroups = unknown("cgroup", "").known(rdma.cgroups)
+    if not rdma.present:
+        return [skip(NO_DEVICE)]
+    found = uses(rdma, needs)
+    limited: list[tuple[Nic, Objects, RdmaCgroup, Budget]] = []
+    for nic in rdma.present:
+        need = objects_of(nic, rdma, needs, found)
+        for cgroup in cgroups:
+            limit = cgroup.limits.get(nic.name)
+            if limit and need.contexts and limit != Budget(None, None):
+                limited.append((nic, need, cgroup, limit))
+    short = {nic.name for nic, need, cgroup, limit in limited if _is_short(nic, need, cgroup)}
+    findings = [
+        _judge_cgroup(nic, need, cgroup, limit, _refused(nic, found, short))
+        for nic, need, cgroup, limit in limited
+    ]
+    return findings or [passed("cgroup", "no limit on any device used")]
+
+
+def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
+    """Tell whether not all processes that would open ``nic`` can."""
+    if isinstance(cgroup.used, Unknown):
+        return False
+    left = _left(cgroup.limits[nic.name], cgroup.used.get(nic.name)).handles
+    return left is not None and left < need.contexts
+
+
+def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
+    """Return what becomes of the processes that get no handle of ``nic``, the worst of it.
+
+    short: the devices of which some process gets none.
+    """
+    finding = passed(nic.name).warned(
+        "opening the device fails with EAGAIN: a process that gets no handle leaves it out, "
+        "and goes on with those that are left"
+    )
+    for use in found:
+        lost = short.union(one.name for one in use.devices.lost)
+        if not takers(use, nic) or not lost.issuperset(use.devices.candidates):
+            continue
+        if use.devices.without is not Transport.TCP:
+            text = "opening the device fails with EAGAIN, none other is left: setup fails"
+            return finding.failed(text, consequence=None)
+        finding = finding.failed(
+            "opening the device fails with EAGAIN, none other is left: a process that gets no "
+            "handle starts all the same, setup returns 0 and everything goes over TCP, without a "
+            "word",
+            consequence=Consequence.DEGRADED,
+        )
+    return finding
+
+
+@or_unjudged
+def _judge_cgroup(
+    nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget, refused: Finding
+) -> Finding:
+    """Judge one limit; ``refused``: what it comes to where the handles do not suffice."""
+    # At start: what is certain. The providers of some devices make a few objects of their own.
+    regions = need.regions or 0
+    start = regions + need.others
+    finding = passed(
+        nic.name,
+        need=f"{need.contexts} handles, {start} objects at start, {start + need.queue_pairs} later",
+        formula=f"{need.contexts} processes; {regions} memory regions + {need.others} protection "
+        f"domains and completion queues; + {need.queue_pairs} queue pairs",
+    )
+    used = finding.known(cgroup.used).get(nic.name, Budget(0, 0))
+    handles, objects = _left(limit, used)
+    limits = ["max" if most is None else str(most) for most in limit]
+    line, wanted = (
+        f"{nic.name} hca_handle={one} hca_object={other}" for one, other in (limits, ("max", "max"))
+    )
+    left = ["unlimited" if count is None else str(count) for count in (handles, objects)]
+    finding = finding._replace(
+        have=f"{left[0]} handles, {left[1]} objects left",
+        evidence=(
+            Evidence(cgroup.file, line),
+            Evidence(
+                cgroup.file.replace("rdma.max", "rdma.current"),
+                f"hca_handle={used.handles} hca_object={used.objects}",
+            ),
+        ),
+    )
+    remedy = finding._replace(
+        advice=f"write '{wanted}' to {cgroup.file} (on the host, as root)",
+        settings=(Setting(Kind.CGROUP, cgroup.file, wanted, line),),
+    )
+    # A process whose handle is refused makes no objects: what is left for those that open it.
+    opened = need.contexts if handles is None else min(handles, need.contexts)
+    if objects is not None and objects * need.contexts < start * opened:
+        text = "registering memory fails: 'Resource temporarily unavailable [11]', setup gives -600"
+        return remedy.failed(text)
+    if opened < need.contexts:
+        return remedy._replace(
+            status=refused.status, text=refused.text, consequence=refused.consequence
+        )
+    if objects is not None and objects < start + need.queue_pairs:
+        text = "queue pairs to later peers may fail with 'Resource temporarily unavailable [11]'"
+        return remedy.warned(text)
+    if need.regions is None and objects is not None:
+        return finding.unknown("how many regions the launch registers is not known")
+    return finding
+
+
+def _left(limit: Budget, used: Budget | None) -> Budget:
+    """Return what is left of a limit; None: no limit."""
+    pairs = zip(limit, used or Budget(0, 0), strict=True)
+    return Budget(*(None if most is None else max(0, most - (count or 0)) for most, count in pairs))
+
+
+@CHECKS.check("rdma.resources", any_launch)
+def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    nics, instead = used_nics(rdma, needs)
+    launched = [] if needs is None else uses(rdma, needs)
+    found = []
+    for nic in nics:
+        nothing = Objects(0, 0, 0, 0)
+        need = nothing if needs is None else objects_of(nic, rdma, needs, launched)
+        found.append(_judge_resources(rdma, nic, need))
+    return [*instead, *found]
+
+
+@or_unjudged
+def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
+    finding = passed(nic.name)
+    kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
+    counts = kernel.resources.get(nic.name)
+    if counts is None:
+        return finding.unknown(f"the kernel counts no {nic.name}")
+    regions, pairs = counts.get("mr", 0), counts.get("qp", 0)
+    finding = finding._replace(
+        have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "
+        f"{_bound(limits.max_qp)} queue pairs in use",
+        need=f"{need.regions if need.regions is not None else 'unknown'} regions, up to "
+        f"{need.queue_pairs} queue pairs",
+        evidence=(
+            Evidence(f"rdma resource, {nic.name}", f"mr {regions} qp {pairs}"),
+            Evidence(
+                f"ibv_query_device {nic.name}", f"max_mr {limits.max_mr} max_qp {limits.max_qp}"
+            ),
+        ),
+    )
+    advice = "see 'rdma resource show mr' and 'show qp' for who holds them, and end those processes"
+    most = _most_regions(rdma, nic, limits.max_mr)
+    if most > 0 and need.regions is not None and regions + need.regions > most:
+        text = f"registering memory fails, and setup returns -600: {most} regions are all it has"
+        if regions and need.regions <= most:
+            text += f"; {regions + need.regions - most} of those in use must go"
+        return finding.failed(text, advice)
+    counted = (
+        ("memory regions", regions, limits.max_mr),
+        ("queue pairs", pairs, limits.max_qp),
+    )
+    crowded = [
+        name for name, used, most in counted if most > 0 and used * 100 > most * CROWDED_PERCENT
+    ]
+    if crowded:
+        text = f"over {CROWDED_PERCENT} % of the {' and '.join(crowded)} are in use"
+        return finding.warned(text, advice)
+    if 0 < limits.max_qp < pairs + need.queue_pairs:
+        return finding.warned(
+            "connections to later peers may fail: 'Failed to create QP: Cannot allocate memory'",
+            "set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts: one peer NIC for each",
+            (Setting(Kind.ENVIRONMENT, "MC_ENABLE_DEST_DEVICE_AFFINITY", "1"),),
+        )
+    if need.regions is None:
+        return finding.unknown("how many regions the launch registers is not known")
+    return finding
+
+
+def _most_regions(rdma: RdmaFacts, nic: Nic, told: int) -> int:
+    """Return max_mr, or fewer where the probe met the device's own bound before; 0: no bound."""
+    met = [
+        one.holds_regions
+        for one in rdma.measured
+        if one.device == nic.name and one.met == MEMORY_KEYS
+    ]
+    return min([told] * (told > 0) + met, default=0)
+
+
+def _bound(most: int) -> str:
+    return str(most) if most > 0 else "unbounded"
+
+
+@CHECKS.check("rdma.region-too-large", rdma_launch)
+def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return judge_regions(rdma, needs, _judge_length)
+
+
+@or_unjudged
+def _judge_length(memory: Registered) -> Finding:
+    longest = max(
+        memory.regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0)
+    )
+    finding = passed(
+        memory.process.name, need=f"{format_bytes(longest.bytes)} in one region ({longest.what})"
+    )
+    largest = finding.known(largest_region_bytes(memory.nics, memory.environment))
+    finding = finding._replace(
+        have=f"{format_bytes(largest)} in one registration",
+        evidence=tuple(_limit_of(nic) for nic in memory.nics),
+    )
+    names: dict[Split, dict[str, None]] = {}
+    pieces = 0
+    for region in memory.regions:
+        registered = registration_of(region, largest, memory.release)
+        names.setdefault(registered.split, {})[region.what] = None
+        pieces += registered.keys if registered.split is Split.PIECES else 0
+    worst = next((split for split in _WORST_SPLITS if split in names), Split.WHOLE)
+    listed = ", ".join(names.get(worst, ()))
+    if worst is Split.REFUSED:
+        name = "MC_MAX_MR_SIZE"
+        now = memory.environment.get(name)
+        return finding.failed(
+            f"{listed}: the limit is below one huge page, so registration is refused (-600)",
+            f"take {name} away, or use smaller pages",
+            () if now is None else (Setting(Kind.ENVIRONMENT, name, "", now),),
+        )
+    if worst is Split.UNTOLD:
+        text = f"{listed}: whether this Mooncake splits it is not known: its version is not"
+        return finding.unknown(text)
+    if worst is Split.CUT_OFF:
+        over = max(longest.bytes - largest, 0)
+        return finding.failed(
+            f"{listed}: cut off at {format_bytes(largest)}, and peers fail behind that",
+            "take Mooncake 0.3.13 or newer, which registers in pieces, or make each region "
+            f"{format_bytes(largest)} at most ({format_bytes(over)} less)",
+        )
+    if worst is Split.PIECES:
+        return finding._replace(formula=f"{listed}: {pieces} pieces on each NIC")
+    return finding
+
+
+_WORST_SPLITS = (Split.REFUSED, Split.UNTOLD, Split.CUT_OFF, Split.PIECES)
+
+
+def _limit_of(nic: Nic) -> Evidence:
+    limits = nic.verbs.limits
+    value = "unknown" if isinstance(limits, Unknown) else str(limits.max_mr_size_bytes)
+    return Evidence(f"ibv_query_device {nic.name}", f"max_mr_size {value}")
+
+
+@CHECKS.check("rdma.table-capacity", rdma_launch)
+def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    found = uses(rdma, needs)
+    findings = [instead for _, instead in users(found) if instead is not None]
+    loads = nic_loads(rdma, needs, found)
+    findings += [_judge_table(rdma, load, len(loads)) for load in loads]
+    return fold(findings)
+
+
+@or_unjudged
+def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
+    finding = passed(load.nic.name)
+    row = finding.known(row_of(load.nic))
+    if row is not None and row.table.bound is Bound.HOST_MEMORY:
+        return finding._replace(
+            have=f"no bound of its own ({row.name})",
+            need=format_bytes(load.bytes) if load.unknown is None else "unknown",
+            evidence=_evidence(row),
+        )
+    judged = _judge_bound(rdma, finding, load, row, nics)
+    if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
+        return judged
+    # What is known may be too much by itself; that it is not says nothing of the whole.
+    need = f"{judged.need} and more"
+    if judged.status is Status.WARN:
+        return judged._replace(need=need)
+    return judged.unknown(load.unknown.reason, need=need)
+
+
+def _judge_bound(
+    rdma: RdmaFacts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
+) -> Finding:
+    need = f"{format_bytes(load.bytes)}, {load.entries} entries"
+    finding = finding._replace(need=need, formula=_formula(load))
+    bound = Bound.UNTOLD if row is None else row.table.bound
+    held = held_as_measured(load, rdma.measured, bound)
+    if held is not None and held.fits is not None:
+        return _as_measured(finding, load, held, nics)
+    if row is None or bound is Bound.UNTOLD:
+        what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
+        text = f"how much {what} can hold is not known, and nothing tells it but trying"
+        advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
+        evidence = () if row is None else _evidence(row)
+        return finding.unknown(text, evidence=evidence, advice=advice)
+    return _as_the_table_has_it(finding, load, row, nics)
+
+
+def _formula(load: NicLoad) -> str:
+    """``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
+    terms = [
+        f"{format_bytes(size)} / {format_page_size(page)}"
+        for page, size in sorted(load.by_page.items())
+        if size
+    ]
+    count = len(load.loads)
+    return f"{count} process{'es' if count > 1 else ''}: {' + '.join(terms) or '0 B'}"
+
+
+def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
+    told = row.confidence.value
+    return tuple(Evidence(f"{row.name}, {told}", text) for text in row.evidence)
+
+
+def _as_measured(finding: Finding, load: NicLoad, held: MeasuredFit, nics: int) -> Finding:
+    by = held.by
+    page = format_page_size(by.page_bytes)
+    finding = finding._replace(
+        have=f"{format_bytes(by.holds_bytes)} of {page} pages, measured here",
+        evidence=(
+            Evidence(
+                by.file or "mooncake-preflight probe registration",
+                f"{by.holds_regions} regions, then: {by.met or 'as much as was asked'}",
+            ),
+        ),
+    )
+    if held.fits:
+        return finding
+    text = "registration fails: this device was measured to hold less"
+    return _over(finding.failed(text), load, by.holds_bytes // by.page_bytes, nics)
+
+
+def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
+    table = row.table
+    finding = finding._replace(have=f"{table.holds_entries} entries", evidence=_evidence(row))
+    if load.entries <= table.holds_entries:
+        return finding
+    if table.failed_entries and load.entries >= table.failed_entries:
+        seen = "as much has failed for others"
+    elif load.entries <= table.worked_entries:
+        seen = "as much has worked for one user, and nothing promises it"
+    else:
+        seen = "nobody is known to have had as much"
+    error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
+    text = f"registration may fail with '{error}': {seen}"
+    return _over(finding.warned(text), load, table.holds_entries, nics)
+
+
+def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
+    """Add what would bring the NIC's sum down, each computed."""
+    found = remedy(load, most, nics)
+    ways = []
+    settings: tuple[Setting, ...] = ()
+    if found.fits_on_huge_pages(most):
+        ways.append(
+            f"put the {format_bytes(found.huge_bytes)} on 4 KiB pages on huge pages "
+            f"({found.huge_entries} entries in all)"
+        )
+        settings = (Setting(Kind.ENVIRONMENT, "MC_STORE_USE_HUGEPAGE", "1"),)
+    ways.append(f"register {format_bytes(found.less_bytes)} less on this NIC")
+    if found.spread_entries <= most:
+        ways.append(
+            f"let each of the {len(load.loads)} processes name one of the {nics} NICs "
+            f"({found.spread_entries} entries on the fullest)"
+        )
+    return finding._replace(advice=", or ".join(ways), settings=settings)

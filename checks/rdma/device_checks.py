@@ -1,0 +1,233 @@
+"""Are the devices that the launch asks for there, and of a kind that Mooncake can connect?
+
+Without them it falls back to TCP without a word; it connects neither iWARP, nor eRDMA in its own
+mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checks.base.check import CheckSet, any_launch
+from checks.base.finding import Evidence, Finding, Kind, Setting, or_unjudged, passed, skip, unknown
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown, known
+from checks.rdma.devices import DEVICES
+from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
+from checks.rdma.scope import NO_RDMA, rdma_launch, used_nics
+from checks.rdma.use import Cause, ChosenBy, DevicesInUse, Transport, Use, reach_problem, uses
+
+CHECKS = CheckSet()
+
+
+@CHECKS.check("rdma.device-missing", rdma_launch)
+def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
+    return [_judge_names(rdma, use) for use in uses(rdma, needs)]
+
+
+@or_unjudged
+def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
+    process, devices = use.processes[0], use.devices
+    assert process.rdma is not None
+    unread = unknown(use.who, "")
+    unread.known(rdma.nics)
+    if not unread.known(process.rdma.devices) and devices.chosen is not ChosenBy.FILTERS:
+        return skip("it names no device: Mooncake looks for them itself", use.who)
+    there = tuple(nic.name for nic in rdma.present)
+    named = devices.candidates
+    if not named:
+        why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
+        return skip(f"no name to look up: {why}", use.who)
+    finding = passed(
+        use.who,
+        ", ".join(there) or "no RDMA device",
+        ", ".join(named),
+        devices.how,
+        evidence=(Evidence(DEVICES, " ".join(there)),),
+    )
+    left = [name for name in named if name in there]
+    if len(left) == len(named):
+        return finding
+    gone = ", ".join(name for name in named if name not in there)
+    good = [nic.name for nic in rdma.present if reach_problem(nic) is None]
+    advice = f"name devices of this host in {devices.how}: {', '.join(good)}"
+    if not good:
+        advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
+    settings = _names_setting(process, devices, left or good)
+    if left:
+        text = f"{gone}: no such device here, so it runs on {', '.join(left)} alone"
+        return finding.warned(text, advice, settings)
+    return finding.failed(
+        f"{gone}: no such device here; the store's setup fails, and SGLang's own engine "
+        "uses TCP without a word",
+        advice,
+        settings,
+    )
+
+
+def _names_setting(
+    process: ProcessNeeds, devices: DevicesInUse, names: list[str]
+) -> tuple[Setting, ...]:
+    """Set the names where they stand, as far as that is one variable or flag."""
+    assert process.rdma is not None
+    holder, wanted = process.rdma.written_as, ",".join(names)
+    if devices.chosen is ChosenBy.FILTERS:
+        holder = "MC_MS_FILTERS"
+    elif devices.chosen is not ChosenBy.LAUNCH:
+        return ()
+    if wanted and holder in process.environment:
+        return (Setting(Kind.ENVIRONMENT, holder, wanted, process.environment[holder]),)
+    if wanted and holder.startswith("--"):
+        return (Setting(Kind.FLAG, holder, wanted),)
+    return ()
+
+
+@CHECKS.check("rdma.no-device", any_launch)
+def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    if needs is None or not needs.rdma_processes:
+        there = ", ".join(nic.name for nic in rdma.present) or "no RDMA device"
+        nothing = skip() if needs is None else skip(NO_RDMA, "launch")
+        return [nothing._replace(have=there)]
+    return [_judge_left(rdma, use) for use in uses(rdma, needs)]
+
+
+@or_unjudged
+def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
+    devices = use.devices
+    finding = passed(use.who, need="at least 1 device", formula=devices.how)
+    names = finding.known(devices.names)
+    finding = finding._replace(have=", ".join(names) or "0 devices")
+    if names:
+        return finding
+    if devices.chosen is ChosenBy.FORCED_TCP:
+        return finding.warned(
+            "MC_FORCE_TCP is set, whatever its value: everything goes over TCP",
+            "take MC_FORCE_TCP away, or say protocol tcp",
+            (_unset(use, "MC_FORCE_TCP"),),
+        )
+    if any(lost.cause is not Cause.FILTERED for lost in devices.lost):
+        why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
+        return finding.skipped(f"judged by the cause's own check: {why}")
+    becomes = (
+        "setup returns 0 and everything goes over TCP, without a word"
+        if devices.transport is Transport.TCP
+        else "setup returns an error"
+    )
+    if not rdma.present:
+        functions = rdma.erdma.functions
+        finding = finding._replace(evidence=(Evidence(DEVICES, ""),))
+        if not isinstance(functions, Unknown) and functions:
+            text = "judged by rdma.erdma-driver: an eRDMA card without a device"
+            return finding.skipped(text)
+        return finding.failed(
+            f"this host (or container) has no RDMA device: {becomes}",
+            "load the NIC's driver, give the container the host's devices, or say protocol tcp",
+        )
+    there = ", ".join(nic.name for nic in rdma.present)
+    settings = tuple(
+        _unset(use, name)
+        for name in ("MC_MS_FILTERS", "MC_TE_FILTERS", "MC_MS_AUTO_DISC", "MC_CUSTOM_TOPO_JSON")
+        if name in use.environment
+    )
+    culprits = ", ".join(setting.name for setting in settings) or devices.how
+    return finding.failed(
+        f"{culprits} leaves none of {there}: {becomes}",
+        f"take it away, or name some of {there} in it",
+        settings,
+        evidence=tuple(Evidence(setting.name, setting.now) for setting in settings),
+    )
+
+
+def _unset(use: Use, name: str) -> Setting:
+    return Setting(Kind.ENVIRONMENT, name, "", use.environment.get(name, ""))
+
+
+IWARP, UNSPECIFIED = "RNIC", "unspecified"
+ERDMA = "erdma"
+# Their devices have no reliable-connected queue pairs, which Mooncake makes for every peer.
+WITHOUT_RC = ("efa",)
+
+
+@CHECKS.check("rdma.node-type", any_launch)
+def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    mode = rdma.erdma.compat_mode
+
+    @or_unjudged
+    def judge(nic: Nic) -> Finding:
+        finding = passed(nic.name, need="node type CA")
+        kind = finding.known(nic.node_type)
+        evidence = (Evidence(f"{DEVICES}/{nic.name}/node_type", kind),)
+        finding = finding._replace(have=f"node type {kind}", evidence=evidence)
+        if nic.driver == ERDMA and kind in (IWARP, UNSPECIFIED):
+            if isinstance(mode, str):
+                return finding.skipped("judged by rdma.erdma-compat")
+            if not mode.absent:
+                return finding.unknown(mode.reason)
+        if kind == IWARP:
+            text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
+        elif nic.driver in WITHOUT_RC:
+            text = f"the driver {nic.driver} has no reliable connections: no transfer succeeds"
+        elif kind == UNSPECIFIED:
+            text = "it is of no type that Mooncake was made for"
+        else:
+            return finding
+        certain = needs is not None and (kind == IWARP or nic.driver in WITHOUT_RC)
+        judged = finding.failed if certain else finding.warned
+        return judged(text, "leave it out: name the other devices")
+
+    known(rdma.nics)
+    nics, instead = used_nics(rdma, needs)
+    return [*instead, *map(judge, nics)]
+
+
+@CHECKS.check("rdma.erdma-compat", any_launch)
+def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    mode = rdma.erdma.compat_mode
+    if not any(nic.driver == ERDMA for nic in rdma.present):
+        return [skip("this host has no eRDMA device")]
+
+    @or_unjudged
+    def judge(nic: Nic) -> Finding:
+        if nic.driver != ERDMA:
+            return skip("it is no eRDMA device", nic.name)
+        finding = passed(nic.name, need="compat_mode=Y")
+        if isinstance(mode, Unknown) and mode.absent:
+            return finding.skipped("this driver has no compat_mode: see rdma.node-type")
+        word = finding.known(mode)
+        evidence = (Evidence(ERDMA_MODE, word),)
+        finding = finding._replace(have=f"compat_mode={word}", evidence=evidence)
+        if word in ("Y", "1") or finding.known(nic.node_type) not in (IWARP, UNSPECIFIED):
+            return finding
+        judged = finding.warned if needs is None else finding.failed
+        return judged(
+            "standard mode connects through RDMA_CM alone, so every transfer of Mooncake "
+            "fails with 'Failed to modify QP to RTS'",
+            "set compat_mode=Y for the module erdma, and load it anew (on the host)",
+            (Setting(Kind.MODULE, "erdma", "compat_mode=Y", f"compat_mode={word}"),),
+        )
+
+    known(rdma.nics)
+    nics, instead = used_nics(rdma, needs)
+    return [*instead, *map(judge, nics)]
+
+
+@CHECKS.check("rdma.erdma-driver", any_launch)
+def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
+    functions = known(rdma.erdma.functions)
+    if not functions:
+        return [skip("this host has no eRDMA card")]
+    asked = needs is not None and bool(needs.rdma_processes)
+    found = []
+    for address, driver in functions:
+        evidence = (Evidence(f"{PCI}/{address}/driver", driver or "none"),)
+        finding = passed(address, driver, "driver erdma", evidence=evidence)
+        if driver != ERDMA:
+            finding = (finding.failed if asked and not rdma.present else finding.warned)(
+                "the eRDMA card has no RDMA device: Mooncake finds none and uses TCP",
+                "load the module erdma on the host (install Alibaba's driver first if the "
+                "kernel has none)",
+                (Setting(Kind.MODULE, "erdma", "compat_mode=Y"),),
+                have=f"driver {driver}" if driver else "no driver",
+            )
+        found.append(finding)
+    return found
