@@ -21,14 +21,14 @@ CALL_MODULES = {
     "gpus": "checks.gpu.calls",
     "limits": "checks.limits.calls",
     "memory": "checks.memory.calls",
-    "mooncake": "checks.placement.mooncake_calls",
+    "mooncake": "checks.placement.mooncake_topology",
     "network": "checks.network.calls",
     "numa": "checks.numa.calls",
     "pci": "checks.pci.calls",
     "rdma": "checks.rdma.calls",
     "registration": "checks.rdma.calls",
-    "routing": "checks.network.routing_calls",
-    "services": "checks.network.service_calls",
+    "routing": "checks.network.calls",
+    "services": "checks.network.calls",
     "software": "checks.software.calls",
     "storage": "checks.storage.calls",
     "system": "checks.system.calls",
@@ -86,6 +86,16 @@ class Root:
             return tuple(sorted(os.listdir(self.locate(name))))
         except (OSError, ValueError) as error:
             return unreadable(name, error)
+
+    def entries(self, name: str) -> tuple[str, ...] | Unknown:
+        """Return the same; none where there is no such folder, which is a fact."""
+        names = self.names(name)
+        return () if isinstance(names, Unknown) and names.absent else names
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        """Return the same; none where they cannot be read either."""
+        names = self.names(name)
+        return () if isinstance(names, Unknown) else names
 
     def link(self, name: str) -> str | Unknown:
         """The absolute name, below this root, of what ``name`` is once its links are followed."""

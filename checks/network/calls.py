@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
+
+from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
 def addresses() -> list[dict[str, Any]]:
@@ -40,3 +44,240 @@ def bind(port: int) -> dict[str, Any]:
         except OSError as error:
             return {"free": False, "errno": errno.errorcode.get(error.errno or 0, "")}
     return {"free": True}
+
+
+# A service on the same network answers in milliseconds; a firewall that drops never does.
+CONNECT_SECONDS = 2.0
+# Mooncake's own client gives a dead master 4.3 s before it reports it (measured, 0.3.13.post1).
+MASTER_SECONDS = 8.0
+_ANSWER_BYTES = 4096
+
+
+def resolve(host: str) -> list[str]:
+    """The addresses of a name, in the resolver's order, each once."""
+    import socket
+
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+
+
+def connect(host: str, port: int) -> dict[str, Any]:
+    """Whether something listens: ``{"open": true}``, or the error's name and text."""
+    import errno
+    import socket
+
+    try:
+        with socket.create_connection((host, port), CONNECT_SECONDS):
+            return {"open": True}
+    except OSError as error:
+        name = "timeout" if isinstance(error, TimeoutError) else ""
+        name = name or errno.errorcode.get(error.errno or 0, type(error).__name__)
+        return {"open": False, "error": name, "text": error.strerror or str(error)}
+
+
+def http(host: str, port: int, path: str) -> dict[str, Any]:
+    """``GET path`` past any proxy: the status and the beginning of the body."""
+    from http.client import HTTPConnection, HTTPException
+
+    connection = HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+    try:
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        body = answer.read(_ANSWER_BYTES).decode("utf-8", "replace")
+        return {"status": answer.status, "body": body}
+    except (OSError, HTTPException, ValueError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        connection.close()
+
+
+def master(host: str, port: int) -> dict[str, Any]:
+    """Ask a Mooncake master with Mooncake's own client, in a process of its own.
+
+    The protocol ``rpc_only`` connects, checks service and version, and returns before it joins:
+    the master shows no client afterwards. ``{"code": 0}`` is a master that is ready.
+    """
+    import subprocess
+    import sys
+
+    program = (
+        "import sys\n"
+        "from mooncake.store import MooncakeDistributedStore\n"
+        "print('code', MooncakeDistributedStore().setup("
+        "'h:1', 'P2PHANDSHAKE', 0, 0, 'rpc_only', '', sys.argv[1]))\n"
+    )
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program, address],
+            capture_output=True,
+            text=True,
+            timeout=MASTER_SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return {"timeout": MASTER_SECONDS}
+    for line in done.stdout.splitlines():
+        word, _, code = line.partition(" ")
+        if word == "code" and code.lstrip("-").isdigit():
+            return {"code": int(code)}
+    last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    return {"error": last[:200]}
+
+
+# linux/rtnetlink.h
+RTM_NEWROUTE, RTM_GETROUTE, RTM_NEWRULE, RTM_GETRULE = 24, 26, 32, 34
+RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_MULTIPATH, RTA_TABLE, RTA_VIA = 1, 4, 5, 9, 15, 18
+RTM_F_CLONED = 0x200
+# linux/fib_rules.h
+FRA_DST, FRA_SRC, FRA_IIFNAME, FRA_GOTO, FRA_PRIORITY, FRA_FWMARK = 1, 2, 3, 4, 6, 10
+FRA_SUPPRESS_PREFIX, FRA_TABLE, FRA_FWMASK, FRA_OIFNAME = 14, 15, 16, 17
+FRA_SUPPRESS_GROUP, FRA_L3MDEV, FRA_PROTOCOL = 13, 19, 21
+TOS = -1  # a field of the header, among the numbers of attributes
+FIB_RULE_INVERT = 0x2
+# What decides nothing: who made the rule (21), its flow, unused numbers.
+_OF_NO_ACCOUNT = {0, 5, 7, 8, 9, 11, 18, FRA_PROTOCOL}
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+# A router has as many as the Internet; what is beyond is not read, and that is said.
+MOST_ROUTES = 4096
+
+
+def rules() -> list[dict[str, Any]]:
+    """``ip rule`` of both families, in the kernel's order.
+
+    ``{family, priority, action, table, invert, from, to, iif, oif, mark, goto, suppress_prefix,
+    other}``: prefixes as text, "" for none; action: RTN_*-like of fib_rules.h (1 a table, 2 goto, 3
+    nothing, 6 blackhole, 7 unreachable, 8 prohibit). other: numbers (FRA_*, or TOS) of selectors
+    that are none of these.
+    """
+    found = []
+    for family in _FAMILIES:
+        request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
+        for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETRULE, request):
+            if kind == RTM_NEWRULE and len(body) >= 12:
+                found.append(_rule(family, body))
+    return found
+
+
+def _rule(family: int, body: bytes) -> dict[str, Any]:
+    _, to_length, from_length, tos, table, _, _, action, flags = struct.unpack_from(
+        "=BBBBBBBBI", body
+    )
+    given = dict(netlink_attributes(body[12:]))
+    mark, mask = (_number(given.get(number)) for number in (FRA_FWMARK, FRA_FWMASK))
+    others = sorted(given.keys() - _OF_NO_ACCOUNT - _READ)
+    for number, unset in ((FRA_L3MDEV, b"\0"), (FRA_SUPPRESS_GROUP, b"\xff" * 4)):
+        if given.get(number) == unset:
+            others.remove(number)
+    if tos:
+        others.append(TOS)
+    suppress = _number(given.get(FRA_SUPPRESS_PREFIX))
+    return {
+        "family": 4 if family == socket.AF_INET else 6,
+        "priority": _number(given.get(FRA_PRIORITY)) or 0,
+        "action": action,
+        "table": _number(given.get(FRA_TABLE)) or table,
+        "invert": bool(flags & FIB_RULE_INVERT),
+        "from": _prefix(family, given.get(FRA_SRC), from_length),
+        "to": _prefix(family, given.get(FRA_DST), to_length),
+        "iif": _name(given.get(FRA_IIFNAME)),
+        "oif": _name(given.get(FRA_OIFNAME)),
+        "mark": None if mark is None else [mark, 0xFFFFFFFF if mask is None else mask],
+        "goto": _number(given.get(FRA_GOTO)),
+        "suppress_prefix": None if suppress in (None, 0xFFFFFFFF) else suppress,
+        "other": others,
+    }
+
+
+_READ = {
+    FRA_DST,
+    FRA_SRC,
+    FRA_IIFNAME,
+    FRA_GOTO,
+    FRA_PRIORITY,
+    FRA_FWMARK,
+    FRA_SUPPRESS_PREFIX,
+    FRA_TABLE,
+    FRA_FWMASK,
+    FRA_OIFNAME,
+}
+
+
+def routes() -> list[list[Any]]:
+    """Every route of every table: ``[family, table, type, destination, gateway, interface]``.
+
+    type: RTN_* of rtnetlink.h (1 unicast, 2 local, 6 blackhole ...). One of several next hops has
+    a row for each. At most ``MOST_ROUTES``; ``[family, -1, 0, "", "", ""]`` ends what was cut.
+    """
+    names = dict(socket.if_nameindex())
+    found: list[list[Any]] = []
+    for family in _FAMILIES:
+        request = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 0, 0, 0, 0, 0)
+        count = 0
+        for kind, body in netlink_dump(NETLINK_ROUTE, RTM_GETROUTE, request):
+            if kind != RTM_NEWROUTE or len(body) < 12:
+                continue
+            rows = list(_routes(family, body, names))
+            count += len(rows)
+            if count > MOST_ROUTES:
+                found.append([4 if family == socket.AF_INET else 6, -1, 0, "", "", ""])
+                break
+            found += rows
+    return found
+
+
+def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
+    _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
+    if flags & RTM_F_CLONED:
+        return []
+    given = dict(netlink_attributes(body[12:]))
+    table = _number(given.get(RTA_TABLE)) or table
+    hops = []
+    for index, held in _hops(given):
+        via = held.get(RTA_GATEWAY)
+        gateway = "" if via is None else socket.inet_ntop(family, via)
+        if via is None and len(held.get(RTA_VIA, b"")) > 2:
+            gateway = _via(held[RTA_VIA])
+        hops.append((gateway, names.get(index, "") if index else ""))
+    written = _prefix(family, given.get(RTA_DST), length) or _default(family)
+    number = 4 if family == socket.AF_INET else 6
+    return [[number, table, type_, written, gateway, name] for gateway, name in hops]
+
+
+def _hops(given: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
+    """(interface's index, attributes) of each next hop."""
+    data = given.get(RTA_MULTIPATH)
+    if data is None:
+        return [(_number(given.get(RTA_OIF)) or 0, given)]
+    found = []
+    while len(data) >= 8:
+        length, _, _, index = struct.unpack_from("=HBBi", data)
+        if length < 8:
+            break
+        found.append((index, dict(netlink_attributes(data[8:length]))))
+        data = data[(length + 3) & ~3 :]
+    return found
+
+
+def _via(raw: bytes) -> str:
+    """struct rtvia: a gateway of the other family."""
+    family = struct.unpack_from("=H", raw)[0]
+    size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family)
+    whole = size is not None and len(raw) == 2 + size
+    return socket.inet_ntop(family, raw[2:]) if whole else ""
+
+
+def _prefix(family: int, raw: bytes | None, length: int) -> str:
+    return "" if raw is None else f"{socket.inet_ntop(family, raw)}/{length}"
+
+
+def _default(family: int) -> str:
+    return "0.0.0.0/0" if family == socket.AF_INET else "::/0"
+
+
+def _number(raw: bytes | None) -> int | None:
+    return None if raw is None or len(raw) < 4 else int(struct.unpack_from("=I", raw)[0])
+
+
+def _name(raw: bytes | None) -> str:
+    return "" if raw is None else raw.rstrip(b"\0").decode(errors="replace")

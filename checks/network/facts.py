@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from checks.base.needs import LaunchNeeds
+from checks.base.needs import LaunchNeeds, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.network.routing import Routing, read_routing
@@ -120,3 +121,148 @@ def _port(root: Root, number: int) -> PortState | Unknown:
     if not isinstance(answer, dict) or not isinstance(answer.get("free"), bool):
         return Unknown(f"network.bind {number}: no answer of whether it is free")
     return PortState(answer["free"], str(answer.get("errno", "")))
+
+
+# A metadata server answers a key that nobody wrote with 404 and these words, in C++ and in Python
+# (http_metadata_server.cpp, mooncake/http_metadata_server.py); other servers' 404 has other words.
+METADATA_PATH = "/metadata"
+ABSENT_KEY = "?key=mooncake-preflight"
+NOT_FOUND = "metadata not found"
+
+# gai_strerror(3) of EAI_NONAME and EAI_NODATA, in glibc's and musl's words.
+_NO_ADDRESS = (
+    "Name or service not known",
+    "No address associated with hostname",
+    "Name does not resolve",
+    "Name has no usable address",
+)
+
+
+class Answer(NamedTuple):
+    """What came back from one service.
+
+    addresses: of its name. open: whether something listens; refusal: the error's name and text
+    where not, or how a master's open port kept silent. status, body: of the HTTP request for its
+    kind. code: what Mooncake's own client said of a master, 0 for one that is ready. Unknown also
+    where it was not asked.
+    """
+
+    addresses: tuple[str, ...] | Unknown
+    open: bool | Unknown
+    refusal: str = ""
+    status: int | Unknown = Unknown("not asked")
+    body: str = ""
+    code: int | Unknown = Unknown("not asked")
+
+
+class ServiceFacts(NamedTuple):
+    """Answers by ``(kind, host, port)``; services that the launch starts itself are not asked."""
+
+    answers: Mapping[tuple[str, str, int | None], Answer]
+
+
+def key_of(service: Service) -> tuple[str, str, int | None]:
+    """What a service is known by in ``ServiceFacts``."""
+    host = service.host if isinstance(service.host, str) else ""
+    return service.kind, host, service.port
+
+
+def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
+    """Ask every service of the launch, side by side."""
+    import threading
+
+    answers: dict[tuple[str, str, int | None], Answer] = {}
+    asked = [
+        service
+        for service in (needs.services if needs else ())
+        if isinstance(service.host, str) and service.host
+    ]
+
+    def ask(service: Service) -> None:
+        answers[key_of(service)] = _ask(root, service)
+
+    threads = [threading.Thread(target=ask, args=(service,), daemon=True) for service in asked]
+    started = 0
+    with suppress(RuntimeError):  # no thread is to be had: pids.max, ulimit -u or -v
+        for thread in threads:
+            thread.start()
+            started += 1
+    for service in asked[started:]:
+        ask(service)
+    for thread in threads[:started]:
+        thread.join()
+    return ServiceFacts(answers)
+
+
+def _ask(root: Root, service: Service) -> Answer:
+    host, port = str(service.host), service.port
+    addresses: tuple[str, ...] | Unknown = (host,)
+    if not _is_address(host):
+        addresses = _resolved(root.call("services.resolve", host))
+    if service.own or port is None or isinstance(addresses, Unknown):
+        return Answer(addresses, Unknown("not asked"))
+    found = root.call("services.connect", host, port)
+    if isinstance(found, Unknown) or not isinstance(found, dict):
+        why = found if isinstance(found, Unknown) else Unknown("services.connect: no answer")
+        return Answer(addresses, why)
+    answer = Answer(addresses, found.get("open") is True, _refusal(found))
+    if answer.open is not True:
+        return answer
+    if service.kind in ("metadata-http", "master-admin"):
+        path = (service.path or METADATA_PATH) + ABSENT_KEY
+        if service.kind == "master-admin":
+            path = "/health"
+        return _http(root, service, path, answer)
+    return _master(root, host, port, answer) if service.kind == "master" else answer
+
+
+def has_no_address(why: Unknown) -> bool:
+    """Whether the resolver said that a name has none, as opposed to nobody asking, or answering."""
+    return any(said in why.reason for said in _NO_ADDRESS)
+
+
+def _is_address(host: str) -> bool:
+    """Whether ``host`` is an address as it stands, which no name service is asked for."""
+    import socket
+
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
+def _refusal(found: dict[str, object]) -> str:
+    return "" if found.get("open") is True else f"{found.get('error', '')}: {found.get('text', '')}"
+
+
+@or_unknown
+def _resolved(found: object) -> tuple[str, ...] | Unknown:
+    found = known(found)
+    if isinstance(found, list) and found:
+        return tuple(str(address) for address in found)
+    return Unknown("services.resolve: no address")
+
+
+def _http(root: Root, service: Service, path: str, answer: Answer) -> Answer:
+    found = root.call("services.http", str(service.host), service.port or 0, path)
+    if isinstance(found, Unknown):
+        return answer._replace(status=found)
+    if not isinstance(found, dict) or not isinstance(found.get("status"), int):
+        said = found.get("error") if isinstance(found, dict) else None
+        return answer._replace(status=Unknown(f"GET {path}: {said or 'no HTTP answer'}"))
+    return answer._replace(status=found["status"], body=str(found.get("body", "")))
+
+
+def _master(root: Root, host: str, port: int, answer: Answer) -> Answer:
+    found = root.call("services.master", host, port)
+    if isinstance(found, Unknown):
+        return answer._replace(code=found)
+    if isinstance(found, dict) and isinstance(found.get("code"), int):
+        return answer._replace(code=int(found["code"]))
+    if isinstance(found, dict) and found.get("timeout"):
+        return answer._replace(refusal=f"no answer within {found['timeout']} s")
+    said = found.get("error") if isinstance(found, dict) else None
+    return answer._replace(code=Unknown(f"Mooncake's client could not ask: {said or 'no answer'}"))

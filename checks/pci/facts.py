@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple, TypeVar
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import numa_nodes
-from checks.pci.gpus import PCI_DEVICES
-from checks.pci.paths import PathClass, Place, bridges_between, path_class
 from checks.rdma.devices import DEVICES as RDMA_DEVICES
+
+T = TypeVar("T")
+PCI_DEVICES = "/sys/bus/pci/devices"
 
 # pci.ids: base class 03 is display (VGA 00, 3D 02, other 80), 12 is processing accelerators.
 ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
@@ -49,7 +51,8 @@ class Function(NamedTuple):
     """A PCI function.
 
     kind: class code ("0x030200"). node: None where the kernel says -1, as firmware without
-    affinity and many virtual machines do. parents: see ``Place``. iommu: the type of its IOMMU
+    affinity and many virtual machines do. parents: from the host bridge (``pci0000:40``) down
+    to the bridge above it, as sysfs nests them. iommu: the type of its IOMMU
     group's domain ("identity", "DMA", "DMA-FQ"), "none" without a group.
     """
 
@@ -63,11 +66,15 @@ class Function(NamedTuple):
     link: Link
     iommu: str | Unknown
 
-    @property
-    def place(self) -> Place:
-        return Place(
-            self.address, self.parents, None if isinstance(self.node, Unknown) else self.node
-        )
+
+class PathClass(IntEnum):
+    """The nearer, the smaller."""
+
+    PIX = 0  # at most one PCIe switch between them
+    PXB = 1  # several PCIe switches, no host bridge
+    PHB = 2  # one host bridge, typically the CPU's
+    NODE = 3  # several host bridges of one NUMA node
+    SYS = 4  # the interconnect between NUMA nodes
 
 
 class PciFacts(NamedTuple):
@@ -104,45 +111,43 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
     acs: dict[str, int | Unknown | None] = {}
     for accelerator in accelerators:
         for name, nic in nics.items():
-            one, other = _at(accelerator, one_node), _at(nic, one_node)
-            paths[accelerator.address, name] = path_class(one, other)
-            for bridge in bridges_between(one, other):
+            if one_node:  # that is the node of both, named or not
+                path = path_class(accelerator._replace(node=0), nic._replace(node=0))
+            else:
+                path = path_class(accelerator, nic)
+            paths[accelerator.address, name] = path
+            for bridge in bridges_between(accelerator, nic):
                 if bridge not in acs:
                     acs[bridge] = _acs(root, bridge)
-    names = root.names("/sys/class/iommu")
     return PciFacts(
         found,
         nics,
         bridges,
         acs,
         paths,
-        () if isinstance(names, Unknown) and names.absent else names,
+        root.entries("/sys/class/iommu"),
         root.word("/proc/cmdline"),
         _direct_nic(root, nics),
     )
 
 
+@or_unknown
 def read_accelerators(root: Root) -> tuple[Function, ...] | Unknown:
     """Every GPU or other accelerator on the PCI bus, in PCI order; () without PCI."""
-    addresses = root.names(PCI_DEVICES)
-    if isinstance(addresses, Unknown):
-        return () if addresses.absent else addresses
     return tuple(
         read_function(root, address)
-        for address in addresses
+        for address in known(root.entries(PCI_DEVICES))
         if ADDRESS.fullmatch(address) and _is_accelerator(root, address)
     )
 
 
 def _is_accelerator(root: Root, address: str) -> bool:
-    kind = root.word(f"{PCI_DEVICES}/{address}/class")
+    kind, vendor = (root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor"))
     if isinstance(kind, Unknown) or kind[:6] not in ACCELERATOR_CLASSES:
         return False
-    vendor = root.word(f"{PCI_DEVICES}/{address}/vendor")
-    if isinstance(vendor, Unknown) or vendor not in ACCELERATOR_VENDORS:
-        return False
     # Intel's graphics on bus 0 is part of the processor.
-    return vendor != "0x8086" or address[-7:-5] != "00"
+    inside = vendor == "0x8086" and address[-7:-5] == "00"
+    return isinstance(vendor, str) and vendor in ACCELERATOR_VENDORS and not inside
 
 
 def read_function(root: Root, address: str) -> Function:
@@ -200,20 +205,13 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
 
 
 def _nics(root: Root) -> dict[str, Function]:
-    names = root.names(RDMA_DEVICES)
     nics = {}
-    for name in () if isinstance(names, Unknown) else names:
+    for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
         address = "" if isinstance(path, Unknown) else path.rpartition("/")[2]
         if ADDRESS.fullmatch(address):
             nics[name] = read_function(root, address)
     return nics
-
-
-def _at(function: Function, one_node: bool) -> Place:
-    """Where a function is; on a host with one NUMA node that is its node, named or not."""
-    place = function.place
-    return place._replace(node=0) if one_node and place.node is None else place
 
 
 def _acs(root: Root, address: str) -> int | Unknown | None:
@@ -227,11 +225,80 @@ def _direct_nic(root: Root, nics: Mapping[str, Function]) -> bool:
     """Only ConnectX-8 and newer have the function, so only beside one is it looked for."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
-    addresses = root.names(PCI_DEVICES)
-    if isinstance(addresses, Unknown):
-        return False
     return any(
         root.word(f"{PCI_DEVICES}/{address}/device") == DIRECT_NIC_FUNCTION[1]
         and root.word(f"{PCI_DEVICES}/{address}/vendor") == DIRECT_NIC_FUNCTION[0]
-        for address in addresses
+        for address in root.listed(PCI_DEVICES)
     )
+
+
+def path_class(one: Function, other: Function) -> PathClass | Unknown:
+    """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
+
+    Symmetric. Unknown where the host bridges differ and a NUMA node is not known.
+    """
+    if not one.parents or not other.parents:
+        missing = one if not one.parents else other
+        return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
+    shared = shared_parents(one.parents, other.parents)
+    if shared == 0:
+        for end in (one, other):
+            if not isinstance(end.node, int):
+                return Unknown(f"{end.address}: its NUMA node is not known")
+        return PathClass.NODE if one.node == other.node else PathClass.SYS
+    if shared == 1:
+        # Two functions of the root complex itself, or below two of its ports. Those of one device
+        # need no bridge at all.
+        slots = {(end.parents, end.address.rpartition(".")[0]) for end in (one, other)}
+        return PathClass.PIX if len(slots) == 1 else PathClass.PHB
+    # Below the bridge that both share, one more on either side is the port of the same switch.
+    below = max(len(one.parents), len(other.parents)) - shared
+    return PathClass.PIX if below <= 1 else PathClass.PXB
+
+
+def shared_parents(one: Sequence[str], other: Sequence[str]) -> int:
+    """Count how many parents from the host bridge down are the same."""
+    count = 0
+    for first, second in zip(one, other, strict=False):
+        if first != second:
+            break
+        count += 1
+    return count
+
+
+def bridges_between(one: Function, other: Function) -> tuple[str, ...]:
+    """Return the bridges at which a transfer between them could be turned towards the root complex.
+
+    Those below the switch that both share, which is where ACS redirection acts; () where the path
+    leads through the root complex anyway.
+    """
+    shared = shared_parents(one.parents, other.parents)
+    if shared < 2:
+        return ()
+    return (*one.parents[shared:], *other.parents[shared:])
+
+
+# PCI class codes: 0x0300 VGA controller, 0x0302 3D controller (pci.ids).
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+NVIDIA = "0x10de"
+
+
+@or_unknown
+def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
+    """Return the NUMA node of each NVIDIA GPU in PCI order, which is NVML's; None: it names none.
+
+    From sysfs alone. What may be a GPU and cannot be read makes the others' order another.
+    """
+    nodes: list[int | None] = []
+    for address in known(root.entries(PCI_DEVICES)):
+        folder = f"{PCI_DEVICES}/{address}"
+        vendor, kind = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
+        if vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES:
+            node = _if_there(root.integer(f"{folder}/numa_node"))
+            nodes.append(node if node is not None and node >= 0 else None)
+    return tuple(nodes)
+
+
+def _if_there(fact: T | Unknown) -> T | None:
+    """Return a file's content, None where there is no file. Raises UnknownFactError else."""
+    return None if isinstance(fact, Unknown) and fact.absent else known(fact)

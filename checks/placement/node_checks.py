@@ -1,11 +1,11 @@
-"""Checks of placement: enough memory on each node, NICs near the GPUs that they serve."""
+"""Is there memory on each NUMA node, and are the NICs in use near the GPUs that they serve?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import Evidence, Finding, Status, passed, skip, unknown
+from checks.base.finding import Evidence, Finding, or_unjudged, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes
@@ -16,13 +16,16 @@ from checks.gpu.hardware_use import (
     nic_node,
     nics_in_use,
     nics_of,
+    visible_gpus,
 )
 from checks.memory.facts import MemoryFacts
 from checks.numa.facts import NumaFacts
-from checks.pci.facts import PciFacts
-from checks.pci.paths import PathClass
+from checks.pci.facts import PathClass, PciFacts
+from checks.placement.mooncake_topology import ANY_PROCESS, View, predicted
 from checks.rdma.devices import DEVICES as RDMA_DEVICES
 from checks.rdma.facts import RdmaFacts
+from checks.rdma.use import devices_in_use
+from checks.releases.mooncake import MooncakeRelease, release_of
 
 CHECKS = CheckSet()
 
@@ -35,25 +38,23 @@ def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Ite
         return [passed("launch", "nothing is bound to a node")]
     policy = numa.policy
     if not isinstance(policy, Unknown) and policy.set_mempolicy:
-        text = "set_mempolicy is refused here, so nothing is bound"
-        return [skip(text, "launch")]
+        return [skip("set_mempolicy is refused here, so nothing is bound", "launch")]
     return [_memory_of(node, needs.processes, memory, numa) for node in bound]
 
 
+@or_unjudged
 def _memory_of(
     number: int,
     everything: tuple[ProcessNeeds, ...],
     memory: MemoryFacts,
     numa: NumaFacts,
 ) -> Finding:
-    finding = unknown(f"node {number}", "")
+    finding = passed(f"node {number}")
     processes = [process for process in everything if process.node == number]
     shares = [p.bound_bytes[number] for p in everything if number in p.bound_bytes]
     need = sum(shares)
     for process in processes:
-        size = process.regular_bytes
-        if isinstance(size, Unknown):
-            return finding._replace(text=f"what its processes take is not known: {size.reason}")
+        size = finding.known(process.regular_bytes, "what its processes take is not known: ")
         # What Mooncake binds itself lies where that says, here or elsewhere.
         need += size - sum(process.bound_bytes.values())
     count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} bound to it"
@@ -62,19 +63,15 @@ def _memory_of(
     finding = finding._replace(need=format_bytes(need), formula=names)
     node = numa.node(number)
     if node is None:
-        text = f"the kernel shows no node {number} here"
-        return finding._replace(text=text)
-    free, cache = node.free_bytes, node.cache_bytes
-    if isinstance(free, Unknown):
-        return finding._replace(text=free.reason)
+        return finding.unknown(f"the kernel shows no node {number} here")
+    free = finding.known(node.free_bytes)
     source = f"/sys/devices/system/node/node{number}/meminfo"
     finding = finding._replace(
         have=f"{format_bytes(free)} free", evidence=(Evidence(f"{source} MemFree", str(free)),)
     )
     if need <= free:
-        return finding._replace(status=Status.PASS)
-    if isinstance(cache, Unknown):
-        return finding._replace(text=f"more than is free, and {cache.reason}")
+        return finding
+    cache = finding.known(node.cache_bytes, "more than is free, and ")
     fewer = f"bind fewer processes to node {number}, or " if len(processes) > 1 else ""
     finding = finding._replace(
         have=f"{format_bytes(free)} free + {format_bytes(cache)} page cache",
@@ -88,12 +85,13 @@ def _memory_of(
     finding = finding._replace(advice=f"{fewer}shrink what is taken there by {short}")
     swap = memory.value("SwapFree")
     if isinstance(swap, Unknown):
-        return finding._replace(text=f"{short} short, and whether swap helps is not known")
+        return finding.unknown(f"{short} short, and whether swap helps is not known")
     if swap > 0:
         text = f"{short} short on the node: it is swapped out, however free other nodes are"
         return finding.warned(text)
-    text = f"{short} short: the OOM killer ends a rank, however free other nodes are"
-    return finding.failed(text)
+    return finding.failed(
+        f"{short} short: the OOM killer ends a rank, however free other nodes are"
+    )
 
 
 @CHECKS.check("numa.gpu-nic-distance", the_launch)
@@ -109,6 +107,7 @@ def gpu_nic_distance(
     return fold(found) or [skip(text, "launch")]
 
 
+@or_unjudged
 def _nearest(
     process: ProcessNeeds,
     numa: NumaFacts,
@@ -117,32 +116,26 @@ def _nearest(
     rdma: RdmaFacts,
     needs: LaunchNeeds,
 ) -> Finding:
-    finding = unknown(process.name, "", need="a NIC on the GPU's NUMA node")
-    gpu = gpu_function(gpus, process)
-    if isinstance(gpu, Unknown):
-        return finding._replace(text=gpu.reason)
+    finding = passed(process.name, need="a NIC on the GPU's NUMA node")
+    gpu = finding.known(gpu_function(gpus, process))
     if gpu is None:
-        text = "its GPU is not visible, as gpu.count says"
-        return finding.skipped(text)
-    names = nics_of(rdma, needs, process)
-    if isinstance(names, Unknown):
-        return finding._replace(text=names.reason)
+        return finding.skipped("its GPU is not visible, as gpu.count says")
+    names = finding.known(nics_of(rdma, needs, process))
     if not names:
-        text = "no NIC of this host is usable to it"
-        return finding.skipped(text)
+        return finding.skipped("no NIC of this host is usable to it")
     if len(numa.nodes) == 1:
-        return finding._replace(status=Status.PASS, have="one NUMA node")
+        return finding._replace(have="one NUMA node")
     paths = {name: pci.paths.get((gpu.address, name)) for name in names}
     known = {name: path for name, path in paths.items() if isinstance(path, PathClass)}
     near = [name for name, path in known.items() if path < PathClass.SYS]
     if near:
         best = min(near, key=lambda name: known[name])
-        return finding._replace(status=Status.PASS, have=f"{best} {known[best].name}")
+        return finding._replace(have=f"{best} {known[best].name}")
     if len(known) < len(paths):
         missing = next(name for name in names if name not in known)
         path = paths[missing]
         reason = path.reason if isinstance(path, Unknown) else f"{missing}: is no PCI device"
-        return finding._replace(text=f"how far its NICs are is not known: {reason}")
+        return finding.unknown(f"how far its NICs are is not known: {reason}")
     others = [
         name
         for (address, name), path in pci.paths.items()
@@ -166,38 +159,136 @@ def _nearest(
 def unknown_nic_node(
     needs: LaunchNeeds | None, rdma: RdmaFacts, numa: NumaFacts, pci: PciFacts
 ) -> Iterable[Finding]:
-    names: tuple[str, ...] | Unknown
     if needs is None:
-        nics = rdma.nics
-        names = nics if isinstance(nics, Unknown) else tuple(nic.name for nic in nics)
+        names = tuple(nic.name for nic in known(rdma.nics))
         reason = "the host has no RDMA device"
     else:
-        names = nics_in_use(rdma, needs)
+        names = known(nics_in_use(rdma, needs))
         reason = "the launch uses no RDMA device of this host"
-    if not known(names):
-        return [skip(reason)]
     several = len(numa.nodes) > 1
-    return [_named_node(name, pci, rdma, several) for name in known(names)]
+    return [_named_node(name, pci, rdma, several) for name in names] or [skip(reason)]
 
 
+@or_unjudged
 def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
-    node = nic_node(rdma, name)
     finding = passed(name, need="a NUMA node")
-    if isinstance(node, Unknown):
-        return finding.unknown(node.reason)
+    node = finding.known(nic_node(rdma, name))
     if node is not None:
         return finding._replace(have=f"node {node}")
     if not several:
         return finding._replace(have="no node named, one on the host")
     source = f"{RDMA_DEVICES}/{name}/device/numa_node"
-    finding = finding.warned(
+    return finding.warned(
         "Mooncake binds no memory near it, and prefers any NIC that names a node",
+        "set the device's affinity in the firmware, or write its node to numa_node"
+        if name in pci.nics
+        else "a software device has none: use hardware NICs",
         have="no node named",
         evidence=(Evidence(source, "-1 or absent"),),
     )
-    function = pci.nics.get(name)
-    if function is None:
-        return finding._replace(advice="a software device has none: use hardware NICs")
-    return finding._replace(
-        advice="set the device's affinity in the firmware, or write its node to numa_node",
+
+
+SHOWN_NICS = 4
+
+
+@CHECKS.check("topology.mooncake-view", any_launch)
+def mooncake_view(
+    needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
+) -> Iterable[Finding]:
+    if needs is None:
+        return _of_host(numa, pci, gpus, rdma)
+    launch, release = needs, release_of(needs.mooncake_version)
+
+    @or_unjudged
+    def judge(process: ProcessNeeds) -> Finding:
+        assert process.gpu is not None
+        finding = passed(process.name)
+        view = finding.known(predicted(numa, pci, gpus, rdma, process, release))
+        names = finding.known(nics_of(rdma, launch, process))
+        return judge_gpu(finding, pci, view, process.gpu, names, release)
+
+    found = fold(judge(process) for process in registering(needs))
+    return found or [skip("no process registers memory of a GPU over RDMA", "launch")]
+
+
+def _of_host(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
+    """Judge every GPU that this process may use, with all NICs."""
+    visible = known(visible_gpus(gpus, ANY_PROCESS))
+    if not visible:
+        return [skip("no GPU is visible here")]
+    view = known(predicted(numa, pci, gpus, rdma, ANY_PROCESS, None))
+    names = known(devices_in_use(rdma, ANY_PROCESS).names)
+    if not names:
+        return [skip("no NIC of this host is usable")]
+    return fold(
+        judge_gpu(passed(f"GPU {index}"), pci, view, index, names, None)
+        for index in range(len(visible))
+    )
+
+
+@or_unjudged
+def judge_gpu(
+    finding: Finding,
+    pci: PciFacts,
+    view: View,
+    gpu: int,
+    names: tuple[str, ...],
+    release: MooncakeRelease | None,
+) -> Finding:
+    """Judge GPU number ``gpu`` of ``view``, whose NICs in use are ``names``."""
+    finding = finding._replace(need="the nearest NIC in use preferred")
+    visible = finding.known(view.gpus)
+    if gpu >= len(visible):
+        return finding.skipped("its GPU is not visible, as gpu.count says")
+    if not names:
+        return finding.skipped("no NIC of this host is usable to it")
+    if len(names) == 1:
+        return finding._replace(have=f"{names[0]} alone")
+    # Without an entry (MC_CUSTOM_TOPO_JSON) memory of the GPU may go through any NIC.
+    location = view.at(f"cuda:{gpu}")
+    first = names if location is None else finding.known(location.first)
+    address = visible[gpu]
+    paths = {name: pci.paths.get((address, name)) for name in names}
+    known = {name: path for name, path in paths.items() if isinstance(path, PathClass)}
+    far = max((known[name] for name in first if name in known), default=None)
+    near = min(known.values(), default=None)
+    finding = finding._replace(have=f"{_listed(first, known)} preferred")
+    unknown = [path for path in paths.values() if isinstance(path, Unknown)]
+    if far is None or near is None or (unknown and far is not PathClass.PIX and far == near):
+        reason = unknown[0].reason if unknown else f"none of {', '.join(names)} is a PCI device"
+        return finding.unknown(f"how far they are: {reason}")
+    if far == near:
+        return finding
+    nearest = tuple(name for name in names if known.get(name) == near)
+    farther = tuple(name for name in first if name in known and known[name] > near)
+    old = release is not None and not release.looks_at_nodes and far is PathClass.SYS
+    newer = "Mooncake 0.3.8 and later look at the node first; or " if old else ""
+    return finding.warned(
+        f"Mooncake takes {_listed(farther, known)} for its memory, though "
+        f"{_listed(nearest, known)} is in use",
+        f"{newer}name {', '.join(nearest[:SHOWN_NICS])} for it, or give its location in a "
+        "file for MC_CUSTOM_TOPO_JSON",
+        evidence=(
+            Evidence("PCI address of its GPU", address),
+            *(
+                Evidence(f"PCI address of {name}", pci.nics[name].address)
+                for name in (*farther[:2], *nearest[:2])
+            ),
+        ),
+    )
+
+
+def _listed(names: Iterable[str], known: dict[str, PathClass]) -> str:
+    """Write ``mlx5_0 PIX, mlx5_1 PIX``."""
+    words = [f"{name} {known[name].name}" if name in known else name for name in names]
+    more = f" and {len(words) - SHOWN_NICS} more" if len(words) > SHOWN_NICS else ""
+    return ", ".join(words[:SHOWN_NICS]) + more
+
+
+def registering(needs: LaunchNeeds) -> tuple[ProcessNeeds, ...]:
+    """Return the processes whose GPU memory goes over RDMA."""
+    return tuple(
+        process
+        for process in needs.rdma_processes
+        if process.gpu is not None and process.gpu_registered_bytes != 0
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
-from checks.base.finding import Finding, Kind, Setting, passed, skip, unknown
+from checks.base.finding import Finding, Kind, Setting, or_unjudged, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import probes_numactl
 from checks.software.facts import Environment, SoftwareFacts
-from checks.software.judging import OTHER_CONTAINER, elsewhere
+from checks.software.software_checks import OTHER_CONTAINER, elsewhere
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
@@ -28,32 +27,24 @@ def numactl_missing(
     yield from fold(_judge_numactl(system, software, needs, process) for process in bound)
 
 
+@or_unjudged
 def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):
-        text = "SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program"
-        return skip(text, process.name)
-    programs = software.programs
-    if isinstance(programs, Unknown):
-        return unknown(process.name, programs.reason)
-    path = programs.get("numactl")
+        return skip("SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program", process.name)
+    path = unknown(process.name, "").known(software.programs).get("numactl")
     found = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
         return found
     probes = probes_numactl(_version(software, needs))
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     found = found._replace(advice="Install numactl.", settings=(package,))
-    if isinstance(probes, Unknown):
-        text = (
-            f"SGLang before 0.5.15 loses the rank here, newer ones do not bind it: {probes.reason}"
-        )
-        return found.unknown(text)
-    if not probes:
-        text = 'the rank ends at once with "exec: numactl: not found"'
-        return found.failed(text)
+    why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
+    if not found.known(probes, why):
+        return found.failed('the rank ends at once with "exec: numactl: not found"')
     return found.warned("ranks are not bound to their NUMA node")
 
 

@@ -11,21 +11,18 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
-    Status,
     UnjudgedError,
     command,
+    or_unjudged,
     passed,
     skip,
-    unknown,
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown, known, must_be_read, or_unknown
+from checks.base.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
-from checks.gpu.hardware_use import gpu_function, nics_in_use
-from checks.pci.facts import Function, PciFacts
-from checks.pci.gpus import PCI_DEVICES
-from checks.pci.paths import bridges_between
+from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
+from checks.pci.facts import PCI_DEVICES, Function, PciFacts, bridges_between
 from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()
@@ -50,42 +47,29 @@ class _Used(NamedTuple):
         return gpus | {f"NIC {name}": nic for name, nic in self.nics.items()}
 
 
-@or_unknown
-def _in_use(
-    pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None
-) -> _Used | Unknown:
-    if needs is None:
-        accelerators = known(pci.accelerators)
-        known(rdma.nics)
-        return _Used({gpu.address: gpu for gpu in accelerators}, dict(pci.nics))
-    used = _Used({}, {})
-    for process in needs.processes:
-        if process.gpu is not None:
-            gpu = gpu_function(gpus, process)
-            # gpu.count says what is wrong with the GPUs themselves.
-            if isinstance(gpu, Function):
-                used.gpus[gpu.address] = gpu
-            elif isinstance(gpu, Unknown) and not _silent(gpus):
-                return gpu
-    for name in known(nics_in_use(rdma, needs)):
-        if name in pci.nics:
-            used.nics[name] = pci.nics[name]
-            continue
-        nic = next((nic for nic in rdma.present if nic.name == name), None)
-        if nic is not None:
-            known(nic.pci_address)
-    return used
-
-
-def _silent(gpus: GpuFacts) -> bool:
-    """Whether the driver's library tells of no GPU at all, which the checks of GPUs judge."""
-    nvml = gpus.nvml
-    return isinstance(nvml, Unknown) or bool(nvml.error)
-
-
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
     must_be_read(pci)
-    used = passed("PCI").known(_in_use(pci, gpus, rdma, needs))
+    finding = passed("PCI")
+    if needs is None:
+        used = _Used({gpu.address: gpu for gpu in finding.known(pci.accelerators)}, dict(pci.nics))
+        finding.known(rdma.nics)
+    else:
+        used = _Used({}, {})
+        # gpu.count says what is wrong with the GPUs themselves, and with a silent library.
+        silent = isinstance(gpus.nvml, Unknown) or bool(gpus.nvml.error)
+        for process in gpu_processes(needs):
+            gpu = gpu_function(gpus, process)
+            if isinstance(gpu, Unknown) and not silent:
+                finding.known(gpu)
+            if isinstance(gpu, Function):
+                used.gpus[gpu.address] = gpu
+        for name in finding.known(nics_in_use(rdma, needs)):
+            if name in pci.nics:
+                used.nics[name] = pci.nics[name]
+                continue
+            for nic in rdma.present:
+                if nic.name == name:
+                    finding.known(nic.pci_address)
     if not used.gpus and not used.nics:
         what = "the host has" if needs is None else "the launch uses"
         raise UnjudgedError(skip(f"{what} no GPU and no NIC on PCI here", "PCI"))
@@ -100,37 +84,30 @@ def link_degraded(
     return fold(_link(subject, function, pci) for subject, function in used.subjects.items())
 
 
+@or_unjudged
 def _link(subject: str, function: Function, pci: PciFacts) -> Finding:
-    finding = unknown(subject, "")
+    finding = passed(subject)
     link = function.link
-    if isinstance(link.width, Unknown) or isinstance(link.max_width, Unknown):
-        missing = link.width if isinstance(link.width, Unknown) else link.max_width
-        assert isinstance(missing, Unknown)
-        status = Status.SKIP if missing.absent else Status.UNKNOWN
-        return finding._replace(status=status, text=missing.reason)
-    most = link.max_width
+    unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
+    if unread and unread[0].absent:
+        return finding.skipped(unread[0].reason)
+    width, most = finding.known(link.width), finding.known(link.max_width)
     bridge = pci.bridges.get(function.parents[-1]) if function.parents else None
     formula = f"the device's x{most}"
     if bridge is not None and isinstance(bridge.link.max_width, int):
         most = min(most, bridge.link.max_width)
         formula += f", the x{bridge.link.max_width} of {bridge.address} above it"
     speeds = [speed for speed in (link.speed, link.max_speed) if isinstance(speed, str)]
-    have = f"x{link.width}"
+    have = f"x{width}"
     if len(speeds) == 2:
         have += f" at {speeds[0].split(' PCIe')[0]} of {speeds[1].split(' PCIe')[0]}"
-    finding = finding._replace(
-        status=Status.PASS,
-        have=have,
-        need=f"x{most}",
-        formula=formula,
-        evidence=(
-            Evidence(f"{PCI_DEVICES}/{function.address}/current_link_width", str(link.width)),
-        ),
-    )
-    if link.width >= most:
+    source = f"{PCI_DEVICES}/{function.address}/current_link_width"
+    evidence = (Evidence(source, str(width)),)
+    finding = passed(subject, have, f"x{most}", formula, evidence=evidence)
+    if width >= most:
         return finding
     return finding.warned(
-        f"{link.width} of {most} lanes: at most {link.width / most:.0%} of the bandwidth",
+        f"{width} of {most} lanes: at most {width / most:.0%} of the bandwidth",
         "reseat the card or its riser, and look for AER lines about it in dmesg",
     )
 
@@ -144,7 +121,7 @@ def acs(
         bridge
         for gpu in used.gpus.values()
         for nic in used.nics.values()
-        for bridge in bridges_between(gpu.place, nic.place)
+        for bridge in bridges_between(gpu, nic)
     )
     if not between:
         return [skip("no GPU and NIC in use share a PCIe switch", "PCI")]
@@ -154,17 +131,17 @@ def acs(
     return fold(_redirects(bridge, pci.acs.get(bridge, missing)) for bridge in between)
 
 
+@or_unjudged
 def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
     finding = passed(f"bridge {bridge}", need="no redirection")
-    if isinstance(control, Unknown):
-        return finding.unknown(control.reason)
-    if control is None:
+    bits = finding.known(control)
+    if bits is None:
         return finding._replace(have="no ACS")
-    evidence = (Evidence(f"ACS control of {bridge}", f"0x{control:04x}"),)
-    finding = finding._replace(evidence=evidence, have=f"ACS control 0x{control:04x}")
-    if not control & ACS_REDIRECTS:
+    evidence = (Evidence(f"ACS control of {bridge}", f"0x{bits:04x}"),)
+    finding = finding._replace(evidence=evidence, have=f"ACS control 0x{bits:04x}")
+    if not bits & ACS_REDIRECTS:
         return finding
-    cleared = control & ~ACS_REDIRECTS
+    cleared = bits & ~ACS_REDIRECTS
     return finding.warned(
         "transfers between a NIC and a GPU below this switch go up to the CPU and back",
         "turn ACS off in the firmware; until the next boot, on the host, as printed",
@@ -175,7 +152,7 @@ def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
                 bridge,
                 f"ECAP_ACS+0x6.w={cleared:04x}",
                 name=f"ACS control of {bridge}",
-                now=f"{control:04x}",
+                now=f"{bits:04x}",
                 as_root=True,
             ),
         ),
@@ -193,11 +170,10 @@ def iommu(
     return fold(_mode(subject, function, pci, arm) for subject, function in used.subjects.items())
 
 
+@or_unjudged
 def _mode(subject: str, function: Function, pci: PciFacts, arm: bool) -> Finding:
     finding = passed(subject, need="identity, or no IOMMU")
-    mode = function.iommu
-    if isinstance(mode, Unknown):
-        return finding.unknown(mode.reason)
+    mode = finding.known(function.iommu)
     finding = finding._replace(
         have="no IOMMU" if mode == "none" else mode,
         evidence=(Evidence("type of its group in /sys/kernel/iommu_groups", mode),),

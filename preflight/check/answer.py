@@ -8,7 +8,7 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding
 from checks.base.unknown import Unknown
-from checks.run.judging import every_check
+from checks.run.runner import every_check
 from preflight.check.report import Findings, Report, consequences, report
 from preflight.check.selection import Selection, select
 from preflight.inputs.launch_words import LaunchWords

@@ -32,7 +32,7 @@ class Catalogue(NamedTuple):
 
 def catalogue() -> Catalogue:
     """All of it; imports every module that declares something."""
-    from checks.run.judging import every_check
+    from checks.run.runner import every_check
     from preflight.judging.fleet_checks import FLEET_CHECKS
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES

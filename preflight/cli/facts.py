@@ -25,7 +25,7 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
     With a launch, what it names is looked at too: its services, ports and paths.
     """
     from checks.base.unknown import Unknown
-    from checks.run.reading import read_facts
+    from checks.run.facts import read_facts
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError
     from preflight.inputs.host_source import open_host, size_within

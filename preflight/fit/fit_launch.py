@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from checks.base.finding import Kind, Setting, Status
 from checks.base.unknown import Unknown
-from checks.run.facts import READERS
-from checks.run.judging import every_check
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, read_facts
+from checks.run.runner import every_check
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.fit.judged_values import GATES, HostState, LaunchState, is_not_described, tolerant

@@ -22,7 +22,7 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
 from checks.run.facts import READERS, Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 from preflight.fit.launch_values import Knobs, Values, with_values
 from preflight.fit.planned_root import planned_root
 from preflight.inputs.written_launch import WrittenLaunch, size_written

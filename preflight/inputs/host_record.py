@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
-from checks.run.reading import read_facts
+from checks.run.facts import read_facts
 from preflight.base.program_version import program_version
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, captured_installed, launch_of

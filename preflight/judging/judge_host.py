@@ -10,9 +10,8 @@ from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.hugetlb.refusal import without_refused
-from checks.run.facts import READERS, Facts
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, Facts, read_facts
+from checks.run.runner import judge
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.nodes import numa_nodes
-from checks.pci.gpus import gpu_nodes
+from checks.pci.facts import gpu_nodes
 from checks.rdma.devices import device_nodes
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note

@@ -13,8 +13,7 @@ from checks.memlock.demand import grant
 from checks.rdma.facts import Nic
 from checks.rdma.registration import PROTECTION_DOMAINS
 from checks.rdma.registration_measured import MEMORY_KEYS, OF_DEVICE
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 from preflight.base.output import say
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError

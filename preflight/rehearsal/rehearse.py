@@ -9,8 +9,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
@@ -126,8 +125,8 @@ def _checked(prepared: Prepared) -> tuple[str, ...]:
         return ()
     from checks.base.finding import Status
     from checks.rdma.fork import FORK_SAFE
-    from checks.run.judging import every_check
-    from checks.run.judging import judge as judge_checks
+    from checks.run.runner import every_check
+    from checks.run.runner import judge as judge_checks
 
     chosen = [
         (check, judges)

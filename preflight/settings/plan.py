@@ -15,7 +15,7 @@ from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.refusal import refusal_of
 from checks.run.facts import Facts
-from checks.run.judging import every_check
+from checks.run.runner import every_check
 from preflight.base.shell import visible
 from preflight.settings.commands import context_of
 from preflight.settings.records import (

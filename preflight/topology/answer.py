@@ -9,8 +9,8 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.unknown import Unknown, UnreadTopicError
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import read_facts
+from checks.run.runner import judge
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
@@ -20,7 +20,7 @@ from preflight.topology.views import Engine, MooncakeView, engine_of_host, notes
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
 # What others judge of the same: the module of each id.
 CHECKS = {
-    "topology.mooncake-view": "checks.placement.topology_checks",
+    "topology.mooncake-view": "checks.placement.node_checks",
     "numa.gpu-nic-distance": "checks.placement.node_checks",
     "numa.unknown-nic-node": "checks.placement.node_checks",
     "rdma.device-missing": "checks.rdma.device_checks",

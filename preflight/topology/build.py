@@ -11,8 +11,7 @@ from checks.base.unknown import Unknown
 from checks.gpu.facts import GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
 from checks.numa.facts import NumaNode
-from checks.pci.facts import ACCELERATOR_VENDORS, Function
-from checks.pci.paths import PathClass
+from checks.pci.facts import ACCELERATOR_VENDORS, Function, PathClass
 from checks.rdma.devices import Port
 from checks.rdma.facts import Nic
 from checks.run.facts import Facts

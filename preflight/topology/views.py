@@ -10,7 +10,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.hardware_use import physical_gpus, splits_segment
-from checks.pci.paths import PathClass
+from checks.pci.facts import PathClass
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
     VARIABLES,

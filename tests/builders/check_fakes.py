@@ -42,7 +42,7 @@ def installed(
     module.read = reader or (lambda root, needs: _System())
     module.unread = lambda root, needs: Unknown("not wanted by the test")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("checks.run.judging.CHECK_MODULES", (module.__name__,))
+    monkeypatch.setattr("checks.run.runner.CHECK_MODULES", (module.__name__,))
     table = {"system": (module.__name__, "read"), "limits": (module.__name__, "unread")}
     only_topics(monkeypatch, table)
     return module  # type: ignore[no-any-return]

@@ -15,9 +15,8 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.recording import RecordingRoot
 from checks.base.tree_root import TreeRoot
-from checks.run.facts import READERS, Facts
-from checks.run.judging import every_check, judge
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, Facts, read_facts
+from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import Host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.launch_checks import launch_findings

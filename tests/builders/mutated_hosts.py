@@ -17,7 +17,7 @@ from checks.base.root import CALLS_FILE, Root, call_key
 from checks.base.tree_root import TreeRoot
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
-from checks.run.judging import every_check, judge
+from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import Host, Sized, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.launch_checks import launch_findings

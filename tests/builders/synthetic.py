@@ -18,8 +18,7 @@ from typing import Any
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import CALLS_FILE, Root
-from checks.run.facts import READERS, Facts
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, Facts, read_facts
 from tests.builders.synthetic_devices import Gpu, Nic, Tree, add_gpus, add_nics
 from tests.builders.synthetic_system import add_cgroup, add_memory, add_process, add_system
 

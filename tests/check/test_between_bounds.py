@@ -18,7 +18,7 @@ from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.memory.judge import regular_bytes
-from checks.run.judging import every_check
+from checks.run.runner import every_check
 from preflight.inputs.between_bounds import between
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords

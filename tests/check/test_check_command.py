@@ -112,7 +112,7 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
     """As rapids doctor's plugins do, which then pass."""
     installed(monkeypatch, found(PASS))
     modules = ("checks_of_a_test", "checks.no_such_checks")
-    monkeypatch.setattr("checks.run.judging.CHECK_MODULES", modules)
+    monkeypatch.setattr("checks.run.runner.CHECK_MODULES", modules)
     parsed = answer(capsys)
     assert parsed["exit_code"] == 3
     (row,) = (f for f in parsed["findings"] if f["status"] == "unknown")

@@ -10,9 +10,8 @@ import pytest
 from checks.base.check import Check, Judge
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds
-from checks.run.facts import READERS, Facts
-from checks.run.judging import every_check, judge
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, Facts, read_facts
+from checks.run.runner import every_check, judge
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.fleet_checks import FLEET_CHECKS

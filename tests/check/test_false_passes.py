@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from checks.run import runner
 from preflight.cli.main import run
 from tests.builders.synthetic import (
     GIB,
@@ -144,11 +145,10 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(
     checking: Checking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rapids doctor: a plugin with an ImportError is dropped without a word."""
-    from checks.run import judging
 
     broken = ModuleType("checks.broken_checks")  # without CHECKS
     monkeypatch.setitem(sys.modules, broken.__name__, broken)
-    monkeypatch.setattr(judging, "CHECK_MODULES", (*judging.CHECK_MODULES, broken.__name__))
+    monkeypatch.setattr(runner, "CHECK_MODULES", (*runner.CHECK_MODULES, broken.__name__))
     found = checking(FITTED, LAUNCH)
     assert found.code == 3
     assert any("not-loaded" in name for name in found.statuses)

@@ -8,7 +8,7 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.run.facts import Facts
-from checks.run.judging import every_check, judge
+from checks.run.runner import every_check, judge
 
 
 def checks_of(*topics: str) -> dict[str, tuple[Check, Judge]]:

@@ -11,9 +11,8 @@ from checks.base.finding import Finding
 from checks.base.needs import LaunchNeeds, ProcessNeeds, Spot, Usage
 from checks.base.root import Root
 from checks.base.units import MIB
-from checks.run.facts import Facts
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
+from checks.run.runner import judge
 
 PAGE = 2 * MIB
 

@@ -17,7 +17,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
 from checks.base.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 
 MIB, GIB = 1 << 20, 1 << 30
 RELEASE = "0.3.13.post1"

@@ -34,8 +34,7 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
-from checks.run.facts import READERS
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.to_json import report_object
 from preflight.cli.main import run

@@ -14,8 +14,7 @@ from checks.base.needs import LaunchNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, Nvml
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 from tests.builders.synthetic import (
     GIB,
     MIB,

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from checks.base.finding import Status
 from checks.base.root import CALLS_FILE
 from checks.base.tree_root import TreeRoot
-from checks.run.facts import READERS
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, read_facts
+from checks.run.runner import judge
 from tests.builders.synthetic import GIB, PATIENCE_SECONDS, gpu_host, tree_of
 from tests.checks.judged import checks_of
 from tests.checks.ranks import launch, rank

@@ -17,7 +17,7 @@ from checks.hugetlb.pools import HugeTlb, Pool, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
 from checks.numa.meminfo import read_meminfo, read_node_meminfo
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
-from checks.pci.gpus import gpu_nodes
+from checks.pci.facts import gpu_nodes
 from checks.rdma.devices import device_nodes
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT

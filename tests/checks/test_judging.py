@@ -15,9 +15,8 @@ from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnreadTopicError
-from checks.run.facts import Facts
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
+from checks.run.runner import judge
 from tests.builders.check_fakes import only_topics
 
 DECLARED = Check("t.x", ("system",), "")

@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand
 from checks.rdma.registration import through_peermem
-from checks.run.judging import every_check, judge
+from checks.run.runner import every_check, judge
 from tests.checks.limit_hosts import (
     IPC_LOCK,
     NO_RUNTIMES,

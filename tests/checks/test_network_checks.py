@@ -11,7 +11,7 @@ import pytest
 from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import LaunchNeeds, Port, ProcessNeeds, RdmaUse, Service
 from checks.base.unknown import Unknown
-from checks.network import judge as network_checks
+from checks.network import network_checks
 from checks.run.facts import Facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 

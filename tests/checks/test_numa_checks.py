@@ -15,8 +15,7 @@ from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.facts import MemoryPolicy
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 from tests.builders.synthetic import (
     GIB,
     PATIENCE_SECONDS,

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.pci.calls import acs, acs_control
-from checks.pci.facts import PciFacts, read_accelerators, read_function, read_pci
-from checks.pci.paths import PathClass, Place, bridges_between, path_class
+from checks.pci.facts import (
+    Function,
+    Link,
+    PathClass,
+    PciFacts,
+    bridges_between,
+    path_class,
+    read_accelerators,
+    read_function,
+    read_pci,
+)
 from tests.builders.synthetic import (
     SyntheticHost,
     build_host,
@@ -32,8 +41,9 @@ from tests.checks.recorded import recorded
 CASCADE = ("pci0000:10", "0000:10:01.0", "0000:11:00.0")
 
 
-def place(address: str, *parents: str, node: int | None = 0) -> Place:
-    return Place(address, parents, node)
+def place(address: str, *parents: str, node: int | None = 0) -> Function:
+    link = Link(16, 16, "32.0 GT/s PCIe", "32.0 GT/s PCIe")
+    return Function(address, "0x10de", "0x2330", "0x030200", node, "", parents, link, "none")
 
 
 GPU = place("0000:13:00.0", *CASCADE, "0000:12:00.0")
@@ -59,7 +69,7 @@ GPU = place("0000:13:00.0", *CASCADE, "0000:12:00.0")
         ),
     ],
 )
-def test_path_classes(other: Place, expected: PathClass, why: str) -> None:
+def test_path_classes(other: Function, expected: PathClass, why: str) -> None:
     """The words of nvidia-smi topo, in both directions."""
     assert path_class(GPU, other) is expected, why
     assert path_class(other, GPU) is expected, why
@@ -69,7 +79,7 @@ def test_path_classes(other: Place, expected: PathClass, why: str) -> None:
     "other",
     [place("0000:93:00.0", "pci0000:90", "0000:90:01.0", node=None), place("0000:93:00.0")],
 )
-def test_a_path_that_nothing_tells_is_unknown(other: Place) -> None:
+def test_a_path_that_nothing_tells_is_unknown(other: Function) -> None:
     """Without a node NODE and SYS are the same to us, and nothing is guessed."""
     found = path_class(GPU, other)
     assert isinstance(found, Unknown)
@@ -86,10 +96,10 @@ def test_bridges_where_acs_acts() -> None:
 
 bridges = st.lists(st.sampled_from(["a", "b", "c"]), max_size=4)
 places = st.builds(
-    lambda names, node, number: Place(
+    lambda names, node, number: place(
         f"0000:{number:02x}:00.0",
-        tuple(f"{depth}{name}" for depth, name in enumerate(names)),
-        node,
+        *(f"{depth}{name}" for depth, name in enumerate(names)),
+        node=node,
     ),
     bridges,
     st.none() | st.integers(0, 1),
@@ -98,7 +108,7 @@ places = st.builds(
 
 
 @given(places, places)
-def test_distance_is_symmetric(one: Place, other: Place) -> None:
+def test_distance_is_symmetric(one: Function, other: Function) -> None:
     first, second = path_class(one, other), path_class(other, one)
     assert isinstance(first, Unknown) == isinstance(second, Unknown)
     if not isinstance(first, Unknown):
@@ -106,7 +116,7 @@ def test_distance_is_symmetric(one: Place, other: Place) -> None:
 
 
 @given(places)
-def test_nothing_is_nearer_than_itself(one: Place) -> None:
+def test_nothing_is_nearer_than_itself(one: Function) -> None:
     if one.parents:
         assert path_class(one, one) is PathClass.PIX
 
@@ -331,7 +341,7 @@ def test_recorded_locality(tmp_path: Path) -> None:
     assert facts.accelerators == ()
 
     def path(one: str, other: str) -> PathClass | Unknown:
-        return path_class(read_function(root, one).place, read_function(root, other).place)
+        return path_class(read_function(root, one), read_function(root, other))
 
     assert path("0000:02:00.0", "0000:02:00.1") is PathClass.PIX
     assert path("0000:02:00.0", "0000:03:00.0") is PathClass.PHB

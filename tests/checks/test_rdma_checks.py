@@ -20,7 +20,7 @@ from checks.capture.capture import capture_files, open_root
 from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
     RXE0,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from checks.base.finding import Consequence, Finding, Kind, Status
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.unknown import Unknown
-from checks.rdma import capacity_checks, fork
+from checks.rdma import capacity_checks
+from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
 from preflight.check.report import Findings, consequences, report
@@ -37,7 +38,7 @@ NOT_KNOWN = Unknown("$SIZE is not set")
 
 
 def fork(host: FakeHost, folder: Path, needs: LaunchNeeds) -> Finding:
-    (one,) = findings(fork.CHECKS, "rdma.fork-safe", host, folder, needs)
+    (one,) = findings(fork_checks.CHECKS, "rdma.fork-safe", host, folder, needs)
     return one
 
 

@@ -31,7 +31,7 @@ from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, RESULT_
 from checks.rdma.verbs import PROVIDERS
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, erdma_host

@@ -162,7 +162,7 @@ READ = """
 import json, subprocess, sys
 for command in sys.argv[1].split(";"):
     subprocess.run(command.split(), check=True)
-from checks.network.routing_calls import routes, rules
+from checks.network.calls import routes, rules
 print(json.dumps({"routing.rules": rules(), "routing.routes": routes()}))
 for target in sys.argv[3:]:
     asked = ["ip", "route", "get", target, "from", sys.argv[2], "oif", "eth1"]

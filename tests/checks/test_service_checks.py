@@ -15,7 +15,7 @@ import pytest
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.unknown import Unknown
-from checks.network import service_checks
+from checks.network import network_checks
 from checks.run.facts import Facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
@@ -28,8 +28,8 @@ def _needs(
 
 
 def _find(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
-    found = findings(service_checks.CHECKS, facts, needs, id_)
-    declared_outcomes_hold(service_checks.CHECKS, found)
+    found = findings(network_checks.CHECKS, facts, needs, id_)
+    declared_outcomes_hold(network_checks.CHECKS, found)
     return found
 
 

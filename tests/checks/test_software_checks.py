@@ -13,7 +13,7 @@ from checks.base.installed import distribution_of, installed_mooncake
 from checks.base.needs import ContainerLimits, LaunchNeeds, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.run.judging import every_check, judge
+from checks.run.runner import every_check, judge
 from checks.software.facts import (
     CompiledFile,
     Distribution,

@@ -16,7 +16,7 @@ from checks.base.needs import ContainerLimits, LaunchNeeds, Spot, Usage
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
-from checks.run.judging import judge
+from checks.run.runner import judge
 from checks.system.facts import Container, SystemFacts, read_system
 from checks.system.judge import CHECKS
 from tests.checks.limit_hosts import facts, launch, limits, rank, system, tree

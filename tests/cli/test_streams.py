@@ -15,7 +15,7 @@ import pytest
 
 from checks.base.archive import write_whole
 from checks.base.root import Root
-from checks.run.reading import read_facts
+from checks.run.facts import read_facts
 from tests.builders.synthetic import build_host, plain_host
 
 pytestmark = pytest.mark.slow

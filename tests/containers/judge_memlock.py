@@ -13,7 +13,7 @@ from checks.base.root import Root
 from checks.limits.facts import read_limits
 from checks.memlock.judge import CHECKS
 from checks.run.facts import Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 from checks.system.facts import read_system
 from tests.checks.limit_hosts import launch, rank, rdma
 

@@ -17,8 +17,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.memory.facts import read_memory
 from checks.numa.facts import read_numa
-from checks.run.facts import READERS
-from checks.run.reading import read_facts
+from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
 from preflight.fit.fit_launch import Description, fitted
 from preflight.fit.hints import hints

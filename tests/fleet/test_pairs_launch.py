@@ -11,8 +11,7 @@ import pytest
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.network.routing import Routing, Rule, TableRoute
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 from preflight.fleet.node.rails import rails, rails_in_use, with_exits
 from preflight.fleet.pairs.node import (
     ENGINE,

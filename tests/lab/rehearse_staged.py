@@ -70,7 +70,7 @@ def staged_plan(
     from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Spot
     from checks.hugetlb.fit import Stock
     from checks.releases.mooncake import mooncake_release
-    from checks.run.reading import read_facts
+    from checks.run.facts import read_facts
     from preflight.mooncake.allocations import all_regions_of
     from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
     from preflight.programs.store_environment import read_store_settings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from checks.run.judging import every_check
+from checks.run.runner import every_check
 from preflight.judging.launch_checks import LAUNCH_CHECKS
 from preflight.rules.launch_rules import RULES
 from tests.lab.core import recorded_and_live

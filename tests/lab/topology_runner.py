@@ -17,8 +17,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import ANY_PROCESS, View, measured, predicted
 from checks.rdma.facts import RdmaFacts
-from checks.run.facts import Facts
-from checks.run.reading import read_facts
+from checks.run.facts import Facts, read_facts
 
 MARK = "topologies: "
 TOPICS = ("gpus", "numa", "pci", "rdma")

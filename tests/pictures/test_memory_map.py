@@ -351,7 +351,7 @@ def test_a_launch_of_unknown_size_is_unknown(tmp_path: Path) -> None:
 def test_the_synthetic_host_is_read_as_it_was_built(tmp_path: Path) -> None:
     """1 TiB on each of two nodes, through the real readers."""
     from checks.base.root import Root
-    from checks.run.reading import read_facts
+    from checks.run.facts import read_facts
 
     root = Root(str(build_host(tmp_path, gpu_host())))
     facts = read_facts(root, None, 600.0, ["memory", "hugetlb", "numa"])

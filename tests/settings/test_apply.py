@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
-from checks.run.reading import read_facts
+from checks.run.facts import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords

@@ -13,8 +13,8 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.hugetlb.boot import PoolWriter
 from checks.hugetlb.pool_checks import CHECKS
-from checks.run.judging import judge
-from checks.run.reading import read_facts
+from checks.run.facts import read_facts
+from checks.run.runner import judge
 from preflight.settings.apply_plan import Consent, Machine, apply_plan, undo_changes
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan

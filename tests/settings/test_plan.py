@@ -14,7 +14,7 @@ from checks.base.needs import ContainerLimits, RdmaUse
 from checks.base.unknown import Unknown
 from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
-from checks.run.judging import judge
+from checks.run.runner import judge
 from preflight.settings.dialects import Names
 from preflight.settings.dialects.plan_object import plan_object
 from preflight.settings.dialects.text import text as plan_text

@@ -17,7 +17,7 @@ from checks.base.finding import Fill, Finding, Kind, Setting, command
 from checks.limits.runtimes import Limit, UnitLimit
 from checks.memlock.container_checks import _of_unit
 from checks.placement.pci_checks import _redirects
-from checks.software.judging import pip_install
+from checks.software.software_checks import pip_install
 from checks.storage import judge as storage
 from preflight.settings.commands import Context, commands
 from preflight.settings.dialects import Names, render

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import checks.placement.mooncake_calls as calls
+import checks.placement.mooncake_topology as calls
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 

@@ -26,7 +26,7 @@ from checks.placement.mooncake_topology import (
     pci_steps,
     predicted,
 )
-from checks.placement.topology_checks import CHECKS
+from checks.placement.node_checks import CHECKS
 from checks.releases.mooncake import mooncake_release
 from checks.run.facts import Facts
 from tests.builders.synthetic import (

@@ -35,7 +35,7 @@ def node_report(
 
     Raises UsageError for what is no launch or no host.
     """
-    from checks.run.judging import every_check
+    from checks.run.runner import every_check
     from preflight.check.report import Findings, consequences, report
     from preflight.judging.judge_host import judge_host
     from preflight.judging.launch_checks import LAUNCH_CHECKS
@@ -54,7 +54,7 @@ def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
     """``ID=REASON`` by id. Raises UsageError where there is no such check."""
     if not ignore:
         return {}
-    from checks.run.judging import every_check
+    from checks.run.runner import every_check
     from preflight.check.selection import select
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES

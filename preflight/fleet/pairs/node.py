@@ -68,7 +68,7 @@ def own_facts(part: Part | None, mtu_limit_bytes: int | None) -> Json:
     """
     from checks.base.root import Root
     from checks.network.routing import read_routing
-    from checks.run.reading import read_facts
+    from checks.run.facts import read_facts
     from preflight.fleet.node.launch import mtu_limit_bytes as limit_of
     from preflight.fleet.node.rails import rails, rails_in_use, routes, with_exits
     from preflight.render.plain_data import plain

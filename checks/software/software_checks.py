@@ -1,0 +1,263 @@
+"""Is Mooncake there once, for the launch's interpreter, with its libraries and as meant?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checks.base.check import CheckSet, any_launch, the_launch
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    UnjudgedError,
+    command,
+    or_unjudged,
+    passed,
+    skip,
+    unknown,
+)
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import known, unread
+from checks.software.facts import CompiledFile, Environment, SoftwareFacts
+from checks.system.facts import SystemFacts
+
+CHECKS = CheckSet()
+_MISSING_TEXT = (
+    "Please install mooncake by following the instructions at "
+    "https://kvcache-ai.github.io/Mooncake/getting_started/build.html "
+    "to run SGLang with MooncakeConnector."
+)
+
+
+OTHER_CONTAINER = "the launch runs in a container, and this is not it"
+# The compiled files that each program loads or is, without their endings.
+FILES_OF = {
+    "sglang": ("engine", "store", "_store"),
+    "store_service": ("store", "_store"),
+    "mooncake_client": ("mooncake_client",),
+    "mooncake_master": ("mooncake_master",),
+}
+
+
+def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
+    """Tell whether the process runs in a container that this check does not run in."""
+    return process.container is not None and system.container.kind == "none"
+
+
+def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
+    """Take the processes of a launch that load or run Mooncake's compiled files."""
+    launch = the_launch(needs)
+    stored = any(service.kind in ("master", "client") for service in launch.services)
+    found = [
+        process
+        for process in launch.processes
+        if process.program in FILES_OF
+        and (process.program != "sglang" or stored or process.rdma is not None)
+    ]
+    if not found:
+        raise UnjudgedError(skip("no process of the launch uses Mooncake"))
+    return found
+
+
+def pip_install(engine: Environment, *words: str) -> Setting:
+    """Return the command that installs into the engine's environment."""
+    name = f"install {' '.join(words)}"
+    return command(engine.interpreter, "-m", "pip", "install", *words, name=name)
+
+
+@CHECKS.check("software.mooncake-missing", using_mooncake)
+def mooncake_missing(
+    processes: list[ProcessNeeds], software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    yield from fold(_judge_missing(system, software, process) for process in processes)
+
+
+@or_unjudged
+def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: ProcessNeeds) -> Finding:
+    if elsewhere(system, process):
+        return skip(OTHER_CONTAINER, process.name)
+    environments = unknown(process.name, "").known(software.environments)
+    engine = software.engine
+    looked_at = ", ".join(environment.interpreter for environment in environments)
+    need = "Mooncake installed"
+    if not isinstance(engine, Environment):
+        text = f"neither SGLang nor Mooncake is installed for {looked_at}"
+        advice = "Run this check with the interpreter that runs the launch."
+        return passed(process.name, need=need).unknown(text, advice=advice)
+    found = passed(process.name, _have(engine), need)
+    if engine.package is not None:
+        return found._replace(evidence=(Evidence(engine.package, _have(engine)),))
+    folders = ", ".join(engine.folders)
+    return found.failed(
+        f'it ends with "ImportError: {_MISSING_TEXT}"',
+        f"Install mooncake-transfer-engine for {engine.interpreter}.",
+        (pip_install(engine, "mooncake-transfer-engine"),),
+        have="none",
+        evidence=(Evidence(folders, "no folder mooncake with engine.so in it"),),
+    )
+
+
+def _have(engine: Environment) -> str:
+    if engine.mooncake:
+        return " and ".join(f"{one.name} {one.version}" for one in engine.mooncake)
+    return "Mooncake without a wheel" if engine.package is not None else "none"
+
+
+@CHECKS.check("software.mooncake-duplicate")
+def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
+    engine = known(software.engine)
+    if engine is None:
+        yield skip("neither SGLang nor Mooncake is installed here")
+        return
+    evidence = tuple(Evidence(one.folder, f"{one.name} {one.version}") for one in engine.mooncake)
+    found = passed(engine.interpreter, _have(engine), evidence=evidence)
+    if len(engine.mooncake) < 2:
+        yield found
+        return
+    files = software.files
+    wheels = {file.wheel for file in files if file.wheel} if isinstance(files, tuple) else set()
+    on_disk = f"; the files on disk are of {' and '.join(sorted(wheels))}" if wheels else ""
+    names = dict.fromkeys(one.name for one in engine.mooncake)
+    keep = engine.mooncake[0]
+    yield found.warned(
+        f"they overwrite each other's files{on_disk}",
+        "Uninstall all of them and install the one that is meant.",
+        (
+            command(
+                *(engine.interpreter, "-m", "pip", "uninstall", "--yes", *names),
+                name="uninstall Mooncake",
+            ),
+            pip_install(engine, f"{keep.name}=={keep.version}"),
+        ),
+        need="one of them",
+    )
+
+
+# Library -> package of Debian and Ubuntu, package of the Red Hat family.
+PACKAGES = {
+    "libibverbs.so.1": ("libibverbs1", "libibverbs"),
+    "libmlx5.so.1": ("ibverbs-providers", "libibverbs"),
+    "librdmacm.so.1": ("librdmacm1", "librdmacm"),
+    "libnuma.so.1": ("libnuma1", "numactl-libs"),
+    "libcurl.so.4": ("libcurl4", "libcurl"),
+    "liburing.so.2": ("liburing2", "liburing"),
+    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+}
+_RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "anolis", "amzn")
+
+
+@CHECKS.check("software.library-missing", any_launch)
+def library_missing(
+    needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    files = known(software.files)
+    engine = software.engine
+    if files is None or not isinstance(engine, Environment):
+        yield skip("no Mooncake is installed here")
+        return
+    if needs is None:
+        # Each file for itself, as whoever has no torch would load it.
+        yield from (_judge_file(system, engine, file, file.name, False) for file in files)
+        return
+    yield from fold(
+        found
+        for process in using_mooncake(needs)
+        for found in _judge_libraries(system, engine, files, process)
+    )
+
+
+def _judge_libraries(
+    system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
+) -> list[Finding]:
+    if elsewhere(system, process):
+        return [skip(OTHER_CONTAINER, process.name)]
+    wanted = FILES_OF[process.program]
+    loaded = [file for file in files if file.name.split(".")[0] in wanted]
+    if not loaded:
+        return [unknown(process.name, f"{engine.package} has no {' or '.join(wanted)}")]
+    torch = process.program == "sglang" and engine.torch is not None
+    found = [_judge_file(system, engine, file, process.name, torch) for file in loaded]
+    names = ", ".join(file.name for file in loaded)
+    good = found[0]._replace(have=f"all found for {names}")
+    return [one for one in found if one.status is Status.FAIL] or [good]
+
+
+def _judge_file(
+    system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
+) -> Finding:
+    missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
+    source = f"{engine.package}/{file.name}"
+    if not missing:
+        evidence = (Evidence(source, "every NEEDED library is found"),)
+        return passed(subject, f"all found for {file.name}", evidence=evidence)
+    listed = ", ".join(library for library, _ in missing)
+    seen = tuple(Evidence(source, f"{by} needs {name}: not found") for name, by in missing)
+    error = f"{missing[0][0]}: cannot open shared object file: No such file or directory"
+    compiled = "mooncake_" in file.name
+    what = "error while loading shared libraries" if compiled else "ImportError"
+    remedies = [_remedy(system, engine, library) for library, _ in missing]
+    return passed(subject, f"{listed} not found", f"what {file.name} needs", evidence=seen).failed(
+        f'it ends with "{what}: {error}"',
+        " ".join(dict.fromkeys(advice for advice, _ in remedies)),
+        tuple(dict.fromkeys(setting for _, setting in remedies if setting is not None)),
+    )
+
+
+def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
+    """Return what to do about a missing library, in words and as a setting where that is one."""
+    if library in engine.cuda:
+        folder = engine.cuda[library]
+        setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
+        return f"Add {folder} to LD_LIBRARY_PATH.", setting
+    if library == "libcuda.so.1":  # a driver is not a package to install from here
+        advice = "Run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel."
+        return advice, None
+    if library.startswith("libcudart.so."):
+        major = library.rpartition(".")[2]
+        suffix = f"-cu{major}" if major.isdecimal() and int(major) < 13 else ""
+        advice = f"Install the CUDA {major} runtime, or the wheel of Mooncake for the CUDA here."
+        wheel = pip_install(engine, f"nvidia-cuda-runtime{suffix}")
+        return advice, None if engine.torch is None else wheel
+    if library in PACKAGES:
+        red_hat = unread(system) is None and system.distribution in _RED_HAT
+        setting = Setting(Kind.PACKAGE, PACKAGES[library][red_hat], "installed")
+        return f"Install the package that has {library}.", setting
+    words = [f"{one.name}=={one.version}" for one in engine.mooncake[:1]]
+    again = pip_install(engine, "--force-reinstall", "--no-deps", *words) if words else None
+    return "Install the wheel again: this library is one of its own.", again
+
+
+@CHECKS.check("software.version-skew", the_launch)
+def version_skew(
+    needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
+) -> Iterator[Finding]:
+    if needs.processes and all(elsewhere(system, process) for process in needs.processes):
+        yield skip(OTHER_CONTAINER)
+        return
+    engine = known(software.engine)
+    mooncake = engine.mooncake[0].version if engine is not None and engine.mooncake else ""
+    sglang = engine.sglang.version if engine is not None and engine.sglang is not None else ""
+    for name, wanted, have in (
+        ("Mooncake", needs.mooncake_version, mooncake),
+        ("SGLang", needs.sglang_version, sglang),
+    ):
+        if not wanted:
+            yield skip("the launch names no version of it", name)
+        elif not have:
+            yield skip("it is not installed here", name)
+        else:
+            yield _judge_skew(name, wanted, have)
+
+
+def _judge_skew(name: str, wanted: str, have: str) -> Finding:
+    found = passed(name, f"{name} {have}", f"{name} {wanted}")
+    # A local part names a build, not another release.
+    if have.partition("+")[0] == wanted.partition("+")[0].removeprefix("v"):
+        return found
+    return found.warned(
+        "what the launch needs was worked out for another release than runs here",
+        f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
+    )
