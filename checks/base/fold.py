@@ -1,15 +1,18 @@
-"""One finding for what is the same of several processes: eight ranks are one line, not eight."""
+"""Many names as few words: what counts up is a range; and findings that differ in a name alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from checks.base.finding import Finding
 
+# A number that counts: zeros in front are part of a name, and gpu009 and gpu010 are no range.
+_COUNTED = re.compile(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
+
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings that differ in their subject alone become one, in the order of their first."""
+    """Make findings that differ in their subject alone one, in the order of their first."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding._replace(subject=""), []).append(finding.subject)
@@ -19,23 +22,47 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def fold_names(names: list[str]) -> str:
-    """``rank 0-7 (each of 8)``: what counts up is a range, however much else there is."""
-    shown: list[tuple[str, int | None, int]] = []  # what stands before the number, first, last
+def fold_names(names: Sequence[str]) -> str:
+    """Return ``rank 0-7 (each of 8)``: eight ranks are one subject, not eight."""
+    return f"{folded(names)} (each of {len(names)})"
+
+
+def folded(names: Iterable[str]) -> str:
+    """Return ``mlx5_0-3, mlx5_8, rank 0`` of the names in their order."""
+    runs: list[tuple[str, list[int]]] = []  # what stands before the number, and the numbers
     for name in names:
-        part = re.fullmatch(r"(.*?)(\d{1,9})", name)
-        # Zeros in front are part of a name: gpu009 and gpu010 are no range of numbers.
-        number = None if part is None or str(int(part[2])) != part[2] else int(part[2])
-        if part is None or number is None:
-            shown.append((name, None, 0))
-        elif shown and shown[-1] == (part[1], shown[-1][1], number - 1):
-            shown[-1] = (part[1], shown[-1][1], number)
+        match = _COUNTED.fullmatch(name)
+        before, numbers = (match[1], [int(match[2])]) if match else (name, [])
+        if numbers and runs and runs[-1][0] == before and runs[-1][1][-1:] == [numbers[0] - 1]:
+            runs[-1][1].extend(numbers)
         else:
-            shown.append((part[1], number, number))
-    return f"{', '.join(_range(*one) for one in shown)} (each of {len(names)})"
+            runs.append((before, numbers))
+    return ", ".join(f"{before}{ranges(numbers)}" for before, numbers in runs)
 
 
-def _range(prefix: str, first: int | None, last: int) -> str:
-    if first is None:
-        return prefix
-    return f"{prefix}{first}" if first == last else f"{prefix}{first}-{last}"
+def fold_alike(names: Sequence[str], most: int) -> str:
+    """Return names that differ in one number as one, ``mlx5_0-3,8 port 1``; else the first ``most``.
+
+    Those are followed by how many more there are.
+    """
+    split = [re.split(r"(\d+)", name) for name in names]
+    if len({tuple(parts[::2]) for parts in split}) == 1:
+        varying = [at for at in range(1, len(split[0]), 2) if len({one[at] for one in split}) > 1]
+        written = {parts[at] for parts in split for at in varying}
+        if len(varying) == 1 and all(digits == str(int(digits)) for digits in written):
+            at = varying[0]
+            return "".join([*split[0][:at], ranges(sorted(map(int, written))), *split[0][at + 1 :]])
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return ``0-3,8`` of ascending numbers, as the kernel lists them; "" for none."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in spans)

@@ -126,7 +126,8 @@ def is_root(user: str) -> bool:
 class ProcessNeeds(NamedTuple):
     """One process of the launch on this host.
 
-    id: which one; the replay of what it maps has the same.
+    id: which one; the replay of what it maps has the same. role: its name without the line of the
+    launch that starts it ("rank 3").
     program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router.
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
@@ -156,6 +157,7 @@ class ProcessNeeds(NamedTuple):
     segment_nodes: tuple[int, ...] | Unknown = ()
     bound_bytes: Mapping[int, int] = {}
     id: ProcessId = ProcessId()
+    role: str = ""
 
     @property
     def runtime(self) -> str:

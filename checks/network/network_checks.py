@@ -1,4 +1,4 @@
-"""Checks of the ports that a launch binds and of the address that it gives to others."""
+"""Can a launch bind its ports, be reached at its own address, and reach what it talks to?"""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from checks.base.finding import (
     Kind,
     Setting,
     UnjudgedError,
+    or_unjudged,
     passed,
     skip,
-    unknown,
 )
 from checks.base.needs import LaunchNeeds, Port, Service
 from checks.base.unknown import Unknown, known, must_be_read
@@ -32,13 +32,12 @@ from checks.network.facts import (
 )
 
 CHECKS = CheckSet()
-_NO_PORTS = "the launch binds no fixed port"
 
 
 def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:
     ports = the_launch(needs).ports
     if not ports:
-        raise UnjudgedError(skip(_NO_PORTS))
+        raise UnjudgedError(skip("the launch binds no fixed port"))
     return ports
 
 
@@ -54,35 +53,32 @@ def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Findi
         yield _port(port, network, users)
 
 
+@or_unjudged
 def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Finding:
-    subject = f"{port.what} of {port.owner}"
-    if isinstance(port.port, Unknown):
-        return unknown(subject, port.port.reason)
-    need = f"port {port.port}"
-    evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(port.port)),)
-    if not 0 < port.port <= LARGEST_PORT:
-        text = f"a port is a number from 1 to {LARGEST_PORT}"
-        return passed(subject, need=need, evidence=evidence).failed(text)
-    others = [other for other in users[port.port] if other is not port]
+    finding = passed(f"{port.what} of {port.owner}")
+    number = finding.known(port.port)
+    finding = finding._replace(need=f"port {number}")
+    evidence = (Evidence(port.origin, str(number)),)
+    judged = finding._replace(evidence=evidence)
+    if not 0 < number <= LARGEST_PORT:
+        return judged.failed(f"a port is a number from 1 to {LARGEST_PORT}")
+    others = [other for other in users[number] if other is not port]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
-        advice = "give one of them another port"
-        return passed(subject, "two users", need, evidence=evidence).failed(text, advice)
-    state = network.ports.get(port.port, Unknown(f"port {port.port}: not tried"))
-    if isinstance(state, Unknown):
-        return unknown(subject, state.reason, need=need)
+        return judged.failed(text, "give one of them another port", have="two users")
+    state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))
     if state.free:
-        return passed(subject, "free", need, evidence=evidence)
-    evidence = (*evidence, Evidence(f"bind {port.port}", state.error))
+        return judged._replace(have="free")
+    evidence = (*evidence, Evidence(f"bind {number}", state.error))
+    judged = finding._replace(have=state.error, evidence=evidence)
     if state.error == "EACCES":
-        text = "this user may not bind so low a port"
-        advice = "use a port of 1024 or more"
-    elif state.error == "EADDRINUSE":
-        text = "somebody holds it: the process ends, or answers go to the wrong one"
-        advice = f"end what holds it (ss -ltnp 'sport = :{port.port}'), or give another port"
-    else:
-        return unknown(subject, f"bind {port.port}: {state.error}", need=need)
-    return passed(subject, state.error, need, evidence=evidence).failed(text, advice)
+        return judged.failed("this user may not bind so low a port", "use a port of 1024 or more")
+    if state.error != "EADDRINUSE":
+        return finding.unknown(f"bind {number}: {state.error}")
+    return judged.failed(
+        "somebody holds it: the process ends, or answers go to the wrong one",
+        f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",
+    )
 
 
 @CHECKS.check("network.port-range", _ports)
@@ -149,53 +145,43 @@ def advertised(
     if not names:
         yield skip("the launch advertises no name of its own")
     for service in names:
-        if isinstance(service.host, Unknown):
-            yield unknown(service.owner, service.host.reason)
-            continue
-        answer = services.answers.get(key_of(service))
-        found = Unknown("not resolved") if answer is None else answer.addresses
-        yield _advertised(service.host, service.origin, found, network)
+        yield _advertised(service, services.answers.get(key_of(service)), network)
 
 
-def _advertised(
-    name: str, origin: str, found: tuple[str, ...] | Unknown, network: NetworkFacts
-) -> Finding:
-    need = "an address of this host"
-    evidence = (Evidence(origin, name),)
-    if isinstance(found, Unknown):
-        if has_no_address(found):
-            text = "the name does not resolve: no peer can connect"
-            return passed(name, need=need, evidence=evidence).failed(text)
-        return unknown(name, found.reason, need=need)
-    have = ", ".join(found)
-    if is_loopback(found[0]):
-        text = "peers on other hosts cannot connect"
+@or_unjudged
+def _advertised(service: Service, answer: Answer | None, network: NetworkFacts) -> Finding:
+    name = passed(service.owner).known(service.host)
+    finding = passed(name, need="an address of this host")
+    evidence = (Evidence(service.origin, name),)
+    judged = finding._replace(evidence=evidence)
+    found = Unknown("not resolved") if answer is None else answer.addresses
+    if isinstance(found, Unknown) and has_no_address(found):
+        return judged.failed("the name does not resolve: no peer can connect")
+    addresses = finding.known(found)
+    have, first = ", ".join(addresses), addresses[0]
+    finding, judged = finding._replace(have=have), judged._replace(have=have)
+    if is_loopback(first):
         advice = "set MOONCAKE_LOCAL_HOSTNAME to an address that peers can reach"
-        return passed(name, have, need, evidence=evidence).warned(text, advice)
-    if isinstance(network.addresses, Unknown):
-        return unknown(name, network.addresses.reason, have, need)
-    own = {entry.address: entry for entry in network.addresses}
-    if found[0] not in own:
-        text = "no interface here has this address: peers reach another host, or none"
-        return passed(name, have, need, evidence=evidence).failed(text)
-    if not own[found[0]].up:
-        text = f"the interface {own[found[0]].interface} is down"
-        return passed(name, have, need, evidence=evidence).failed(text)
-    return passed(name, have, need, evidence=evidence)
+        return judged.warned("peers on other hosts cannot connect", advice)
+    own = {entry.address: entry for entry in finding.known(network.addresses)}
+    if first not in own:
+        return judged.failed(
+            "no interface here has this address: peers reach another host, or none"
+        )
+    if not own[first].up:
+        return judged.failed(f"the interface {own[first].interface} is down")
+    return judged
 
 
 def is_loopback(address: str) -> bool:
-    """127.0.0.0/8 and ::1."""
+    """Tell whether an address is in 127.0.0.0/8, or ::1."""
     return address.startswith("127.") or address == "::1"
-
-
-_NONE = "the launch talks to nothing"
 
 
 def _talking(needs: LaunchNeeds | None) -> LaunchNeeds:
     launch = the_launch(needs)
     if not _called(launch):
-        raise UnjudgedError(skip(_NONE))
+        raise UnjudgedError(skip("the launch talks to nothing"))
     return launch
 
 
@@ -216,25 +202,21 @@ def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
         yield _address(service, services.answers.get(key_of(service)), needs.hosts)
 
 
+@or_unjudged
 def _address(service: Service, answer: Answer | None, hosts: int) -> Finding:
-    subject, evidence = _subject(service), (Evidence(service.origin, str(service.host)),)
-    if isinstance(service.host, Unknown):
-        return unknown(subject, service.host.reason)
+    finding = passed(_subject(service))
+    host = finding.known(service.host)
+    judged = finding._replace(evidence=(Evidence(service.origin, host),))
     if service.port is None:
-        text = "there is no port in the address"
-        advice = "write host:port"
-        return passed(subject, evidence=evidence).failed(text, advice)
+        return judged.failed("there is no port in the address", "write host:port")
     found = Unknown("not resolved") if answer is None else answer.addresses
-    if isinstance(found, Unknown):
-        if has_no_address(found):
-            text = f"the name does not resolve here ({found.reason})"
-            return passed(subject, evidence=evidence).failed(text)
-        return unknown(subject, found.reason)
-    have = ", ".join(found)
-    if hosts > 1 and is_loopback(found[0]):
-        text = f"the launch runs on {hosts} hosts, and each would talk to itself"
-        return passed(subject, have, evidence=evidence).warned(text)
-    return passed(subject, have, evidence=evidence)
+    if isinstance(found, Unknown) and has_no_address(found):
+        return judged.failed(f"the name does not resolve here ({found.reason})")
+    addresses = finding.known(found)
+    judged = judged._replace(have=", ".join(addresses))
+    if hosts > 1 and is_loopback(addresses[0]):
+        return judged.warned(f"the launch runs on {hosts} hosts, and each would talk to itself")
+    return judged
 
 
 @CHECKS.check("service.reachable", _talking)
@@ -244,69 +226,66 @@ def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
         yield _reachable(service, services.answers.get(key_of(service)))
 
 
+@or_unjudged
 def _reachable(service: Service, answer: Answer | None) -> Finding:
-    subject = _subject(service)
+    finding = passed(_subject(service))
     if service.own:
-        return passed(subject, "the launch itself starts it")
-    if isinstance(service.host, Unknown) or answer is None:
-        reason = service.host.reason if isinstance(service.host, Unknown) else "not asked"
-        return unknown(subject, reason)
+        return finding._replace(have="the launch itself starts it")
+    finding.known(service.host)
+    if answer is None:
+        return finding.unknown("not asked")
     if isinstance(answer.open, Unknown):
-        why = answer.addresses if isinstance(answer.addresses, Unknown) else answer.open
-        return unknown(subject, why.reason)
-    if not answer.open:
-        text = f"nothing answers there ({answer.refusal})"
-        evidence = (Evidence(f"connect {subject}", answer.refusal),)
-        advice = "start it, or correct the address"
-        return passed(subject, "no answer", evidence=evidence).failed(text, advice)
-    if service.kind == "metadata-http":
-        return _metadata(subject, answer)
-    if service.kind == "master-admin":
-        return _admin(subject, answer)
+        finding.known(answer.addresses)
+    if not finding.known(answer.open):
+        return finding.failed(
+            f"nothing answers there ({answer.refusal})",
+            "start it, or correct the address",
+            have="no answer",
+            evidence=(Evidence(f"connect {finding.subject}", answer.refusal),),
+        )
+    if service.kind in ("metadata-http", "master-admin"):
+        if isinstance(answer.status, Unknown):
+            return finding.failed(f"it speaks no HTTP ({answer.status.reason})", have="open")
+        finding = finding._replace(have=f"HTTP {answer.status}")
+        return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
     if service.kind == "master":
-        return _master(subject, answer)
-    return passed(subject, "something listens")
+        return _master(finding._replace(have="open"), answer)
+    return finding._replace(have="something listens")
 
 
-def _metadata(subject: str, answer: Answer) -> Finding:
-    if isinstance(answer.status, Unknown):
-        text = f"it speaks no HTTP ({answer.status.reason})"
-        return passed(subject, "open").failed(text)
-    have = f"HTTP {answer.status}"
+def _metadata(finding: Finding, answer: Answer) -> Finding:
     evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.status} {answer.body}"),)
+    finding = finding._replace(evidence=evidence)
     if answer.status == 404 and NOT_FOUND in answer.body:
-        return passed(subject, "a metadata server", evidence=evidence)
-    need = f"404 {NOT_FOUND}"
+        return finding._replace(have="a metadata server")
     text = "an HTTP server, and no metadata server at this path"
     if answer.status == 401:
         text = "the metadata server wants a token: set MC_METADATA_HTTP_TOKEN"
-    return passed(subject, have, need, evidence=evidence).failed(text)
+    return finding.failed(text, need=f"404 {NOT_FOUND}")
 
 
-def _admin(subject: str, answer: Answer) -> Finding:
-    if isinstance(answer.status, Unknown):
-        text = f"it speaks no HTTP ({answer.status.reason})"
-        return passed(subject, "open").failed(text)
-    body = "".join(answer.body.split())
-    evidence = (Evidence("GET /health", answer.body[:200]),)
-    have = f"HTTP {answer.status}"
-    if answer.status == 200 and '"service_ready":true' in body:
-        return passed(subject, "service_ready", evidence=evidence)
+def _admin(finding: Finding, answer: Answer) -> Finding:
+    finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
+    if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
+        return finding._replace(have="service_ready")
     # "status" is always ok there: what counts is service_ready.
     text = "the master does not say service_ready: it is not serving, or it is something else"
-    return passed(subject, have, "service_ready true", evidence=evidence).failed(text)
+    return finding.failed(text, need="service_ready true")
 
 
-def _master(subject: str, answer: Answer) -> Finding:
+def _master(finding: Finding, answer: Answer) -> Finding:
     if answer.refusal:
         text = f"something listens, and gives Mooncake's own client {answer.refusal}"
-        return passed(subject, "open", "a master").failed(text)
+        return finding.failed(text, need="a master")
     if isinstance(answer.code, Unknown):
-        reason = f"something listens; whether it is a master is not known ({answer.code.reason})"
-        return unknown(subject, reason, have="open")
+        why = answer.code.reason
+        return finding.unknown(f"something listens; whether it is a master is not known ({why})")
     evidence = (Evidence("setup with rpc_only", f"returned {answer.code}"),)
+    finding = finding._replace(evidence=evidence)
     if answer.code == 0:
-        return passed(subject, "a master, ready", evidence=evidence)
-    text = "Mooncake's own client gets no service from it: another program, or another version"
-    have = f"open, setup returned {answer.code}"
-    return passed(subject, have, "0", evidence=evidence).failed(text)
+        return finding._replace(have="a master, ready")
+    return finding.failed(
+        "Mooncake's own client gets no service from it: another program, or another version",
+        have=f"open, setup returned {answer.code}",
+        need="0",
+    )

@@ -88,7 +88,9 @@ def device_rows() -> tuple[DeviceRow, ...]:
 def _row(row: dict[str, Any]) -> DeviceRow:
     held = {key: row.pop(key) for key in Table._fields[1:] if key in row}
     table, confidence = Table(Bound[row.pop("bound")], **held), Confidence[row.pop("confidence")]
-    said = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    said: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
     return DeviceRow(table=table, confidence=confidence, **said)
 
 

@@ -11,13 +11,14 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES, IB, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
-from checks.rdma.scope import Scope, judge_devices, judge_uses, nics_of, rdma_launch
+from checks.rdma.scope import Scope, judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,
     Lost,
     Use,
     gid_choice,
     gid_problem,
+    nics_of,
     port_of,
     port_problem,
     reach_problem,

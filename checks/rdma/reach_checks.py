@@ -21,11 +21,12 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES, Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
-from checks.rdma.scope import Scope, judge_devices, judge_uses, nics_of, rdma_launch
+from checks.rdma.scope import Scope, judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,
     Lost,
     Use,
+    nics_of,
     node_problem,
     port_of,
     port_problem,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from checks.base.check import Check
 from checks.base.finding import Consequence, Evidence, Finding, Status
+from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
 from preflight.base import exit_codes
 
@@ -158,30 +159,5 @@ def _about(text: str, subject: str, other: str) -> str:
 
 
 def fold(subjects: Sequence[str]) -> str:
-    """Several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first few by name."""
-    if len(subjects) == 1:
-        return subjects[0]
-    split = [re.split(r"(\d+)", subject) for subject in subjects]
-    if len({tuple(parts[::2]) for parts in split}) == 1:
-        varying = [
-            at for at in range(1, len(split[0]), 2) if len({parts[at] for parts in split}) > 1
-        ]
-        written = {parts[at] for parts in split for at in varying}
-        if len(varying) == 1 and all(digits == str(int(digits)) for digits in written):
-            at = varying[0]
-            ranges = _ranges(sorted({int(parts[at]) for parts in split}))
-            return "".join([*split[0][:at], ranges, *split[0][at + 1 :]])
-    if len(subjects) <= MOST_NAMES:
-        return ", ".join(subjects)
-    return f"{', '.join(subjects[:MOST_NAMES])} and {len(subjects) - MOST_NAMES} more"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """``0-3,8``: ascending numbers as the kernel lists them."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first by name."""
+    return fold_alike(subjects, MOST_NAMES)

@@ -51,10 +51,9 @@ def topology(
     from preflight.base.output import columns, painter, say, say_json
     from preflight.check.report import EXIT_CODES
     from preflight.topology.answer import topology_answer
-    from preflight.topology.drawing import draws_lines
-    from preflight.topology.report import answer_text
+    from preflight.topology.report import answer_text, draws_lines
 
-    answer = topology_answer(launch, root, timeout_seconds, measure)
+    answer = topology_answer(launch, root, timeout_seconds, measure, short=not as_json)
     code = EXIT_CODES[answer.status]
     if as_json:
         from preflight.topology.report import answer_object

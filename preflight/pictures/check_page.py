@@ -69,13 +69,13 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def _memory_section(seen: JudgedHost) -> Html:
-    from preflight.pictures.memory_figure import memory_figure
+    from preflight.pictures.figures import memory_figure
 
     return memory_figure(memory_of(seen))
 
 
 def _topology_section(seen: JudgedHost) -> Html:
-    from preflight.pictures.topology_figure import topology_figure
+    from preflight.pictures.figures import topology_figure
     from preflight.topology.build import topology_of
 
     return topology_figure(topology_of(seen.facts, seen.needs))
@@ -85,7 +85,7 @@ def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
     """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
     from preflight.capacity.answer import CapacityRequest, compute_capacity
     from preflight.capacity.report import summarize_rounds
-    from preflight.pictures.capacity_figure import capacity_figure
+    from preflight.pictures.figures import capacity_figure
 
     launch = launch_of(words, seen.host)
     assert launch is not None

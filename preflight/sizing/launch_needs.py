@@ -101,6 +101,7 @@ def _members(
         uses_uring=offload is not None and offload.uring,
         container=container_limits(process.command),
         id=ProcessId(process.number),
+        role=process.kind.value,
     )
     sized = process.server is not None or process.store is not None
     unknown = memory.most_pools_bytes if memory is not None else ()
@@ -118,6 +119,7 @@ def _members(
         member = base._replace(
             id=replay.process.id,
             name=replay.process.name,
+            role=base.role if process.server is None else f"rank {rank}",
             node=replay.process.node,
             gpu=_gpu(process, rank),
             rdma=store_devices(process, rank),

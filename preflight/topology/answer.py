@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
+from checks.base.fold import fold_names, folded
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.root import Root
 from checks.base.unknown import Unknown, UnreadTopicError
-from checks.run.facts import read_facts
+from checks.gpu.hardware_use import physical_gpus, splits_segment
+from checks.pci.facts import PathClass
+from checks.placement.mooncake_topology import (
+    ANY_PROCESS,
+    VARIABLES,
+    Location,
+    View,
+    differences,
+    measured,
+    predicted,
+)
+from checks.rdma.use import ChosenBy, DevicesInUse, Transport, devices_in_use
+from checks.releases.mooncake import release_of
+from checks.run.facts import Facts, read_facts
 from checks.run.runner import judge
+from checks.software.facts import Environment
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.topology.build import Topology, topology_of
-from preflight.topology.views import Engine, MooncakeView, engine_of_host, notes, views_of
 
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
 # What others judge of the same: the module of each id.
@@ -47,14 +63,17 @@ class TopologyAnswer(NamedTuple):
 
 
 def topology_answer(
-    launch: LaunchWords, root: str, timeout_seconds: float, measure: bool
+    launch: LaunchWords, root: str, timeout_seconds: float, measure: bool, short: bool = False
 ) -> TopologyAnswer:
-    """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError."""
+    """Return the answer as data; ``measure`` asks the installed Mooncake too. Raises UsageError.
+
+    short: processes are called by their roles alone, where that tells them apart.
+    """
     host = open_host(root)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)
-    needs = None if sized is None else sized.needs
+    needs = None if sized is None else named(sized.needs, short)
     facts = read_facts(host.root, needs, timeout_seconds, TOPICS)
     engine = engine_of_host(facts)
     try:
@@ -67,6 +86,14 @@ def topology_answer(
     source = "" if needs is None else needs.source
     status = _status(found, views)
     return TopologyAnswer(host.name, source, drawn, engine, views, measure, found, said, status)
+
+
+def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
+    """Call each process by its role alone where that is asked for and tells them apart."""
+    processes = needs.processes
+    if not short or len({process.role for process in processes}) < len(processes):
+        return needs
+    return needs._replace(processes=tuple(one._replace(name=one.role) for one in processes))
 
 
 def _checks() -> list[tuple[Check, Judge]]:
@@ -91,3 +118,213 @@ def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
         (status for status in (Status.FAIL, Status.UNKNOWN, Status.WARN) if status in seen),
         Status.PASS,
     )
+
+
+WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
+
+
+class Engine(NamedTuple):
+    """The installed Mooncake: its wheel's name and version, "" where no wheel says so."""
+
+    interpreter: str
+    wheel: str
+    version: str
+
+    @property
+    def knows_gpus(self) -> bool:
+        return self.wheel != WITHOUT_CUDA
+
+
+class MooncakeView(NamedTuple):
+    """Processes that see the same.
+
+    processes: names. release: whose rule it is, "" for the newest known. found: what the installed
+    library answers; None where it was not asked. differs: (location, foretold, found).
+    """
+
+    processes: tuple[str, ...]
+    release: str
+    devices: DevicesInUse
+    view: View | Unknown
+    found: tuple[Location, ...] | Unknown | None
+    differs: tuple[tuple[str, str, str], ...]
+
+
+def engine_of_host(facts: Facts) -> Engine | Unknown:
+    """The Mooncake that a launch would load here."""
+    software = facts.topic("software")
+    found = software if isinstance(software, Unknown) else software.engine
+    if isinstance(found, Unknown):
+        return found
+    if not isinstance(found, Environment) or (found.package is None and not found.mooncake):
+        return Unknown("no Mooncake is installed for this interpreter or the python3 on PATH")
+    wheel = found.mooncake[0] if found.mooncake else None
+    name, version = ("", "") if wheel is None else (wheel.name, wheel.version)
+    return Engine(found.interpreter, name, version)
+
+
+def views_of(
+    facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
+) -> tuple[MooncakeView, ...]:
+    """``root``: where to ask the library itself; None: it is not asked."""
+    processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
+    version = "" if needs is None else needs.mooncake_version
+    if not version and isinstance(engine, Engine):
+        version = engine.version
+    release = release_of(version)
+    knows_gpus = isinstance(engine, Unknown) or engine.knows_gpus
+    groups: dict[str, tuple[list[ProcessNeeds], DevicesInUse, View | Unknown]] = {}
+    for process in processes:
+        devices = devices_in_use(facts.rdma, process, release)
+        view = predicted(
+            facts.numa, facts.pci, facts.gpus, facts.rdma, process, release, knows_gpus
+        )
+        given = [process.environment.get(name) for name in VARIABLES]
+        key = repr((devices, view, given))
+        groups.setdefault(key, ([], devices, view))[0].append(process)
+    return tuple(
+        _asked(tuple(group), version, devices, view, engine, root)
+        for group, devices, view in groups.values()
+    )
+
+
+def _asked(
+    group: tuple[ProcessNeeds, ...],
+    version: str,
+    devices: DevicesInUse,
+    view: View | Unknown,
+    engine: Engine | Unknown,
+    root: Root | None,
+) -> MooncakeView:
+    names = tuple(process.name for process in group)
+    found = None if root is None else _found(group[0], devices, engine, root)
+    differs: tuple[tuple[str, str, str], ...] = ()
+    if isinstance(found, tuple) and isinstance(view, View):
+        differs = differences(view.locations, found)
+    return MooncakeView(names, version, devices, view, found, differs)
+
+
+def _found(
+    process: ProcessNeeds, devices: DevicesInUse, engine: Engine | Unknown, root: Root
+) -> tuple[Location, ...] | Unknown:
+    if isinstance(engine, Unknown):
+        return engine
+    if "MC_FORCE_TCP" in process.environment and devices.transport is Transport.TCP:
+        return Unknown("not asked: the process is told to use TCP")
+    if "MC_USE_TENT" in process.environment:
+        return Unknown("not asked: MC_USE_TENT is another engine, whose answer is of another form")
+    named = devices.chosen not in (ChosenBy.DISCOVERY, ChosenBy.TOPOLOGY)
+    return measured(root, engine.interpreter, process, devices.candidates if named else ())
+
+
+_WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
+
+
+def notes(
+    facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
+) -> tuple[str, ...]:
+    """In the order in which they are shown, each once."""
+    said = [*_of_host(facts, topology)]
+    for view in views:
+        said += _of_view(topology, view)
+        said += _of_segments(needs, view)
+        said += _left_out(topology, view)
+    return tuple(dict.fromkeys(said))
+
+
+def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
+    if isinstance(facts.rdma.nics, Unknown):
+        yield f"NICs are not known: {facts.rdma.nics.reason}"
+    usable = physical_gpus(facts.gpus)
+    if isinstance(usable, Unknown):
+        yield f"which GPUs this process may use is not known: {usable.reason}"
+    elif len(facts.gpus.on_pci) > len(usable):
+        hidden = len(facts.gpus.on_pci) - len(usable)
+        yield f"{hidden} more on PCI, which this process may not use: not drawn"
+    if not topology.nodes and topology.nics:
+        yield (
+            "sysfs shows no NUMA node (/sys/devices/system/node): Mooncake has no location for "
+            "memory of the host, and without a GPU no NIC either"
+        )
+
+
+def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
+    causes = dict.fromkeys(lost.cause for lost in seen.devices.lost)
+    for cause in causes:
+        lost = [one for one in seen.devices.lost if one.cause is cause]
+        names = folded(one.name for one in lost)
+        yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"
+    used = seen.devices.names
+    if isinstance(seen.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
+        return
+    first = {place.name: place.first for place in seen.view.locations}
+    known = {name: nics for name, nics in first.items() if not isinstance(nics, Unknown)}
+    taken = {nic for nics in known.values() for nic in nics}
+    idle = [name for name in used if name not in taken]
+    if idle and len(known) == len(first):
+        yield (
+            f"{folded(idle)}: preferred for no memory, so used only when a transfer is tried "
+            "again; everything is registered there all the same"
+        )
+    yield from _of_gpus(seen.view, known, len(used))
+    yield from _of_nodes(topology, seen, used)
+
+
+def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
+    """NICs that are nearer to a GPU than any in use, and that the launch does not name."""
+    names = seen.devices.names
+    if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
+        return
+    lost = {one.name for one in seen.devices.lost}
+    usable = [nic.name for nic in topology.nics if nic.name not in lost and nic.active]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for gpu in topology.gpus:
+        if not set(gpu.used_by) & set(seen.processes):
+            continue
+        paths = {name: topology.paths[gpu.name, name] for name in usable}
+        known = {name: PathClass[path] for name, path in paths.items() if isinstance(path, str)}
+        used = min((known[name] for name in names if name in known), default=None)
+        best = min(known.values(), default=None)
+        if used is not None and best is not None and best < used:
+            nearest = folded(name for name in known if known[name] is best)
+            found.setdefault((nearest, best.name, used.name), []).append(gpu.name)
+    for (nearest, best_name, used_name), gpus in found.items():
+        yield (
+            f"{folded(gpus)}: {nearest} ({best_name}) is nearer than {folded(names)} "
+            f"({used_name}), and {seen.devices.how} leaves it out"
+        )
+
+
+def _of_gpus(view: View, known: dict[str, tuple[str, ...]], nics: int) -> Iterator[str]:
+    gpus = {name: nics for name, nics in known.items() if name.startswith("cuda:")}
+    if len(gpus) > 1 and len(set(gpus.values())) == 1 and len(next(iter(gpus.values()))) == 1:
+        (name,) = next(iter(gpus.values()))
+        yield f"all {len(gpus)} GPUs share {name}, of {nics} NICs in use"
+
+
+def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) -> Iterator[str]:
+    nodes = {nic.node for nic in topology.nics if nic.name in names and nic.node is not None}
+    if not nodes:
+        return
+    for node in topology.nodes:
+        if node.node not in nodes and node.memory_bytes != 0:
+            yield (
+                f"memory on node {node.node} has no NIC in use there: its transfers take any of "
+                f"{folded(names)}"
+            )
+
+
+def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
+    """Whose segment lies on several nodes: a rank that is bound to one may have it there whole."""
+    split: dict[tuple[int, ...], list[str]] = {}
+    for process in needs.processes if needs is not None else ():
+        if process.name in seen.processes and splits_segment(process) is True:
+            assert not isinstance(process.segment_nodes, Unknown)
+            split.setdefault(process.segment_nodes, []).append(process.name)
+    for nodes, names in split.items():
+        listed = ", ".join(str(node) for node in sorted(nodes))
+        where = (
+            "NICs" if seen.devices.chosen in _WITHOUT_NAMES else f"devices of {seen.devices.how}"
+        )
+        who = fold_names(names) if len(names) > 1 else names[0]
+        yield f"{who}: the segment is split over nodes {listed}, where the {where} sit"

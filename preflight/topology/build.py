@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from checks.base.fold import ranges
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -15,7 +17,6 @@ from checks.pci.facts import ACCELERATOR_VENDORS, Function, PathClass
 from checks.rdma.devices import Port
 from checks.rdma.facts import Nic
 from checks.run.facts import Facts
-from preflight.render.names import natural
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
@@ -46,19 +47,14 @@ def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
 
 
 def _node(node: NumaNode) -> Node:
-    cpus = "not known" if isinstance(node.cpus, Unknown) else cpu_list(node.cpus)
+    cpus = "not known" if isinstance(node.cpus, Unknown) else ranges(node.cpus)
     return Node(node.node, cpus, node.total_bytes)
 
 
-def cpu_list(cpus: Iterable[int]) -> str:
-    """``0-3,8``; empty for none."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+def natural(name: str) -> tuple[str, int]:
+    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``."""
+    match = re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII)
+    return (match[1], int(match[2])) if match else (name, -1)
 
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Device:

@@ -20,7 +20,7 @@ from preflight.capacity.curve import (
     letter_of,
 )
 from preflight.capacity.records import Bounds, Capacity, Round, Tier
-from preflight.pictures.capacity_figure import MOST_MARKS, capacity_figure
+from preflight.pictures.figures import MOST_MARKS, capacity_figure
 
 TIERS = ("L1", "L2", "L3", "SSD")
 

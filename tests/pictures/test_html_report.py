@@ -9,11 +9,9 @@ from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.unknown import Unknown
 from preflight.capacity.records import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
-from preflight.pictures.capacity_figure import capacity_figure
 from preflight.pictures.check_page import Made, Section, error_page, report_page
-from preflight.pictures.memory_figure import memory_figure
+from preflight.pictures.figures import capacity_figure, memory_figure, nearest, topology_figure
 from preflight.pictures.memory_map import Bar, MemoryMap, Part, Place
-from preflight.pictures.topology_figure import nearest, topology_figure
 from preflight.render.html_page import Html, escape
 from preflight.topology.build import Device, Node, Topology
 from tests.pictures.markup import Markup, faults

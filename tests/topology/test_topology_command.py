@@ -16,12 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.fold import folded, ranges
+from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.render.names import folded, natural, without_source
-from preflight.topology.build import Device, Node, Topology, cpu_list
-from preflight.topology.drawing import ASCII, LINES, box, boxes, chunks, matrix
+from preflight.topology.answer import named
+from preflight.topology.build import Device, Node, Topology, natural
+from preflight.topology.report import ASCII, LINES, box, boxes, chunks, matrix
 from tests.builders.synthetic import (
     PATIENCE_SECONDS,
     SyntheticHost,
@@ -327,16 +329,21 @@ def test_ten_comes_behind_nine() -> None:
 
 
 def test_the_line_of_the_launch_is_left_out_where_it_tells_nobody_apart() -> None:
-    assert without_source(["/a/run.sh:2 rank 0", "/a/run.sh:2 rank 1"])["/a/run.sh:2 rank 1"] == (
-        "rank 1"
-    )
-    both = ["a.sh:2 rank 0", "a.sh:5 rank 0"]
-    assert list(without_source(both).values()) == both
+    def names(*processes: tuple[str, str]) -> list[str]:
+        needs = tuple(ProcessNeeds(name, "sglang", {}, role=role) for name, role in processes)
+        return [one.name for one in named(LaunchNeeds("run.sh", needs, ()), short=True).processes]
+
+    assert names(("/a/run.sh:2 rank 0", "rank 0"), ("/a/run.sh:2 rank 1", "rank 1")) == [
+        "rank 0",
+        "rank 1",
+    ]
+    both = [("a.sh:2 rank 0", "rank 0"), ("a.sh:5 rank 0", "rank 0")]
+    assert names(*both) == [name for name, _ in both]
 
 
 @pytest.mark.parametrize(("cpus", "text"), [((), ""), ((0, 1, 2, 8), "0-2,8"), ((5,), "5")])
 def test_cpus_are_listed_as_the_kernel_does(cpus: tuple[int, ...], text: str) -> None:
-    assert cpu_list(cpus) == text
+    assert ranges(cpus) == text
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=20), st.integers(20, 100))
