@@ -41,9 +41,9 @@ def folded(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Return names that differ in one number as one, ``mlx5_0-3,8 port 1``; else the first ``most``.
+    """Return names that differ in one number as one: ``mlx5_0-3,8 port 1``.
 
-    Those are followed by how many more there are.
+    Others: the first ``most``, and how many more there are.
     """
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:

@@ -190,7 +190,7 @@ class Service(NamedTuple):
     own: bool
 
 
-class Port(NamedTuple):
+class BoundPort(NamedTuple):
     """A port that a process of the launch binds; ``what`` as the program calls it."""
 
     what: str
@@ -228,7 +228,7 @@ class LaunchNeeds(NamedTuple):
     processes: tuple[ProcessNeeds, ...]
     usages: tuple[Usage, ...] | Unknown
     services: tuple[Service, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[BoundPort, ...] = ()
     storage: tuple[Storage, ...] = ()
     hosts: int = 1
     default_page_bytes: int = 0

@@ -138,7 +138,7 @@ _NO_ADDRESS = (
 )
 
 
-class Answer(NamedTuple):
+class ServiceAnswer(NamedTuple):
     """What came back from one service.
 
     addresses: of its name. open: whether something listens; refusal: the error's name and text
@@ -158,7 +158,7 @@ class Answer(NamedTuple):
 class ServiceFacts(NamedTuple):
     """Answers by ``(kind, host, port)``; services that the launch starts itself are not asked."""
 
-    answers: Mapping[tuple[str, str, int | None], Answer]
+    answers: Mapping[tuple[str, str, int | None], ServiceAnswer]
 
 
 def key_of(service: Service) -> tuple[str, str, int | None]:
@@ -171,7 +171,7 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     """Ask every service of the launch, side by side."""
     import threading
 
-    answers: dict[tuple[str, str, int | None], Answer] = {}
+    answers: dict[tuple[str, str, int | None], ServiceAnswer] = {}
     asked = [
         service
         for service in (needs.services if needs else ())
@@ -194,18 +194,18 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     return ServiceFacts(answers)
 
 
-def _ask(root: Root, service: Service) -> Answer:
+def _ask(root: Root, service: Service) -> ServiceAnswer:
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
         addresses = _resolved(root.call("services.resolve", host))
     if service.own or port is None or isinstance(addresses, Unknown):
-        return Answer(addresses, Unknown("not asked"))
+        return ServiceAnswer(addresses, Unknown("not asked"))
     found = root.call("services.connect", host, port)
     if isinstance(found, Unknown) or not isinstance(found, dict):
         why = found if isinstance(found, Unknown) else Unknown("services.connect: no answer")
-        return Answer(addresses, why)
-    answer = Answer(addresses, found.get("open") is True, _refusal(found))
+        return ServiceAnswer(addresses, why)
+    answer = ServiceAnswer(addresses, found.get("open") is True, _refusal(found))
     if answer.open is not True:
         return answer
     if service.kind in ("metadata-http", "master-admin"):
@@ -246,7 +246,7 @@ def _resolved(found: object) -> tuple[str, ...] | Unknown:
     return Unknown("services.resolve: no address")
 
 
-def _http(root: Root, service: Service, path: str, answer: Answer) -> Answer:
+def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> ServiceAnswer:
     found = root.call("services.http", str(service.host), service.port or 0, path)
     if isinstance(found, Unknown):
         return answer._replace(status=found)
@@ -256,7 +256,7 @@ def _http(root: Root, service: Service, path: str, answer: Answer) -> Answer:
     return answer._replace(status=found["status"], body=str(found.get("body", "")))
 
 
-def _master(root: Root, host: str, port: int, answer: Answer) -> Answer:
+def _master(root: Root, host: str, port: int, answer: ServiceAnswer) -> ServiceAnswer:
     found = root.call("services.master", host, port)
     if isinstance(found, Unknown):
         return answer._replace(code=found)

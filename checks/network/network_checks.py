@@ -15,7 +15,7 @@ from checks.base.finding import (
     passed,
     skip,
 )
-from checks.base.needs import LaunchNeeds, Port, Service
+from checks.base.needs import BoundPort, LaunchNeeds, Service
 from checks.base.unknown import Unknown, known, must_be_read
 from checks.network.facts import (
     ABSENT_KEY,
@@ -24,8 +24,8 @@ from checks.network.facts import (
     NOT_FOUND,
     PORT_RANGE,
     SOCKETS,
-    Answer,
     NetworkFacts,
+    ServiceAnswer,
     ServiceFacts,
     has_no_address,
     key_of,
@@ -34,7 +34,7 @@ from checks.network.facts import (
 CHECKS = CheckSet()
 
 
-def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:
+def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
     ports = the_launch(needs).ports
     if not ports:
         raise UnjudgedError(skip("the launch binds no fixed port"))
@@ -42,10 +42,10 @@ def _ports(needs: LaunchNeeds | None) -> tuple[Port, ...]:
 
 
 @CHECKS.check("network.port-taken", _ports)
-def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
+def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
     must_be_read(network)
-    users: dict[int, list[Port]] = {}
+    users: dict[int, list[BoundPort]] = {}
     for port in ports:
         if isinstance(port.port, int):
             users.setdefault(port.port, []).append(port)
@@ -54,7 +54,7 @@ def port_taken(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Findi
 
 
 @or_unjudged
-def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Finding:
+def _port(port: BoundPort, network: NetworkFacts, users: dict[int, list[BoundPort]]) -> Finding:
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -82,7 +82,7 @@ def _port(port: Port, network: NetworkFacts, users: dict[int, list[Port]]) -> Fi
 
 
 @CHECKS.check("network.port-range", _ports)
-def port_range(ports: tuple[Port, ...], network: NetworkFacts) -> Iterator[Finding]:
+def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Each port of each process."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are given out"
@@ -149,7 +149,7 @@ def advertised(
 
 
 @or_unjudged
-def _advertised(service: Service, answer: Answer | None, network: NetworkFacts) -> Finding:
+def _advertised(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
     name = passed(service.owner).known(service.host)
     finding = passed(name, need="an address of this host")
     evidence = (Evidence(service.origin, name),)
@@ -203,7 +203,7 @@ def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 
 @or_unjudged
-def _address(service: Service, answer: Answer | None, hosts: int) -> Finding:
+def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
     finding = passed(_subject(service))
     host = finding.known(service.host)
     judged = finding._replace(evidence=(Evidence(service.origin, host),))
@@ -227,7 +227,7 @@ def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
 
 
 @or_unjudged
-def _reachable(service: Service, answer: Answer | None) -> Finding:
+def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")
@@ -253,7 +253,7 @@ def _reachable(service: Service, answer: Answer | None) -> Finding:
     return finding._replace(have="something listens")
 
 
-def _metadata(finding: Finding, answer: Answer) -> Finding:
+def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.status} {answer.body}"),)
     finding = finding._replace(evidence=evidence)
     if answer.status == 404 and NOT_FOUND in answer.body:
@@ -264,7 +264,7 @@ def _metadata(finding: Finding, answer: Answer) -> Finding:
     return finding.failed(text, need=f"404 {NOT_FOUND}")
 
 
-def _admin(finding: Finding, answer: Answer) -> Finding:
+def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
     if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
@@ -273,7 +273,7 @@ def _admin(finding: Finding, answer: Answer) -> Finding:
     return finding.failed(text, need="service_ready true")
 
 
-def _master(finding: Finding, answer: Answer) -> Finding:
+def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
     if answer.refusal:
         text = f"something listens, and gives Mooncake's own client {answer.refusal}"
         return finding.failed(text, need="a master")

@@ -50,6 +50,7 @@ class Allocation(NamedTuple):
     node: the NUMA node that the pages are bound to, None if to none. error: what the process says
     when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
     begins; of plain memory, whose address nobody knows, where it would take the most pages.
+    may_die: a bus error may come in place of ``error``, where others take the pages meanwhile.
     """
 
     what: MemoryKind
@@ -64,6 +65,7 @@ class Allocation(NamedTuple):
     error: str = ""
     handed: Handed = Handed.AS_ASKED
     offset_bytes: int = 0
+    may_die: bool = False
 
 
 class Pools(Protocol):

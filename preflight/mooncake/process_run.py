@@ -215,7 +215,8 @@ class ProcessRun:
                 # Over RDMA the pages are touched after the mapping is granted: seen with two ranks
                 # that start together on one short node.
                 error += " (or a bus error, where another rank takes the pages meanwhile)"
-            yield from self._direct(what, size, self._page_bytes, registered, error)
+            for mapped in self._direct(what, size, self._page_bytes, registered, error):
+                yield mapped._replace(may_die=registered and mapped.what is what)
         elif size >= SLAB_BYTES:
             yield _regular(what, size, registered)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, known_bars, table_rows
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, MemoryPlace, known_bars, table_rows
 from preflight.render.shares import columns_of
 from preflight.render.text import can_encode, table, wrapped
 
@@ -72,7 +72,9 @@ def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
     return "\n".join([*lines, "", "\n\n".join(table for table in tables if table)]).rstrip()
 
 
-def _place(found: MemoryMap, place: Place, paint: Paint, width: int, plain: bool) -> list[str]:
+def _place(
+    found: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
+) -> list[str]:
     """A line that names the place, its bar, and its notes."""
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
@@ -153,7 +155,7 @@ _BESIDE_NAME = 6
 _SIZE_COLUMNS = 13
 
 
-def _chunks(places: Sequence[Place], width: int) -> list[Sequence[Place]]:
+def _chunks(places: Sequence[MemoryPlace], width: int) -> list[Sequence[MemoryPlace]]:
     """As many places beside each other as fit."""
     rows = table_rows(known_bars(places).values())[:-1]
     beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
@@ -161,7 +163,7 @@ def _chunks(places: Sequence[Place], width: int) -> list[Sequence[Place]]:
     return [places[at : at + count] for at in range(0, len(places), count)]
 
 
-def _table(places: Sequence[Place], width: int) -> str:
+def _table(places: Sequence[MemoryPlace], width: int) -> str:
     known = known_bars(places)
     rows = [
         ["" if row.kind is None else KINDS[row.kind].letter, row.name, *map(_cell, row.sizes)]

@@ -20,7 +20,7 @@ from preflight.capacity.curve import (
 )
 from preflight.capacity.records import Bounds, Capacity, Round
 from preflight.check.report import fold
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Place, known_bars, table_rows
+from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, MemoryPlace, known_bars, table_rows
 from preflight.render.html_page import Html, Keyed, element, facts_list, join, table
 from preflight.topology.build import Device, Topology
 
@@ -45,7 +45,7 @@ def memory_figure(found: MemoryMap) -> Html:
     )
 
 
-def _place(found: MemoryMap, place: Place) -> Html:
+def _place(found: MemoryMap, place: MemoryPlace) -> Html:
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     shown = place.shown

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from checks.run.facts import Facts
 
 
-class Kind(NamedTuple):
+class PartName(NamedTuple):
     """A part's letter and name; capitals are on huge pages."""
 
     letter: str
@@ -33,30 +33,30 @@ class Kind(NamedTuple):
 
 # In the order in which they stand in a bar.
 KINDS = {
-    "used": Kind("o", "system and other processes"),
-    "unknown": Kind("?", "in use or HugeTLB pages, not known which"),
-    "held": Kind("H", "HugeTLB pages that others hold"),
-    "closed": Kind("#", "beyond the memory cgroup's limit"),
-    "l2_huge": Kind("L", "L2 on huge pages"),
-    "segment_huge": Kind("S", "segment on huge pages"),
-    "arena_huge": Kind("A", "arena, with what lies in it"),
-    "buffer_huge": Kind("B", "local buffers on huge pages"),
-    "other_huge": Kind("X", "hot cache on huge pages"),
-    "pool": Kind("P", "HugeTLB pages, free"),
-    "l2": Kind("l", "L2"),
-    "segment": Kind("s", "segment"),
-    "arena": Kind("a", "arena"),
-    "buffer": Kind("b", "local buffers"),
-    "other": Kind("x", "other memory of the launch"),
-    "free": Kind(".", "free, or page cache"),
-    "reserve": Kind("r", "reserve for the system"),
+    "used": PartName("o", "system and other processes"),
+    "unknown": PartName("?", "in use or HugeTLB pages, not known which"),
+    "held": PartName("H", "HugeTLB pages that others hold"),
+    "closed": PartName("#", "beyond the memory cgroup's limit"),
+    "l2_huge": PartName("L", "L2 on huge pages"),
+    "segment_huge": PartName("S", "segment on huge pages"),
+    "arena_huge": PartName("A", "arena, with what lies in it"),
+    "buffer_huge": PartName("B", "local buffers on huge pages"),
+    "other_huge": PartName("X", "hot cache on huge pages"),
+    "pool": PartName("P", "HugeTLB pages, free"),
+    "l2": PartName("l", "L2"),
+    "segment": PartName("s", "segment"),
+    "arena": PartName("a", "arena"),
+    "buffer": PartName("b", "local buffers"),
+    "other": PartName("x", "other memory of the launch"),
+    "free": PartName(".", "free, or page cache"),
+    "reserve": PartName("r", "reserve for the system"),
 }
 
 
 OVER = "less: asked for, and not there"
 
 
-class Part(NamedTuple):
+class BarPart(NamedTuple):
     kind: str
     bytes: int
 
@@ -69,7 +69,7 @@ class Bar(NamedTuple):
     """
 
     total_bytes: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
     over_bytes: int = 0
     notes: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ class Bar(NamedTuple):
         return sum(part.bytes for part in self.parts if part.kind == kind)
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """The host or a NUMA node. after: with the launch on it, None where none was given."""
 
     name: str
@@ -96,7 +96,7 @@ class Place(NamedTuple):
 class MemoryMap(NamedTuple):
     """places: nodes, what is bound to none of them, and last the host."""
 
-    places: tuple[Place, ...]
+    places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
         """How much of the host ``bar`` is to be drawn as, 0 to 1: all, but for what is unbound."""
@@ -118,7 +118,7 @@ class TableRow(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def known_bars(places: Iterable[Place]) -> dict[str, Bar]:
+def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
     """Return by place the bar with the launch on it or, where that is unknown, as it is."""
     found = {}
     for place in places:
@@ -170,7 +170,7 @@ def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMa
     free = () if not isinstance(takes, Sequence) else _bound(takes, None)
     if free:
         bar = Bar(None, _launch_parts(free))
-        places.append(Place("any node", Bar(None, ()), bar))
+        places.append(MemoryPlace("any node", Bar(None, ()), bar))
     return MemoryMap((*places, host))
 
 
@@ -178,13 +178,15 @@ def _bound(takes: Sequence[Take], node: int | None) -> tuple[Take, ...]:
     return tuple(take for take in takes if take.node == node)
 
 
-def _place(name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None) -> Place:
+def _place(
+    name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None
+) -> MemoryPlace:
     if isinstance(memory, Unknown):
-        return Place(name, memory, None if takes is None else memory)
+        return MemoryPlace(name, memory, None if takes is None else memory)
     now = _bar(memory, ())
     if takes is None or isinstance(takes, Unknown) or isinstance(now, Unknown):
-        return Place(name, now, None if takes is None else _first_unknown(takes, now))
-    return Place(name, now, _bar(memory, takes))
+        return MemoryPlace(name, now, None if takes is None else _first_unknown(takes, now))
+    return MemoryPlace(name, now, _bar(memory, takes))
 
 
 def _first_unknown(*values: object) -> Unknown:
@@ -199,14 +201,14 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
         if any(take.page_bytes is not None for take in takes):
             return memory.pools
         pools: Mapping[int, tuple[int, int]] = {}
-        first = [Part("unknown", rest)]
+        first = [BarPart("unknown", rest)]
     else:
         pools = memory.pools
         held = sum(size * pages for size, (pages, _) in pools.items())
         in_pools = held + sum(size * free for size, (_, free) in pools.items())
         # The counters are read one after another: what they are apart by is not anybody's.
         available -= max(0, in_pools - rest)
-        first = [Part("used", max(0, rest - in_pools)), Part("held", held)]
+        first = [BarPart("used", max(0, rest - in_pools)), BarPart("held", held)]
         if available < 0:
             return Unknown(
                 f"the HugeTLB pools ({format_bytes(in_pools)}) are larger than this memory "
@@ -226,10 +228,10 @@ def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
     parts = (
         *first,
         *_launch_parts(takes),
-        Part("pool", left_in_pools),
-        Part("closed", closed),
-        Part("free", max(0, left) - reserve),
-        Part("reserve", reserve),
+        BarPart("pool", left_in_pools),
+        BarPart("closed", closed),
+        BarPart("free", max(0, left) - reserve),
+        BarPart("reserve", reserve),
     )
     over = max(0, -left)
     notes = (*memory.notes, *_notes(memory, grown, over, reserve, bool(takes)))
@@ -255,15 +257,15 @@ def _pages(takes: Iterable[Take]) -> dict[int, int]:
     return pages
 
 
-def _launch_parts(takes: Iterable[Take]) -> tuple[Part, ...]:
+def _launch_parts(takes: Iterable[Take]) -> tuple[BarPart, ...]:
     sizes: dict[str, int] = {}
     for take in takes:
         kind = take.owner if take.page_bytes is None else f"{take.owner}_huge"
         sizes[kind] = sizes.get(kind, 0) + take.bytes
-    return _ordered(Part(kind, size) for kind, size in sizes.items())
+    return _ordered(BarPart(kind, size) for kind, size in sizes.items())
 
 
-def _ordered(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _ordered(parts: Iterable[BarPart]) -> tuple[BarPart, ...]:
     order = list(KINDS)
     return tuple(
         sorted((part for part in parts if part.bytes), key=lambda part: order.index(part.kind))

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from checks.base.archive import write_whole
+from checks.base.root import Root
 from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT
 from checks.memlock.demand import grant
+from checks.rdma.calls import saved, state_folders
 from checks.rdma.facts import Nic
 from checks.rdma.registration import PROTECTION_DOMAINS
-from checks.rdma.registration_measured import MEMORY_KEYS, OF_DEVICE
+from checks.rdma.registration_measured import (
+    MEMORY_KEYS,
+    OF_DEVICE,
+    RESULT_SCHEMA,
+    Identity,
+    identity_of,
+)
 from checks.run.facts import Facts, read_facts
 from preflight.base.output import say
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.probes.child import Measurement, Order, layout_of
-from preflight.probes.limits import CGROUP, MEMLOCK
+from preflight.probes.limits import (
+    CGROUP,
+    MEMLOCK,
+    ProbeNeed,
+    ceilings,
+    launch_devices,
+    need_of,
+    users_of,
+)
+from preflight.probes.measure import Measurement, Order, ProbeError, layout_of, measure
 from preflight.probes.memory import lists_bytes, memory_available_bytes
-from preflight.probes.prediction import Need, ceilings, launch_devices, need_of, users_of
 from preflight.probes.report import ProbeAnswer
-from preflight.probes.run import ProbeError, measure
 
 # Mooncake's local buffer, the least that a client registers.
 DEFAULT_REGION_BYTES = 16 * MIB
@@ -95,7 +112,7 @@ def probe_registration(
     try:
         measured = measure(order, tell)
     except ProbeError as error:
-        certain = error.met is not None and error.met.sure and isinstance(need, Need)
+        certain = error.met is not None and error.met.sure and isinstance(need, ProbeNeed)
         status = "too little" if certain else "unknown"
         return base._replace(status=status, reason=str(error), met=error.met)
     finally:
@@ -130,10 +147,12 @@ def _chosen(
     return tuple(there.values())
 
 
-def _order(sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: Need | Unknown | None) -> Order:
+def _order(
+    sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
+) -> Order:
     """Raises UsageError for sizes that cannot be meant."""
     page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
-    known = need if isinstance(need, Need) and need.lengths else None
+    known = need if isinstance(need, ProbeNeed) and need.lengths else None
     region = sizes.region_bytes
     if region is None:
         # A launch's smallest, where that is no finer than it is worth and small enough to count by.
@@ -206,7 +225,7 @@ def _refuse_small_spend(order: Order) -> None:
 
 
 def judge(
-    measured: Measurement, need: Need | Unknown | None, spend_bytes: int, order: Order
+    measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
 ) -> tuple[str, str]:
     """The status and the reason in a sentence, for a launch where one was given."""
     held = f"{format_bytes(measured.held_bytes)} on each device"
@@ -260,7 +279,6 @@ def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
         return ()
     if not answer.measured.held_bytes:
         return ()
-    from preflight.probes.state import keep
 
     assert answer.order is not None
     try:
@@ -268,3 +286,62 @@ def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
     except OSError as error:
         say(f"mooncake-preflight probe: not saved: {error}", err=True)
         return ()
+
+
+def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
+    """Save one result for each device; the files. Raises OSError.
+
+    A result that says less than one that is there already is not kept.
+    """
+    root = Root()
+    folders = state_folders()
+    folder = folders[0] if os.geteuid() == 0 else folders[-1]
+    written = []
+    for nic in nics:
+        driver = nic.driver if isinstance(nic.driver, str) else nic.provider
+        identity = identity_of(root, nic.name, driver if isinstance(driver, str) else "")
+        result = _result(nic, identity, page_bytes, measured)
+        if _says_less(result, identity):
+            continue
+        path = os.path.join(folder, f"{_file_name(identity, page_bytes)}.json")
+        os.makedirs(folder, 0o755, exist_ok=True)
+        write_whole(path, f"{json.dumps(result, indent=2)}\n".encode(), 0o644)
+        written.append(path)
+    return written
+
+
+def _result(nic: Nic, identity: Identity, page_bytes: int, measured: Measurement) -> dict[str, Any]:
+    refusal, met = measured.refusal, measured.met
+    own = refusal is not None and refusal.device == nic.name
+    # A limit of this process says nothing of the device but that it holds at least so much; one
+    # that the errno alone names is no proof.
+    kind = met.kind if own and met is not None and met.sure and met.kind in OF_DEVICE else ""
+    return {
+        "schema": RESULT_SCHEMA,
+        **identity._asdict(),
+        "device": nic.name,
+        "page_bytes": page_bytes,
+        "region_bytes": measured.region_bytes,
+        "holds_bytes": measured.held_bytes,
+        "holds_regions": measured.held_regions,
+        "met": kind,
+    }
+
+
+def _says_less(result: dict[str, Any], identity: Identity) -> bool:
+    if result["met"]:
+        return False
+    for old in saved():
+        if all(old.get(name) == value for name, value in identity._asdict().items()) and (
+            old.get("page_bytes") == result["page_bytes"]
+        ):
+            held = old.get("holds_bytes")
+            if isinstance(held, int) and held >= result["holds_bytes"]:
+                return True
+    return False
+
+
+def _file_name(identity: Identity, page_bytes: int) -> str:
+    hardware, firmware, driver, version = identity
+    named = (driver, version, hardware, firmware, str(page_bytes))
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", "-".join(part for part in named if part))

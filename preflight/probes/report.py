@@ -9,9 +9,8 @@ from checks.base.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.probes.child import Measurement, Order
-from preflight.probes.limits import Limit
-from preflight.probes.prediction import Ceiling, Need, Users
+from preflight.probes.limits import Ceiling, Limit, ProbeNeed, Users
+from preflight.probes.measure import Measurement, Order
 from preflight.render.plain_data import fields, plain
 
 SCHEMA = "mooncake-preflight/probe-registration/v1"
@@ -28,7 +27,7 @@ class ProbeAnswer(NamedTuple):
     predicted: tuple[Ceiling, ...] = ()
     measured: Measurement | None = None
     met: Limit | None = None
-    need: Need | Unknown | None = None
+    need: ProbeNeed | Unknown | None = None
     users: tuple[Users, ...] = ()
     saved: tuple[str, ...] = ()
 
@@ -63,7 +62,7 @@ def answer_text(answer: ProbeAnswer) -> str:
         rows.append(("met", f"{answer.met.kind}{sure}: {answer.met.text}"))
     for ceiling in answer.predicted:
         rows.append(("predicted", f"{ceiling.kind}: {_ceiling(ceiling)} ({ceiling.source})"))
-    if isinstance(answer.need, Need):
+    if isinstance(answer.need, ProbeNeed):
         need = answer.need
         rows.append(
             (
@@ -100,7 +99,9 @@ def answer_object(answer: ProbeAnswer) -> dict[str, Any]:
         "measured": None if answer.measured is None else _measured_object(answer.measured),
         "met": None if answer.met is None else _met_object(answer, answer.met),
         "predicted": plain(answer.predicted),
-        "need": fields(answer.need, *need) if isinstance(answer.need, Need) else plain(answer.need),
+        "need": fields(answer.need, *need)
+        if isinstance(answer.need, ProbeNeed)
+        else plain(answer.need),
         **fields(answer, "users", "saved"),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.base.needs import Port, Service
+from checks.base.needs import BoundPort, Service
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess
@@ -43,7 +43,7 @@ class Address(NamedTuple):
     path: str = ""
 
 
-def ports(process: LaunchProcess) -> Iterator[Port]:
+def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     """Yield the fixed ports that ``process`` binds."""
     server = process.server
     if server is not None:
@@ -210,24 +210,24 @@ def split_address(text: str) -> Address:
     return Address(host if not port else rest, None, path)
 
 
-def _argument_port(process: LaunchProcess, what: str, name: str) -> Port:
+def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
     assert process.server is not None
     setting = process.server.arguments.settings[name]
     value = setting.value
     number = value if isinstance(value, int | Unknown) else Unknown(f"{name} {value!r}: no number")
-    return Port(what, number, process.name, setting.origin)
+    return BoundPort(what, number, process.name, setting.origin)
 
 
-def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Port:
+def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
     word = value_of(process.arguments, flag)
     if word is None:
-        return Port(what, default, process.name, f"default of --{flag}")
+        return BoundPort(what, default, process.name, f"default of --{flag}")
     if word.unresolved:
-        return Port(what, Unknown(unresolved_reason(word)), process.name, str(word.origin))
+        return BoundPort(what, Unknown(unresolved_reason(word)), process.name, str(word.origin))
     text = word.text.strip()
     known = text.isdecimal() and len(text) <= 5
     number = int(text) if known else Unknown(f"--{flag} {text!r} is not a port")
-    return Port(what, number, process.name, f"--{flag} at {word.origin}")
+    return BoundPort(what, number, process.name, f"--{flag} at {word.origin}")
 
 
 def _has(process: LaunchProcess, name: str) -> bool:

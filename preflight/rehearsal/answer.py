@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.needs import Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from preflight.mooncake.allocations import Allocation, Outcome
-from preflight.rehearsal.process import is_error
-from preflight.rehearsal.records import Pages, Plan, Run, Step, StepResult
+from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
+from preflight.rehearsal.programs import is_error
+from preflight.rehearsal.records import Pages, RehearsalPlan, RehearsalStep, Run, StepResult
 from preflight.sizing.page_usages import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
-_DIED = "(exit code "
 
 
 class RehearsalAnswer(NamedTuple):
@@ -26,7 +26,7 @@ class RehearsalAnswer(NamedTuple):
     status: str
     reason: str
     as_predicted: bool | None = None
-    plan: Plan | None = None
+    plan: RehearsalPlan | None = None
     run: Run | None = None
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class RehearsalAnswer(NamedTuple):
 
 
 def judge(
-    plan: Plan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
+    plan: RehearsalPlan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
 ) -> RehearsalAnswer:
     """The answer of a rehearsal that has run.
 
@@ -76,7 +76,9 @@ def judge(
     )
 
 
-def _unpredicted(base: RehearsalAnswer, failed: StepResult | None, plan: Plan) -> RehearsalAnswer:
+def _unpredicted(
+    base: RehearsalAnswer, failed: StepResult | None, plan: RehearsalPlan
+) -> RehearsalAnswer:
     unread = "nothing is predicted here, since a pool of huge pages cannot be read"
     if failed is not None:
         return base._replace(status="fails", reason=f"{describe_failure(plan, failed)} ({unread})")
@@ -88,14 +90,14 @@ def failed_step(run: Run) -> StepResult | None:
     return last[0] if last and last[0].error else None
 
 
-def describe_failure(plan: Plan, done: StepResult) -> str:
+def describe_failure(plan: RehearsalPlan, done: StepResult) -> str:
     """Where it failed, and with which words."""
     name = plan.members[done.step.member].name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
 
 
-def _warnings(plan: Plan, run: Run) -> Iterator[str]:
+def _warnings(plan: RehearsalPlan, run: Run) -> Iterator[str]:
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -109,11 +111,13 @@ def _warnings(plan: Plan, run: Run) -> Iterator[str]:
         yield f"{run.transfer.put} to {run.transfer.got}: {run.transfer.error}"
 
 
-def _predicted_failure(plan: Plan) -> Step | None:
+def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
     return next((step for step in plan.steps if step.failure), None)
 
 
-def _differences(plan: Plan, run: Run, failed: StepResult | None, by_checks: bool) -> Iterator[str]:
+def _differences(
+    plan: RehearsalPlan, run: Run, failed: StepResult | None, by_checks: bool
+) -> Iterator[str]:
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -125,43 +129,39 @@ def _differences(plan: Plan, run: Run, failed: StepResult | None, by_checks: boo
         elif failed.step != foretold:
             predicted = f"{_named(plan, foretold)}: {_error(foretold)}"
             yield f"{describe_failure(plan, failed)}: predicted was {predicted}"
-        elif not same_error(_error(foretold), failed.error, failed.step.kind):
+        elif foretold.failure and not same_error(foretold.failure, failed):
             yield f"{describe_failure(plan, failed)}: predicted was {_error(foretold)}"
     if failed is None and foretold is not None and not run.stopped:
         yield f"it starts: predicted was {_named(plan, foretold)}: {_error(foretold)}"
     for done in run.done:
         # What a step gives back when it fails in a way of which no replay tells, none tells.
         told_of = done is not failed or not expected
-        if done.step.taken is not None and not died(done) and told_of:
+        if done.step.taken is not None and done.ended is None and told_of:
             yield from _pages_differ(plan, done)
     if failed is None and not run.stopped:
         yield from _pins_differ(plan, run)
 
 
-def died(done: StepResult) -> bool:
-    """Whether the process is gone, and its pages with it."""
-    return _DIED in done.error or done.error.startswith("exit code")
-
-
-def _named(plan: Plan, step: Step) -> str:
+def _named(plan: RehearsalPlan, step: RehearsalStep) -> str:
     what = step.failure.what if step.failure else step.what
     return f"{plan.members[step.member].name}, {what}"
 
 
-def _error(step: Step) -> str:
+def _error(step: RehearsalStep) -> str:
     return step.failure.error if step.failure else ""
 
 
-def same_error(predicted: str, measured: str, kind: str) -> bool:
-    """Whether the model's words are those that were said.
+def same_error(foretold: Allocation, failed: StepResult) -> bool:
+    """Tell whether it failed as the model says: by a bus error, or with these words.
 
     A program of its own says what its call returned in its own way, and ends.
     """
-    if measured.startswith("SIGBUS"):
-        return predicted.startswith("SIGBUS") or "bus error" in predicted
-    if kind == "program":
-        return not predicted.startswith("SIGBUS")
-    return predicted.startswith(measured) or measured.startswith(predicted)
+    dies = foretold.on_shortage is OnShortage.BUS_ERROR
+    if failed.ended == -signal.SIGBUS:
+        return dies or foretold.may_die
+    if failed.step.kind == "program":
+        return not dies
+    return foretold.error.startswith(failed.error) or failed.error.startswith(foretold.error)
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
@@ -175,7 +175,7 @@ def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
     return pages
 
 
-def _pages_differ(plan: Plan, done: StepResult) -> Iterator[str]:
+def _pages_differ(plan: RehearsalPlan, done: StepResult) -> Iterator[str]:
     expected = predicted_pages(done.step.taken or ())
     where = f"{plan.members[done.step.member].name}, {done.step.what}"
     for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):
@@ -187,7 +187,7 @@ def _pages_differ(plan: Plan, done: StepResult) -> Iterator[str]:
             yield f"{where}: {have} pages of {size} were taken{at}, {need} were predicted"
 
 
-def _pins_differ(plan: Plan, run: Run) -> Iterator[str]:
+def _pins_differ(plan: RehearsalPlan, run: Run) -> Iterator[str]:
     """Each process's own. A rank without a segment has its memory pinned by the one that has it."""
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [

@@ -16,15 +16,15 @@ from checks.run.facts import Facts
 from preflight.mooncake.allocations import Allocation, Outcome
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, Process, StoreClient
-from preflight.rehearsal.library import Library
 from preflight.rehearsal.members import (
+    changed_by_scale,
     has_no_segment,
     members_of,
     refused_registration,
+    scaled_environment,
     until_refused,
 )
-from preflight.rehearsal.records import Member, Plan, Step
-from preflight.rehearsal.scaled_launch import changed_by_scale, scaled_environment
+from preflight.rehearsal.records import Library, Member, RehearsalPlan, RehearsalStep
 from preflight.sizing.admission import Admission
 from preflight.sizing.launch_inputs import worst
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -41,7 +41,7 @@ def make_plan(
     facts: Facts | None,
     library: Library,
     scale: int,
-) -> Plan:
+) -> RehearsalPlan:
     """``written``: the launch at full size; ``small``: as it is run, with its ``needs``.
 
     facts: the host's RDMA devices; None where no process uses any.
@@ -73,14 +73,14 @@ def plan_members(
     stock: Mapping[Spot, Stock | Unknown],
     library: Library,
     scale: int = 1,
-) -> Plan:
+) -> RehearsalPlan:
     """The steps of ``launch``, whose processes are those of ``members``, on pools of ``stock``."""
     order = _order(members)
     ordered = tuple(members[index] for index in order)
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
     replayed = taken_from(launch, stock)
     steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
-    return Plan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
+    return RehearsalPlan(library, scale, launch, ordered, steps, replayed, "", ("", ""), "", ())
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
@@ -105,7 +105,7 @@ def _order(members: Sequence[Member]) -> list[int]:
     return indexes
 
 
-def _until_failure(steps: Iterable[Step]) -> Iterator[Step]:
+def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:
     """After the first that is predicted to fail, none is predicted to be come to."""
     failed = False
     for step in steps:
@@ -115,7 +115,7 @@ def _until_failure(steps: Iterable[Step]) -> Iterator[Step]:
 
 def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
-) -> Iterator[Step]:
+) -> Iterator[RehearsalStep]:
     every = [_grouped(one, launch) for one in asked_for(launch)]
     here = [_Groups([], [])] * len(every)
     if taken is not None:
@@ -124,7 +124,7 @@ def _steps(
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
             which = f" {number + 1} of {count}" if count > 1 else ""
-            yield Step(
+            yield RehearsalStep(
                 index,
                 "pool",
                 f"{MemoryKind.HOST_POOL}{which}",
@@ -143,7 +143,7 @@ def _steps(
                 kind = "program"
             what = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
             which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
-            yield Step(
+            yield RehearsalStep(
                 index,
                 kind,
                 f"store client{which} ({what})",
@@ -232,7 +232,7 @@ def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, A
 
 def _registrations(
     index: int, member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
-) -> Iterator[Step]:
+) -> Iterator[RehearsalStep]:
     """As SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
@@ -243,7 +243,7 @@ def _registrations(
             order = {"do": "register", "pool": number, "offset": offset, "bytes": length}
             pool = pools[number][-1]
             taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
-            yield Step(
+            yield RehearsalStep(
                 index, "register", f"registering {MemoryKind.HOST_POOL}", order, (), taken, why
             )
 

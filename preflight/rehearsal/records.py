@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from checks.base.installed import installed_mooncake
 from checks.base.needs import Spot
 from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
 from preflight.programs.memory_records import Launch, Process
-from preflight.rehearsal.library import Library
 
 # Pages by size and node; under node None those of the whole host.
 Pages = Mapping[Spot, int]
@@ -38,7 +40,7 @@ class Member(NamedTuple):
     forking: Forking | None = None
 
 
-class Step(NamedTuple):
+class RehearsalStep(NamedTuple):
     """One thing that one process does: ``order`` is for the process.
 
     member: index into the plan's members. asked: what it maps where pages never run short.
@@ -63,7 +65,7 @@ class Step(NamedTuple):
         return last[0] if last and last[0].outcome is Outcome.FAILED else None
 
 
-class Plan(NamedTuple):
+class RehearsalPlan(NamedTuple):
     """A rehearsal before it begins.
 
     launch: the one that is run, scaled. replayed: what it is predicted to map; None where a pool
@@ -76,7 +78,7 @@ class Plan(NamedTuple):
     scale: int
     launch: Launch
     members: tuple[Member, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RehearsalStep, ...]
     replayed: tuple[ProcessReplay, ...] | None
     may_fail: str
     full_size: tuple[str, str]
@@ -89,12 +91,13 @@ class StepResult(NamedTuple):
 
     error: the call and what it said, or the signal; "" where it went well. pages: taken meanwhile.
     seconds: in all; populated, registered: until the last page was there, and from then until the
-    last was pinned, None where none was. lines: the library's last, where it failed.
+    last was pinned, None where none was. lines: the library's last, where it failed. ended: the
+    exit code of a process that is gone, and its pages with it; below 0 the signal.
     resident_bytes: by how much the process's memory grew that is no huge page; None for one that
     is gone. pinned_bytes: of the launch's processes together, after the step.
     """
 
-    step: Step
+    step: RehearsalStep
     error: str
     seconds: float
     pages: Pages
@@ -103,6 +106,7 @@ class StepResult(NamedTuple):
     lines: tuple[str, ...] = ()
     resident_bytes: int | None = None
     pinned_bytes: int = 0
+    ended: int | None = None
 
 
 class ProcessMemory(NamedTuple):
@@ -140,3 +144,72 @@ class Run(NamedTuple):
     stopped: str
     left: Mapping[int, int]
     lowest_room_bytes: int | None = None
+
+
+PIP = (
+    "python3 -m pip install mooncake-transfer-engine (-cuda13 for CUDA 13, -non-cuda without a GPU)"
+)
+# Asks another interpreter for its import path, which is all that its packages are found by.
+_PATH = "import sys; print('\\n'.join(sys.path))"
+_LIMIT_SECONDS = 60
+
+
+class Library(NamedTuple):
+    """python: the interpreter. folder: what ``mooncake`` lies in. distribution: the wheel's name.
+
+    others: more Mooncakes on the same path, which the first hides.
+    """
+
+    python: str
+    folder: str
+    distribution: str
+    version: str
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+    def program(self, name: str) -> str:
+        """A program of the wheel, as ``mooncake_master``."""
+        return os.path.join(self.folder, "mooncake", name)
+
+
+def find_library(python: str | None) -> Library | Unknown:
+    """The Mooncake of ``python``, or of the Python that runs this."""
+    path = tuple(sys.path) if python is None else _path_of(python)
+    if isinstance(path, Unknown):
+        return path
+    who = "the Python that runs this" if python is None else python
+    for folder in path:
+        folder = os.path.abspath(folder or ".")
+        if not os.path.isfile(os.path.join(folder, "mooncake", "__init__.py")):
+            continue
+        found = installed_mooncake([folder]) or installed_mooncake(path)
+        if not found:
+            return Unknown(f"{folder}/mooncake is of no wheel: its version is not known")
+        (distribution, version), *more = found
+        others = tuple(" ".join(one) for one in more)
+        return Library(python or sys.executable, folder, distribution, version, others)
+    return Unknown(
+        f"Mooncake is not installed in {who}, so nothing can be rehearsed: {PIP}, or name the "
+        "interpreter that has it with --python"
+    )
+
+
+def _path_of(python: str) -> tuple[str, ...] | Unknown:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [python, "-c", _PATH],
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return Unknown(f"--python {python}: cannot be run: {error}")
+    if done.returncode:
+        return Unknown(f"--python {python}: is no Python: {done.stderr.strip()[-200:]}")
+    return tuple(line for line in done.stdout.splitlines() if line)

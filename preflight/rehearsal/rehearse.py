@@ -15,13 +15,11 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.answer import RehearsalAnswer, failed_step, judge
-from preflight.rehearsal.library import Library, find_library
-from preflight.rehearsal.memory import others
+from preflight.rehearsal.members import scaled_launch
 from preflight.rehearsal.plan import make_plan
 from preflight.rehearsal.programs import RehearsalError
-from preflight.rehearsal.records import Plan, Run
-from preflight.rehearsal.run import run
-from preflight.rehearsal.scaled_launch import scaled_launch
+from preflight.rehearsal.records import Library, RehearsalPlan, Run, find_library
+from preflight.rehearsal.run import others, run
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing import judge_inputs
@@ -63,7 +61,7 @@ def rehearse(
 class Prepared(NamedTuple):
     """plan: what is to be done. needs, facts: of the launch that is run, for what checks say."""
 
-    plan: Plan
+    plan: RehearsalPlan
     needs: LaunchNeeds | None = None
     facts: Facts | None = None
 

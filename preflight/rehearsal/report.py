@@ -11,8 +11,8 @@ from checks.base.unknown import Unknown
 from preflight.base.output import columns, painter
 from preflight.base.program_version import program_version
 from preflight.mooncake.allocations import Allocation, Backing
-from preflight.rehearsal.answer import RehearsalAnswer, died, predicted_pages
-from preflight.rehearsal.records import Plan, Run, Step, StepResult
+from preflight.rehearsal.answer import RehearsalAnswer, predicted_pages
+from preflight.rehearsal.records import RehearsalPlan, RehearsalStep, Run, StepResult
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table
 
@@ -43,24 +43,24 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(plan: Plan, run: Run) -> str:
+def _table(plan: RehearsalPlan, run: Run) -> str:
     rows = [_row(plan, done) for done in run.done if done.step.kind != "register"]
     heads = ("process", "step", "predicted", "measured", "time")
     return table(rows, heads, widths=None if columns() >= 80 else 24)
 
 
-def _row(plan: Plan, done: StepResult) -> tuple[str, ...]:
+def _row(plan: RehearsalPlan, done: StepResult) -> tuple[str, ...]:
     step = done.step
     return (
         plan.members[step.member].name,
         step.what,
         _predicted(step),
-        done.error if died(done) else _measured(done),
+        _measured(done) if done.ended is None else done.error,
         _time(done),
     )
 
 
-def _predicted(step: Step) -> str:
+def _predicted(step: RehearsalStep) -> str:
     if step.taken is None:
         return "not reached"
     text = pages_text(predicted_pages(step.taken))
@@ -79,7 +79,7 @@ def _measured(done: StepResult) -> str:
     return resident if text == "0" else f"{text}, {resident}"
 
 
-def _regular_bytes(step: Step) -> int:
+def _regular_bytes(step: RehearsalStep) -> int:
     mapped = step.taken or ()
     return sum(one.pages * one.page_size_bytes for one in mapped if one.backing is Backing.REGULAR)
 
@@ -110,7 +110,7 @@ def _time(done: StepResult) -> str:
     return ", ".join(words)
 
 
-def _facts(plan: Plan, run: Run) -> Iterator[str]:
+def _facts(plan: RehearsalPlan, run: Run) -> Iterator[str]:
     library = plan.library
     yield f"library    {library.name}" + (f", scale 1/{plan.scale}" if plan.scale > 1 else "")
     status, why = plan.full_size
@@ -139,7 +139,7 @@ def _facts(plan: Plan, run: Run) -> Iterator[str]:
     yield f"released   {left} pages are left"
 
 
-def _pinned(plan: Plan, run: Run) -> str:
+def _pinned(plan: RehearsalPlan, run: Run) -> str:
     pairs = [
         (held.pinned_bytes, member.pinned_bytes, held.locked_bytes)
         for member, held in zip(plan.members, run.held, strict=True)
@@ -178,7 +178,7 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
     }
 
 
-def _plan_object(plan: Plan) -> dict[str, Any]:
+def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
     return {
         "library": fields(plan.library, "distribution", "version", "python", "folder"),
         "scale": plan.scale,
@@ -187,7 +187,7 @@ def _plan_object(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _run_object(plan: Plan, run: Run) -> dict[str, Any]:
+def _run_object(plan: RehearsalPlan, run: Run) -> dict[str, Any]:
     moved = run.transfer
     return {
         "steps": [_step_object(plan, done) for done in run.done],
@@ -218,7 +218,7 @@ def _run_object(plan: Plan, run: Run) -> dict[str, Any]:
     }
 
 
-def _step_object(plan: Plan, done: StepResult) -> dict[str, Any]:
+def _step_object(plan: RehearsalPlan, done: StepResult) -> dict[str, Any]:
     step, failure = done.step, done.step.failure
     times = ("seconds", "populated_seconds", "registered_seconds")
     return {
@@ -231,7 +231,7 @@ def _step_object(plan: Plan, done: StepResult) -> dict[str, Any]:
             "error": None if failure is None else failure.error,
         },
         "measured": {
-            "pages": None if died(done) else _page_objects(done.pages),
+            "pages": _page_objects(done.pages) if done.ended is None else None,
             "error": done.error or None,
             "lines": plain(done.lines),
             **fields(done, *times, "resident_bytes", "pinned_bytes"),

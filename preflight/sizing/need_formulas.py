@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.base.needs import Port, Service
+from checks.base.needs import BoundPort, Service
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
@@ -155,7 +155,7 @@ def _inputs(sizing: Sizing) -> tuple[tuple[str, Input], ...]:
     return tuple(sizing.inputs.shown.items())
 
 
-def _port(port: Port) -> Need:
+def _port(port: BoundPort) -> Need:
     return _given(port.what, port.owner, port.port, "port", port.origin)
 
 

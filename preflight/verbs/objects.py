@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import NamedTuple, Protocol
 
 # enum ibv_access_flags, as Mooncake asks for them: LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ.
@@ -94,3 +95,21 @@ def named(call: str, device: str, *kinds: type[Exception]) -> Iterator[None]:
     except kinds as error:
         number = getattr(error, "error_code", None) or getattr(error, "errno", None)
         raise VerbsError(number if isinstance(number, int) else errno.EIO, call, device) from error
+
+
+# Preferred first; each has ``open_device(name)``. The last needs nothing but libibverbs.
+LIBRARIES: tuple[str, ...] = ("pyverbs_objects", "ibverbs_objects", "ctypes_objects")
+
+
+def open_device(name: str) -> Device:
+    """Open ``name``. Raises VerbsError; OSError where libibverbs cannot be loaded at all."""
+    *preferred, last = LIBRARIES
+    for module in preferred:
+        try:
+            library = import_module(f"preflight.verbs.{module}")
+        except ImportError:
+            continue
+        opened: Device = library.open_device(name)
+        return opened
+    bare: Device = import_module(f"preflight.verbs.{last}").open_device(name)
+    return bare

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import LaunchNeeds, Port, ProcessNeeds, RdmaUse, Service
+from checks.base.needs import BoundPort, LaunchNeeds, ProcessNeeds, RdmaUse, Service
 from checks.base.unknown import Unknown
 from checks.network import network_checks
 from checks.run.facts import Facts
@@ -17,7 +17,9 @@ from tests.checks.launches import declared_outcomes_hold, facts_of, findings, la
 
 
 def _ports(*numbers: int | Unknown) -> LaunchNeeds:
-    ports = tuple(Port("HTTP port", number, f"p{i}", "--port") for i, number in enumerate(numbers))
+    ports = tuple(
+        BoundPort("HTTP port", number, f"p{i}", "--port") for i, number in enumerate(numbers)
+    )
     return launch()._replace(ports=ports)
 
 

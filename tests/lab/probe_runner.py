@@ -151,7 +151,7 @@ class Neighbour:
         if not self._process:
             import ctypes
 
-            from preflight.probes.child import OpenDevice
+            from preflight.probes.measure import OpenDevice
 
             device = OpenDevice(NICS[0])
             room = ctypes.create_string_buffer(8192)

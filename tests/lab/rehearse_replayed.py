@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,14 @@ from preflight.cli.main import run
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.rehearsal.answer import judge
-from preflight.rehearsal.library import Library
-from preflight.rehearsal.records import Plan, ProcessMemory, Run, StepResult, Transfer
+from preflight.rehearsal.records import (
+    Library,
+    ProcessMemory,
+    RehearsalPlan,
+    Run,
+    StepResult,
+    Transfer,
+)
 from preflight.rehearsal.rehearse import answer_of, prepare
 from preflight.rehearsal.report import answer_object
 from tests.lab.rehearse_staged import staged_plan
@@ -45,7 +52,15 @@ def answer_again(order: Mapping[str, Any], then: Mapping[str, Any], capture: Pat
     return answer_object(answer_of(prepared, run_of(prepared.plan, then)))
 
 
-def run_of(plan: Plan, then: Mapping[str, Any]) -> Run:
+def _ended(said: str) -> int | None:
+    """Return the code that a recorded process ended with, as ``Reply`` has it; None: it lived."""
+    match = re.fullmatch(r"(SIG\w+ \()?exit code (\d+)\)?", said)
+    if match is None:
+        return None
+    return 128 - int(match[2]) if match[1] else int(match[2])
+
+
+def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> Run:
     """Return what was measured, as of the steps of ``plan``, which must be those of then."""
     names = [plan.members[step.member].name for step in plan.steps]
     now = [(name, step.kind) for name, step in zip(names, plan.steps, strict=True)]
@@ -65,6 +80,7 @@ def run_of(plan: Plan, then: Mapping[str, Any]) -> Run:
                 tuple(measured["lines"]),
                 measured["resident_bytes"],
                 measured["pinned_bytes"],
+                _ended(measured["error"] or ""),
             )
         )
     kept = ("name", "pinned_bytes", "locked_bytes", "resident_bytes")

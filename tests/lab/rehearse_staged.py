@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checks.base.root import Root
-    from preflight.rehearsal.library import Library
-    from preflight.rehearsal.records import Plan
+    from preflight.rehearsal.records import Library, RehearsalPlan
 
 MIB = 1 << 20
 # Of one step. A segment of 4 GiB takes some 20 seconds, more where other guests run beside.
@@ -46,7 +45,7 @@ def rehearse_staged(
     from checks.base.root import Root
     from preflight.base.output import say_json
     from preflight.rehearsal.answer import judge
-    from preflight.rehearsal.library import Library, find_library
+    from preflight.rehearsal.records import Library, find_library
     from preflight.rehearsal.report import answer_object
     from preflight.rehearsal.run import run
 
@@ -65,7 +64,7 @@ def staged_plan(
     library: Library,
     root: Root,
     environment: Mapping[str, str],
-) -> Plan:
+) -> RehearsalPlan:
     """Return what is to be done on the host of ``root``, for processes with ``environment``."""
     from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Spot
     from checks.hugetlb.fit import Stock

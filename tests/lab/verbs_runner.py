@@ -10,8 +10,8 @@ import sys
 from importlib import import_module
 
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Connection
-from preflight.probes.child import OpenDevice
-from preflight.verbs import libraries
+from preflight.probes.measure import OpenDevice
+from preflight.verbs import objects as libraries
 from preflight.verbs.objects import VerbsError
 
 DEVICE, PORT, GID_INDEX = "rxe0", 1, 1

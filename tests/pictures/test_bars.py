@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.pictures.bars import SHADES, bars_text, draws_blocks
-from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, Part, Place, Take, memory_map
+from preflight.pictures.memory_map import (
+    KINDS,
+    Bar,
+    BarPart,
+    MemoryMap,
+    MemoryPlace,
+    Take,
+    memory_map,
+)
 from preflight.render.shares import columns_of
 from tests.pictures.memory_hosts import ONE_NODE, PAGE, TWO_NODES, memory_facts
 
@@ -136,7 +144,7 @@ def test_what_is_not_there_stands_behind_the_end_of_memory() -> None:
 
 
 def test_unknown_is_said_and_not_drawn() -> None:
-    found = MemoryMap((Place("host", Unknown("/proc/meminfo: \x1b[31mdenied"), None),))
+    found = MemoryMap((MemoryPlace("host", Unknown("/proc/meminfo: \x1b[31mdenied"), None),))
     text = bars_text(found, uncoloured, 80, plain=True)
     assert lines(text) == [
         "Memory of this host",
@@ -175,11 +183,11 @@ def test_no_line_is_wider_than_the_terminal(
     sizes: list[tuple[str, int]], percent: int, width: int, plain: bool
 ) -> None:
     """Bars of any parts fit, end where memory ends, and are the same each time."""
-    parts = tuple(Part(kind, size) for kind, size in sizes)
+    parts = tuple(BarPart(kind, size) for kind, size in sizes)
     whole = sum(size for _, size in sizes)
     over = whole * percent // 100
     shown = Bar(whole - over, parts, over, ("a note that says something of this bar",))
-    found = MemoryMap((Place("host", shown, shown),))
+    found = MemoryMap((MemoryPlace("host", shown, shown),))
     text = bars_text(found, uncoloured, width, plain)
     drawn = next(line for line in lines(text) if line.startswith("  ["))
     assert len(drawn) == width

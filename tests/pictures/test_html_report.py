@@ -11,7 +11,7 @@ from preflight.capacity.records import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
 from preflight.pictures.check_page import Made, Section, error_page, report_page
 from preflight.pictures.figures import capacity_figure, memory_figure, nearest, topology_figure
-from preflight.pictures.memory_map import Bar, MemoryMap, Part, Place
+from preflight.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
 from preflight.render.html_page import Html, escape
 from preflight.topology.build import Device, Node, Topology
 from tests.pictures.markup import Markup, faults
@@ -125,9 +125,9 @@ def within(figure: Html) -> str:
 def test_a_memory_map_of_any_names_is_well_formed(
     name: str, note: str, over: int, known: bool
 ) -> None:
-    bar = Bar(20 - over, (Part("used", 5), Part("pool", 5), Part("l2", 10)), over, (note,))
+    bar = Bar(20 - over, (BarPart("used", 5), BarPart("pool", 5), BarPart("l2", 10)), over, (note,))
     after = bar if known else Unknown(note)
-    places = (Place(name, bar, after), Place(name, Unknown(note), None))
+    places = (MemoryPlace(name, bar, after), MemoryPlace(name, Unknown(note), None))
     assert faults(within(memory_figure(MemoryMap(places)))) == []
 
 
@@ -149,8 +149,8 @@ def test_a_capacity_of_any_names_is_well_formed(name: str, what: str) -> None:
 
 def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
     """Shares in per cent: 5, 5, 10 of 20, of which the last 4 are not there."""
-    bar = Bar(16, (Part("used", 5), Part("pool", 5), Part("l2", 10)), 4)
-    figure = memory_figure(MemoryMap((Place("host", bar, None),)))
+    bar = Bar(16, (BarPart("used", 5), BarPart("pool", 5), BarPart("l2", 10)), 4)
+    figure = memory_figure(MemoryMap((MemoryPlace("host", bar, None),)))
     shapes = Markup(f"<!DOCTYPE html>\n{figure}").all("rect")
     drawn = [
         (each["x"], each["width"], each["class"]) for each in shapes if each.get("height") == "30"

@@ -18,7 +18,7 @@ from preflight.pictures.memory_map import (
     KINDS,
     Bar,
     MemoryMap,
-    Place,
+    MemoryPlace,
     Take,
     launch_takes,
     memory_map,
@@ -232,7 +232,7 @@ takes_of_any_kind = st.lists(
 )
 
 
-def every_bar(places: tuple[Place, ...]) -> list[Bar]:
+def every_bar(places: tuple[MemoryPlace, ...]) -> list[Bar]:
     return [
         shown for place in places for shown in (place.now, place.after) if isinstance(shown, Bar)
     ]

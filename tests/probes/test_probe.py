@@ -31,8 +31,7 @@ from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
 from preflight.probes import registration as probe_module
-from preflight.probes import state as probe_state
-from preflight.probes.child import KernelLog, Measurement, Order, search
+from preflight.probes import registration as probe_state
 from preflight.probes.limits import (
     CGROUP,
     HOST_MEMORY,
@@ -41,15 +40,19 @@ from preflight.probes.limits import (
     REGION_LENGTH,
     CgroupUse,
     Limit,
+    ProbeNeed,
     Refusal,
+    ceilings,
+    launch_devices,
     limit_met,
+    need_of,
+    users_of,
 )
+from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
 from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
-from preflight.probes.prediction import Need, ceilings, launch_devices, need_of, users_of
 from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
 from preflight.probes.report import ProbeAnswer, answer_object, answer_text
-from preflight.probes.run import ProbeError, measure
 from tests.checks.limit_hosts import facts as limit_facts
 from tests.checks.limit_hosts import limits
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, launch, process
@@ -225,24 +228,24 @@ def met(kind: str) -> Limit:
         (measured(GIB, met(MEMLOCK)), None, "measured"),
         (measured(GIB, stopped="--spend"), None, "unknown"),
         # A process is held against memlock, all of them against the device.
-        (measured(GIB, met(MEMLOCK)), Need(GIB, 8 * GIB, 4, 4, ()), "fits"),
-        (measured(GIB, met(MEMLOCK)), Need(GIB + 1, 8 * GIB, 4, 4, ()), "too little"),
-        (measured(GIB, met(DEVICE_TABLE)), Need(GIB, 8 * GIB, 4, 4, ()), "too little"),
-        (measured(GIB, met(DEVICE_TABLE)), Need(GIB, GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(MEMLOCK)), ProbeNeed(GIB, 8 * GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(MEMLOCK)), ProbeNeed(GIB + 1, 8 * GIB, 4, 4, ()), "too little"),
+        (measured(GIB, met(DEVICE_TABLE)), ProbeNeed(GIB, 8 * GIB, 4, 4, ()), "too little"),
+        (measured(GIB, met(DEVICE_TABLE)), ProbeNeed(GIB, GIB, 4, 4, ()), "fits"),
         # A cgroup counts registrations, whatever their size.
-        (measured(GIB, met(CGROUP)), Need(8 * GIB, 8 * GIB, 4, 4, ()), "fits"),
-        (measured(GIB, met(CGROUP)), Need(MIB, MIB, 3, 5, ()), "fits"),
-        (measured(GIB, met(CGROUP)), Need(MIB, MIB, 4, 6, ()), "too little"),
-        (measured(GIB, met(MEMORY_KEYS)), Need(MIB, MIB, 5, 5, ()), "too little"),
-        (measured(GIB), Need(GIB, GIB, 4, 4, ()), "fits"),
-        (measured(GIB), Need(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
-        (measured(GIB, stopped="--spend"), Need(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
-        (measured(GIB, stopped="--spend"), Need(GIB, GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(CGROUP)), ProbeNeed(8 * GIB, 8 * GIB, 4, 4, ()), "fits"),
+        (measured(GIB, met(CGROUP)), ProbeNeed(MIB, MIB, 3, 5, ()), "fits"),
+        (measured(GIB, met(CGROUP)), ProbeNeed(MIB, MIB, 4, 6, ()), "too little"),
+        (measured(GIB, met(MEMORY_KEYS)), ProbeNeed(MIB, MIB, 5, 5, ()), "too little"),
+        (measured(GIB), ProbeNeed(GIB, GIB, 4, 4, ()), "fits"),
+        (measured(GIB), ProbeNeed(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
+        (measured(GIB, stopped="--spend"), ProbeNeed(2 * GIB, 2 * GIB, 4, 4, ()), "unknown"),
+        (measured(GIB, stopped="--spend"), ProbeNeed(GIB, GIB, 4, 4, ()), "fits"),
         (measured(GIB), Unknown("$SIZE is not set"), "unknown"),
     ],
 )
 def test_a_launch_is_held_against_what_was_measured(
-    measurement: Measurement, need: Need | Unknown | None, status: str
+    measurement: Measurement, need: ProbeNeed | Unknown | None, status: str
 ) -> None:
     found, reason = judge(measurement, need, 256 * MIB, ORDER)
     assert (found, bool(reason)) == (status, True)
@@ -301,7 +304,7 @@ def test_what_a_launch_needs_of_its_devices(tmp_path: Path) -> None:
     facts = host_facts(FakeHost((RXE0, RXE1)), tmp_path, needs)
     assert launch_devices(facts, needs) == ("rxe1",)
     need = need_of(facts, needs, ("rxe1",))
-    assert need == Need(96 * MIB, 192 * MIB, 4, 8, (16 * MIB, 80 * MIB))
+    assert need == ProbeNeed(96 * MIB, 192 * MIB, 4, 8, (16 * MIB, 80 * MIB))
     unsized = launch(process(regions=Unknown("$SIZE")))
     assert isinstance(need_of(facts, unsized, ("rxe0",)), Unknown)
 
@@ -326,7 +329,7 @@ def test_which_devices_are_probed(tmp_path: Path) -> None:
 def test_sizes_come_from_the_launch(tmp_path: Path) -> None:
     """From its smallest region to its longest, and a quarter more than it needs."""
     facts = host_facts(FakeHost(), tmp_path, memlock=500 * MIB)
-    need = Need(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
+    need = ProbeNeed(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
     order = _order(Sizes(), facts, facts.rdma.present, need)
     assert (order.region_bytes, order.longest_bytes, order.up_to_bytes) == (MIB, 30 * GIB, 10 * GIB)
     assert (order.memlock_bytes, order.lifted, order.soft) == (500 * MIB, False, True)
@@ -452,9 +455,9 @@ def test_what_was_measured_comes_through_the_pipe_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the real child process, which registers on a device of this test."""
-    monkeypatch.setattr("preflight.probes.child.OpenDevice", FullDevice)
-    monkeypatch.setattr("preflight.probes.child._cgroups", lambda device: (FULL,))
-    monkeypatch.setattr("preflight.probes.child._keys_in_use", lambda device: None)
+    monkeypatch.setattr("preflight.probes.measure.OpenDevice", FullDevice)
+    monkeypatch.setattr("preflight.probes.measure._cgroups", lambda device: (FULL,))
+    monkeypatch.setattr("preflight.probes.measure._keys_in_use", lambda device: None)
     shown: list[int] = []
     order = ORDER._replace(devices=("rxe0",))
     found = measure(order, lambda event: shown.append(event.get("held_bytes", 0)))

@@ -24,11 +24,9 @@ from preflight.programs.memory_records import Launch, OwnAllocator, Process, Pro
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
 from preflight.rehearsal.answer import judge
-from preflight.rehearsal.library import Library
-from preflight.rehearsal.memory import MemoryWatch, Room, status_bytes
 from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.records import Member
-from preflight.rehearsal.run import run
+from preflight.rehearsal.records import Library, Member
+from preflight.rehearsal.run import MemoryWatch, Room, run, status_bytes
 from tests.real.cases import GIB, MIB, MORE, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_answers import all_pages, measured_pages, predicted_pages

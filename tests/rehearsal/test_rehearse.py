@@ -21,29 +21,38 @@ from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
 from preflight.base.error_object import error_object
 from preflight.cli.main import run as run_program
+from preflight.mooncake.allocations import OnShortage
 from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal.answer import RehearsalAnswer, judge, predicted_pages, same_error
 from preflight.rehearsal.child import cpus_of
-from preflight.rehearsal.library import Library, find_library
-from preflight.rehearsal.memory import MemoryWatch, others, pages_in_use
-from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.process import (
-    CHILD,
-    Running,
-    StoppedError,
-    worst_lines,
-)
-from preflight.rehearsal.records import Member, Plan, ProcessMemory, Run, StepResult, Transfer
-from preflight.rehearsal.report import SCHEMA as NAME
-from preflight.rehearsal.report import answer_object, answer_text
-from preflight.rehearsal.scaled_launch import (
+from preflight.rehearsal.members import (
     changed_by_scale,
     scaled,
     scaled_environment,
     scaled_launch,
 )
+from preflight.rehearsal.plan import plan_members
+from preflight.rehearsal.programs import (
+    CHILD,
+    Running,
+    StoppedError,
+    worst_lines,
+)
+from preflight.rehearsal.records import (
+    Library,
+    Member,
+    ProcessMemory,
+    RehearsalPlan,
+    Run,
+    StepResult,
+    Transfer,
+    find_library,
+)
+from preflight.rehearsal.report import SCHEMA as NAME
+from preflight.rehearsal.report import answer_object, answer_text
+from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
 
@@ -140,7 +149,7 @@ def member(one: Process, program: str = "store_service", **more: Any) -> Member:
 
 def plan(
     *processes: Process, pages: int = 100, members: tuple[Member, ...] = (), **more: Any
-) -> Plan:
+) -> RehearsalPlan:
     every = processes or (process(),)
     stock = {ANYWHERE: Stock(pages, pages)}
     found = plan_members(
@@ -150,10 +159,11 @@ def plan(
 
 
 def run_of(
-    found: Plan,
+    found: RehearsalPlan,
     *,
     short: int = 0,
     error: str = "",
+    ended: int | None = None,
     at: int = -1,
     pinned: int = 0,
     **more: Any,
@@ -166,13 +176,14 @@ def run_of(
         last = index == len(steps) - 1
         if last and short:
             pages[ANYWHERE] = pages.get(ANYWHERE, 0) - short
-        done.append(StepResult(step, error if last else "", 0.1, pages))
+        gone = ended if last else None
+        done.append(StepResult(step, error if last else "", 0.1, pages, ended=gone))
     held = tuple(ProcessMemory(one.name, pinned, 0, MIB) for one in found.members)
     base = Run(tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {})
     return base._replace(**more)
 
 
-REFUSED = "setup returns -600"
+REFUSED, SIGBUS = "setup returns -600", "SIGBUS (exit code 135)"
 FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
 
 
@@ -182,7 +193,7 @@ FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
         (plan(), run_of(plan()), "starts", 0, True),
         (plan(), run_of(plan(), short=1), "differs", 1, False),
         (plan(), run_of(plan(), error=REFUSED), "differs", 2, False),
-        (plan(), run_of(plan(), error="SIGBUS (exit code 135)"), "differs", 2, False),
+        (plan(), run_of(plan(), error=SIGBUS, ended=-7), "differs", 2, False),
         (plan(pages=20), run_of(plan(pages=20), error=REFUSED), "fails", 2, True),
         (plan(pages=20), run_of(plan(pages=20), error=REFUSED, short=1), "differs", 2, False),
         (plan(pages=20), run_of(plan(pages=20), error="setup returns -1"), "differs", 2, False),
@@ -205,7 +216,7 @@ FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
     ],
 )
 def test_the_verdict(
-    found: Plan, run: Run, status: str, code: int, as_predicted: bool | None
+    found: RehearsalPlan, run: Run, status: str, code: int, as_predicted: bool | None
 ) -> None:
     """Each way in which a rehearsal can end; its object has the form that is promised."""
     answer = judge(found, run)
@@ -227,7 +238,7 @@ def test_a_process_that_died_has_no_pages_to_compare() -> None:
         Spot(2 * MIB, 1): Stock(4, 4),
     }
     found = plan_members((member(split),), launch(split), stock, LIBRARY)
-    run = run_of(found, error="SIGBUS (exit code 135)", short=20)
+    run = run_of(found, error=SIGBUS, ended=-7, short=20)
     assert judge(found, run).status == "fails"
     assert judge(found, run).as_predicted is True
 
@@ -299,28 +310,40 @@ def test_halves_cover_the_pool() -> None:
     ]
 
 
+FAILS, DIES = OnShortage.FAILS, OnShortage.BUS_ERROR
+
+
 @pytest.mark.parametrize(
-    ("predicted", "measured", "kind", "same"),
+    ("predicted", "shortage", "may_die", "measured", "ended", "kind", "same"),
     [
-        ("setup returns -600: Failed to allocate segment memory", REFUSED, "setup", True),
-        ("setup returns -600: Failed", "setup returns -6", "pool", True),
-        ("setup returns -600: Failed", "setup returns -1", "setup", False),
-        ("setup raises MemoryError: std::bad_alloc", "setup raises MemoryError: std::bad_alloc",
-         "setup", True),
-        ("SIGBUS (exit code 135) while touched", "SIGBUS (exit code 135)", "setup", True),
-        ("SIGBUS (exit code 135) while touched", "SIGSEGV (exit code 139)", "setup", False),
-        ("setup returns -600 (or a bus error, where …)", "SIGBUS (exit code 135)", "setup", True),
-        ("setup returns -600", "SIGBUS (exit code 135)", "setup", False),
-        ("setup returns -600", "SIGABRT (exit code 134)", "program", True),
-        ("setup returns -600", "SIGABRT (exit code 134)", "setup", False),
-        ("RuntimeError: Failed to map", "RuntimeError: Failed to map shared memory", "pool", True),
+        ("setup returns -600: Failed to allocate", FAILS, False, REFUSED, None, "setup", True),
+        ("setup returns -600: Failed", FAILS, False, "setup returns -6", None, "pool", True),
+        ("setup returns -600: Failed", FAILS, False, "setup returns -1", None, "setup", False),
+        ("setup raises MemoryError", FAILS, False, "setup raises MemoryError", None, "setup", True),
+        ("it is touched", DIES, False, SIGBUS, -7, "setup", True),
+        ("it is touched", DIES, False, "SIGSEGV (exit code 139)", -11, "setup", False),
+        ("setup returns -600", FAILS, True, SIGBUS, -7, "setup", True),
+        ("setup returns -600", FAILS, False, SIGBUS, -7, "setup", False),
+        ("setup returns -600", FAILS, False, "SIGABRT (exit code 134)", -6, "program", True),
+        ("it is touched", DIES, False, "SIGABRT (exit code 134)", -6, "program", False),
+        ("setup returns -600", FAILS, False, "SIGABRT (exit code 134)", -6, "setup", False),
+        ("RuntimeError: Failed", FAILS, False, "RuntimeError: Failed to", None, "pool", True),
     ],
-)  # fmt: skip
-def test_errors_are_the_same_where_the_words_are(
-    predicted: str, measured: str, kind: str, same: bool
+)
+def test_errors_are_the_same_where_the_words_or_the_signal_are(
+    predicted: str,
+    shortage: OnShortage,
+    may_die: bool,
+    measured: str,
+    ended: int | None,
+    kind: str,
+    same: bool,
 ) -> None:
     """A program of its own ends in its own way; anything else says what was foretold."""
-    assert same_error(predicted, measured, kind) is same
+    asked = plan().steps[0].asked[0]
+    foretold = asked._replace(error=predicted, on_shortage=shortage, may_die=may_die)
+    step = plan().steps[0]._replace(kind=kind)
+    assert same_error(foretold, StepResult(step, measured, 0.1, {}, ended=ended)) is same
 
 
 def test_the_host_keeps_a_tenth(tmp_path: Path) -> None:

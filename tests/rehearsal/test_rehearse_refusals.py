@@ -15,9 +15,16 @@ from preflight.mooncake.replay import replay
 from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.rehearsal.answer import judge, predicted_pages
-from preflight.rehearsal.library import Library
 from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.records import Member, Plan, ProcessMemory, Run, StepResult, Transfer
+from preflight.rehearsal.records import (
+    Library,
+    Member,
+    ProcessMemory,
+    RehearsalPlan,
+    Run,
+    StepResult,
+    Transfer,
+)
 from tests.builders.hosts import GIB, MIB
 
 OLD, NEW = "0.3.13.post1", "0.3.14"
@@ -38,7 +45,7 @@ def planned(
     nic_nodes: tuple[int, ...] = (),
     halves: bool = False,
     clients: int = 1,
-) -> Plan:
+) -> RehearsalPlan:
     client = StoreClient(segment, local, Protocol.RDMA)
     split = (halves,) * len(pools)
     rank = Process("rank", settings, pools, (client,) * clients, split_pools=split)
@@ -51,7 +58,7 @@ def planned(
     )
 
 
-def foretold(plan: Plan) -> tuple[str, int, str]:
+def foretold(plan: RehearsalPlan) -> tuple[str, int, str]:
     """Where it is to end, how many pages it has then, and what the call says; "" for nowhere."""
     pages = 0
     for step in plan.steps:
@@ -135,7 +142,7 @@ def test_a_segment_in_shares_is_registered_once(nodes: tuple[int, ...]) -> None:
     assert "6 blocks" in str(bad_end(found[0], SIX))
 
 
-def ran(plan: Plan, error: str = "") -> Run:
+def ran(plan: RehearsalPlan, error: str = "") -> Run:
     """As planned, to the step that is to fail, or that fails with ``error``."""
     done = []
     for step in plan.steps:

@@ -9,8 +9,7 @@ import time
 from typing import NamedTuple
 
 from checks.rdma.libibverbs import MTU_BYTES
-from preflight.verbs.libraries import open_device
-from preflight.verbs.objects import Peer, QueuePair, Region
+from preflight.verbs.objects import Peer, QueuePair, Region, open_device
 
 # The larger write needs many packets of any path MTU, the smaller fits in one of the least.
 BUFFER_BYTES = 64 * 1024
