@@ -1,0 +1,1 @@
+"""What a launch is, and every command about it. It imports checks/, never the reverse."""

@@ -1,0 +1,4 @@
+"""Every fact of every Mooncake and SGLang release that is known, a row each.
+
+Tables: nothing is read.
+"""

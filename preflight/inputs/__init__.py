@@ -1,0 +1,4 @@
+"""The launch and the host that a command is given, as records.
+
+It opens captures and reads launch files.
+"""

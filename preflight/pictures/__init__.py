@@ -1,0 +1,4 @@
+"""Memory, devices and the cache as pictures, for a terminal and for check --html.
+
+Pure: it returns text.
+"""

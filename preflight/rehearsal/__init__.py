@@ -1,0 +1,4 @@
+"""A launch's allocations, made for real by the installed library, and taken back.
+
+It starts processes and ends them by their ids.
+"""

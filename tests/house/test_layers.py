@@ -116,3 +116,12 @@ def test_there_are_no_circles() -> None:
 
     for module in graph:
         visit(module, ())
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in MODULES if p.name == "__init__.py" and "fleet" not in p.parts], ids=name_of
+)
+def test_a_package_says_what_is_in_it(path: Path) -> None:
+    """A stranger opens the room and reads there what it holds, and what it may touch."""
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    assert said.count(". ") + said.count(".\n") + said.endswith(".") >= 1, "no sentence"
