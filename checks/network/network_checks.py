@@ -58,7 +58,7 @@ def _port(port: BoundPort, network: NetworkFacts, users: dict[int, list[BoundPor
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
-    evidence = (Evidence(port.origin, str(number)),)
+    evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(number)),)
     judged = finding._replace(evidence=evidence)
     if not 0 < number <= LARGEST_PORT:
         return judged.failed(f"a port is a number from 1 to {LARGEST_PORT}")

@@ -23,6 +23,13 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.rdma.device_table import Bound, DeviceRow
 from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.per_device import (
+    NO_DEVICE,
+    judge_regions,
+    rdma_launch,
+    used_nics,
+    users,
+)
 from checks.rdma.registration import (
     MeasuredFit,
     NicLoad,
@@ -38,14 +45,6 @@ from checks.rdma.registration import (
     takers,
 )
 from checks.rdma.registration_measured import MEMORY_KEYS
-from checks.rdma.scope import (
-    NO_DEVICE,
-    Registered,
-    judge_regions,
-    rdma_launch,
-    used_nics,
-    users,
-)
 from checks.rdma.use import Transport, Use, uses
 from checks.rdma.verbs import Budget, RdmaCgroup
 
@@ -62,7 +61,7 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     found = uses(rdma, needs)
     limited: list[tuple[Nic, Objects, RdmaCgroup, Budget]] = []
     for nic in rdma.present:
-        need = objects_of(nic, rdma, needs, found)
+        need = objects_of(nic, needs, found)
         for cgroup in cgroups:
             limit = cgroup.limits.get(nic.name)
             if limit and need.contexts and limit != Budget(None, None):
@@ -173,7 +172,7 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     found = []
     for nic in nics:
         nothing = Objects(0, 0, 0, 0)
-        need = nothing if needs is None else objects_of(nic, rdma, needs, launched)
+        need = nothing if needs is None else objects_of(nic, needs, launched)
         found.append(_judge_resources(rdma, nic, need))
     return [*instead, *found]
 
@@ -246,33 +245,29 @@ def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 @or_unjudged
-def _judge_length(memory: Registered) -> Finding:
-    longest = max(
-        memory.regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0)
-    )
-    finding = passed(
-        memory.process.name, need=f"{format_bytes(longest.bytes)} in one region ({longest.what})"
-    )
-    largest = finding.known(largest_region_bytes(memory.nics, memory.environment))
+def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
+    longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
+    finding = passed(name, need=f"{format_bytes(longest.bytes)} in one region ({longest.what})")
+    largest = finding.known(largest_region_bytes(use.nics, use.environment))
     finding = finding._replace(
         have=f"{format_bytes(largest)} in one registration",
-        evidence=tuple(_limit_of(nic) for nic in memory.nics),
+        evidence=tuple(_limit_of(nic) for nic in use.nics),
     )
     names: dict[Split, dict[str, None]] = {}
     pieces = 0
-    for region in memory.regions:
-        registered = registration_of(region, largest, memory.release)
+    for region in regions:
+        registered = registration_of(region, largest, use.release)
         names.setdefault(registered.split, {})[region.what] = None
         pieces += registered.keys if registered.split is Split.PIECES else 0
     worst = next((split for split in _WORST_SPLITS if split in names), Split.WHOLE)
     listed = ", ".join(names.get(worst, ()))
     if worst is Split.REFUSED:
-        name = "MC_MAX_MR_SIZE"
-        now = memory.environment.get(name)
+        variable = "MC_MAX_MR_SIZE"
+        now = use.environment.get(variable)
         return finding.failed(
             f"{listed}: the limit is below one huge page, so registration is refused (-600)",
-            f"take {name} away, or use smaller pages",
-            () if now is None else (Setting(Kind.ENVIRONMENT, name, "", now),),
+            f"take {variable} away, or use smaller pages",
+            () if now is None else (Setting(Kind.ENVIRONMENT, variable, "", now),),
         )
     if worst is Split.UNTOLD:
         text = f"{listed}: whether this Mooncake splits it is not known: its version is not"
@@ -302,7 +297,7 @@ def _limit_of(nic: Nic) -> Evidence:
 def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     found = uses(rdma, needs)
     findings = [instead for _, instead in users(found) if instead is not None]
-    loads = nic_loads(rdma, needs, found)
+    loads = nic_loads(rdma, found)
     findings += [_judge_table(rdma, load, len(loads)) for load in loads]
     return fold(findings)
 

@@ -14,7 +14,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known
 from checks.rdma.devices import DEVICES
 from checks.rdma.facts import ERDMA_MODE, PCI, Nic, RdmaFacts
-from checks.rdma.scope import NO_RDMA, rdma_launch, used_nics
+from checks.rdma.per_device import NO_RDMA, rdma_launch, used_nics
 from checks.rdma.use import Cause, ChosenBy, DevicesInUse, Transport, Use, reach_problem, uses
 
 CHECKS = CheckSet()

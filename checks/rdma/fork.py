@@ -19,8 +19,9 @@ from checks.base.needs import LaunchNeeds, MemoryKind, Region
 from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.rdma.facts import RdmaFacts
+from checks.rdma.per_device import judge_regions, rdma_launch
 from checks.rdma.registration import largest_region_bytes
-from checks.rdma.scope import Registered, judge_regions, rdma_launch
+from checks.rdma.use import Use
 from checks.releases.mooncake import MooncakeRelease
 
 BASE_PAGE_BYTES = 4096
@@ -106,15 +107,15 @@ FORK_SAFE = "rdma.fork-safe"
 
 @CHECKS.check(FORK_SAFE, rdma_launch)
 def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    return judge_regions(rdma, needs, lambda memory: _judge(rdma, memory))
+    return judge_regions(rdma, needs, lambda *memory: _judge(rdma, *memory))
 
 
-def _judge(rdma: RdmaFacts, memory: Registered) -> Finding:
-    finding = passed(memory.process.name, need="registrations of whole huge pages")
-    huge = [region for region in memory.regions if region.page_bytes > BASE_PAGE_BYTES]
+def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) -> Finding:
+    finding = passed(name, need="registrations of whole huge pages")
+    huge = [region for region in regions if region.page_bytes > BASE_PAGE_BYTES]
     if not huge:
         return finding._replace(have="no huge pages are registered")
-    if VARIABLE in memory.environment:
+    if VARIABLE in use.environment:
         return finding._replace(have=f"{VARIABLE} is set")
     version, source = rdma.libraries.version, rdma.libraries.file
     shown = "unknown" if isinstance(version, Unknown) else str(version)
@@ -122,11 +123,11 @@ def _judge(rdma: RdmaFacts, memory: Registered) -> Finding:
         have=f"rdma-core {shown}",
         evidence=(Evidence(source if isinstance(source, str) else "libibverbs.so.1", shown),),
     )
-    advised = advises(rdma, memory.environment)
+    advised = advises(rdma, use.environment)
     if advised is False:
         return finding
-    largest = largest_region_bytes(memory.nics, memory.environment)
-    forking = Forking(rdma.cpus, largest, memory.release)
+    largest = largest_region_bytes(use.nics, use.environment)
+    forking = Forking(rdma.cpus, largest, use.release)
     found = [(region.what, bad_end(region, forking)) for region in huge]
     ends = [end for _, end in found if isinstance(end, str) and end]
     doubts = [end.reason for _, end in found if isinstance(end, Unknown)]
@@ -141,7 +142,7 @@ def _judge(rdma: RdmaFacts, memory: Registered) -> Finding:
     listed = "; ".join(ends)
     if isinstance(advised, Unknown):
         return finding.unknown(f"{listed}: {advised.reason}")
-    if memory.release is None:
+    if use.release is None:
         text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is not known"
         return finding.unknown(text)
     if all(what == DROPPED for what, end in found if end):

@@ -11,19 +11,17 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES, IB, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import GidChoice, asked_index
-from checks.rdma.scope import Scope, judge_devices, judge_uses, rdma_launch
+from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,
     Lost,
     Use,
     gid_choice,
     gid_problem,
-    nics_of,
     port_of,
     port_problem,
     reach_problem,
 )
-from checks.releases.mooncake import MooncakeRelease
 
 CHECKS = CheckSet()
 # config.cpp: with both, neither holds.
@@ -32,33 +30,33 @@ AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_
 
 @CHECKS.check("rdma.gid", any_launch)
 def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
-        reach = reach_problem(nic) if scope.names is not None else None
-        found = port_problem(nic, scope.environment) if reach is None else reach
+    def problem(nic: Nic, use: Use) -> Lost | Unknown | None:
+        reach = reach_problem(nic) if use.processes else None
+        found = port_problem(nic, use.environment) if reach is None else reach
         if found is not None:
             return found
-        return gid_problem(nic, scope.environment, scope.release)
+        return gid_problem(nic, use.environment, use.release)
 
-    def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
+    def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
-        choice = gid_choice(nic, scope.environment, scope.release)
+        choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown):
             return finding
-        folder = f"{DEVICES}/{nic.name}/ports/{port_of(scope.environment)}/gids"
+        folder = f"{DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
-            wanted = _index_for_all(scope)
+            wanted = _index_for_all(use)
             return finding._replace(
                 have="no usable GID",
                 text=f"Mooncake drops {nic.name}: {choice.how}",
                 evidence=(Evidence(folder, choice.how),),
                 advice=_advice(choice, wanted),
-                settings=_settings(scope, choice, wanted),
+                settings=_settings(use, choice, wanted),
             )
         finding = finding._replace(
             have=f"{_shown(choice.gid)} ({choice.how})",
             evidence=(Evidence(f"{folder}/{choice.gid.number}", choice.gid.text),),
         )
-        return finding if lost else _judge_choice(finding, rdma, nic, scope, choice)
+        return finding if lost else _judge_choice(finding, rdma, nic, use, choice)
 
     return judge_devices(rdma, needs, Cause.GID, problem, describe)
 
@@ -71,7 +69,7 @@ def _shown(gid: Gid) -> str:
 
 @or_unjudged
 def _judge_choice(
-    finding: Finding, rdma: RdmaFacts, nic: Nic, scope: Scope, choice: GidChoice
+    finding: Finding, rdma: RdmaFacts, nic: Nic, use: Use, choice: GidChoice
 ) -> Finding:
     gid = choice.gid
     assert gid is not None
@@ -84,12 +82,12 @@ def _judge_choice(
         text = "RoCE v1 does not cross a router, and peers on RoCE v2 do not answer it"
     elif gid.raw[0] == 0xFE and gid.raw[1] & 0xC0 == 0x80:
         text = "a link-local address reaches peers of the same link alone"
-    elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, scope):
+    elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, use):
         text = "an IPv6 address is taken though the port has an IPv4 one, which peers may expect"
     else:
         return interface
-    wanted = _index_for_all(scope)
-    return finding.warned(text, _advice(choice, wanted), _settings(scope, choice, wanted))
+    wanted = _index_for_all(use)
+    return finding.warned(text, _advice(choice, wanted), _settings(use, choice, wanted))
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
@@ -113,19 +111,19 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     )
 
 
-def _ipv4_gids(nic: Nic, scope: Scope) -> set[int]:
+def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
     """The indices of a device's RoCE v2 entries with an IPv4 address."""
-    port = nic.port(port_of(scope.environment))
+    port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
         return set()
     return {gid.number for gid in gids if gid.kind == ROCE_2 and gid.ipv4 and gid.netdev != ""}
 
 
-def _index_for_all(scope: Scope) -> int | None:
+def _index_for_all(use: Use) -> int | None:
     """An index that is a RoCE v2 IPv4 entry on every device in use: the variable is one for all."""
-    nics = [nic for nic in scope.nics if port_problem(nic, scope.environment) is None]
-    common = set.intersection(*(_ipv4_gids(nic, scope) for nic in nics)) if nics else set()
+    nics = [nic for nic in use.takes if port_problem(nic, use.environment) is None]
+    common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
 
 
@@ -140,8 +138,8 @@ def _advice(choice: GidChoice, wanted: int | None) -> str:
     )
 
 
-def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Setting, ...]:
-    environment = scope.environment
+def _settings(use: Use, choice: GidChoice, wanted: int | None) -> tuple[Setting, ...]:
+    environment = use.environment
     if wanted is not None:
         now = environment.get("MC_GID_INDEX", "")
         return (Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", str(wanted), now),)
@@ -153,10 +151,8 @@ def _settings(scope: Scope, choice: GidChoice, wanted: int | None) -> tuple[Sett
 
 @CHECKS.check("rdma.subnets", rdma_launch)
 def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    def judge_use(use: Use, release: MooncakeRelease | None) -> list[Finding]:
-        choices = {
-            nic.name: gid_choice(nic, use.environment, release) for nic in nics_of(rdma, use)
-        }
+    def judge_use(use: Use) -> list[Finding]:
+        choices = {nic.name: gid_choice(nic, use.environment, use.release) for nic in use.nics}
         return [_judge_subnets(use, {name: _subnet(rdma, one) for name, one in choices.items()})]
 
     return judge_uses(rdma, needs, judge_use)

@@ -21,12 +21,11 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.devices import DEVICES, Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
-from checks.rdma.scope import Scope, judge_devices, judge_uses, rdma_launch
+from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch
 from checks.rdma.use import (
     Cause,
     Lost,
     Use,
-    nics_of,
     node_problem,
     port_of,
     port_problem,
@@ -47,14 +46,14 @@ FULL_MEMBER = 0x8000
 
 @CHECKS.check("rdma.port-down", any_launch)
 def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    def problem(nic: Nic, scope: Scope) -> Lost | Unknown | None:
-        if scope.names is not None:
+    def problem(nic: Nic, use: Use) -> Lost | Unknown | None:
+        if use.processes:
             reach = reach_problem(nic)
             if isinstance(reach, Unknown) or (reach and reach.cause is not Cause.PORT):
                 return reach
-        return port_problem(nic, scope.environment)
+        return port_problem(nic, use.environment)
 
-    def describe(nic: Nic, lost: Lost | None, scope: Scope) -> Finding:
+    def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         seen = "; ".join(_state(port) for port in ports) or "no port"
         evidence = tuple(
@@ -64,7 +63,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         finding = passed(nic.name, seen, "ACTIVE", evidence=evidence)
         if lost is None:
             return finding
-        advice, settings = _port_remedy(ports, scope.environment.get("MC_IB_PORT", ""))
+        advice, settings = _port_remedy(ports, use.environment.get("MC_IB_PORT", ""))
         text = f"Mooncake leaves {nic.name} out: {lost.why}"
         return finding._replace(text=text, advice=advice, settings=settings)
 
@@ -97,16 +96,16 @@ def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Settin
 
 @CHECKS.check("rdma.port-mtu", rdma_launch)
 def port_mtu(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    return judge_uses(rdma, needs, lambda use, _: [_judge_mtus(rdma, use)])
+    return judge_uses(rdma, needs, lambda use: [_judge_mtus(use)])
 
 
 @or_unjudged
-def _judge_mtus(rdma: RdmaFacts, use: Use) -> Finding:
+def _judge_mtus(use: Use) -> Finding:
     asked = leading_integer(use.environment.get("MC_MTU", ""))
     bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
     number = port_of(use.environment)
     unread = unknown(use.who, "")
-    active = {nic.name: unread.known(_active_mtu(nic, number)) for nic in nics_of(rdma, use)}
+    active = {nic.name: unread.known(_active_mtu(nic, number)) for nic in use.nics}
     paths = {name: min(mtu, bound) for name, mtu in active.items()}
     smallest = min(paths.values())
     finding = passed(
@@ -137,10 +136,8 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
 
 @CHECKS.check("rdma.pkey", rdma_launch)
 def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
-    def judge_use(use: Use, _: object) -> list[Finding]:
-        return [_judge_pkey(nic, use) for nic in nics_of(rdma, use)]
-
-    return list(dict.fromkeys(judge_uses(rdma, needs, judge_use)))
+    found = judge_uses(rdma, needs, lambda use: [_judge_pkey(nic, use) for nic in use.nics])
+    return list(dict.fromkeys(found))
 
 
 def _judge_pkey(nic: Nic, use: Use) -> Finding:
@@ -175,7 +172,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    def describe(nic: Nic, lost: Lost | None, _scope: object) -> Finding:
+    def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         node = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
@@ -218,11 +215,11 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
 def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     libraries = rdma.libraries
 
-    def problem(nic: Nic, _scope: object) -> Lost | Unknown | None:
+    def problem(nic: Nic, _use: object) -> Lost | Unknown | None:
         node = node_problem(nic)
         return provider_problem(nic) if node is None else node
 
-    def describe(nic: Nic, lost: Lost | None, _scope: object) -> Finding:
+    def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
         finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:

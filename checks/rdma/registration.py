@@ -21,8 +21,8 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow, device_row
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.registration_measured import DEVICE_TABLE, Measured
-from checks.rdma.use import ChosenBy, Use, nics_of
-from checks.releases.mooncake import MooncakeRelease, release_of
+from checks.rdma.use import ChosenBy, Use
+from checks.releases.mooncake import MooncakeRelease
 
 # config.h: the default of MC_MAX_MR_SIZE.
 DEFAULT_LARGEST_REGION_BYTES = 1 << 40
@@ -220,20 +220,18 @@ class NicLoad(NamedTuple):
         return sum(load.entries for _, load in self.loads)
 
 
-def nic_loads(rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> list[NicLoad]:
+def nic_loads(rdma: RdmaFacts, found: Iterable[Use]) -> list[NicLoad]:
     """Return each NIC in use, in the host's order, with all that the launch registers with it."""
-    release = release_of(needs.mooncake_version)
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
     for use in found:
         if isinstance(use.devices.names, Unknown):
             reason = use.devices.names.reason
             elsewhere = Unknown(f"{use.who} may register with it too: {reason}")
-        nics = nics_of(rdma, use)
-        largest = largest_region_bytes(nics, use.environment)
+        largest = largest_region_bytes(use.nics, use.environment)
         for process in use.processes:
-            load = load_of(process, largest, release)
-            for nic in nics:
+            load = load_of(process, largest, use.release)
+            for nic in use.nics:
                 own = sums.get(nic.name, NicLoad(nic))
                 if isinstance(load, Unknown):
                     own = own._replace(unknown=load)
@@ -343,18 +341,16 @@ class Objects(NamedTuple):
     queue_pairs: int
 
 
-def objects_of(nic: Nic, rdma: RdmaFacts, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
+def objects_of(nic: Nic, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
     """Count what the launch's processes make of objects on ``nic``, those that would take it."""
     mine = [(use, process) for use in found for process in takers(use, nic)]
-    release = release_of(needs.mooncake_version)
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | None = 0
     others = queue_pairs = 0
     for use, process in mine:
-        nics = [nic for nic in rdma.present if nic.name in use.devices.candidates]
-        largest = largest_region_bytes(nics, use.environment)
+        largest = largest_region_bytes(use.takes, use.environment)
         if regions is not None:
-            load = load_of(process, largest, release)
+            load = load_of(process, largest, use.release)
             regions = None if isinstance(load, Unknown) else regions + load.registrations
         queues = _number(use.environment, "MC_NUM_CQ_PER_CTX", DEFAULT_COMPLETION_QUEUES)
         others += PROTECTION_DOMAINS + queues

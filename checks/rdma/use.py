@@ -75,33 +75,45 @@ class DevicesInUse(NamedTuple):
 
 
 class Use(NamedTuple):
-    """Processes of a launch that come to the same devices, with the same environment for them."""
+    """Processes of a launch that come to the same devices, with the same environment for them.
+
+    processes: () for the host itself, where no launch is given. takes: the host's devices that they
+    would take if all were well. release: Mooncake's, None where it is not known.
+    """
 
     processes: tuple[ProcessNeeds, ...]
     devices: DevicesInUse
+    takes: tuple[Nic, ...]
+    release: MooncakeRelease | None
 
     @property
     def who(self) -> str:
-        first, more = self.processes[0].name, len(self.processes) - 1
-        return f"{first} and {more} more" if more else first
+        first, more = self.processes[0].name if self.processes else "host", len(self.processes) - 1
+        return f"{first} and {more} more" if more > 0 else first
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return self.processes[0].environment
+        return self.processes[0].environment if self.processes else {}
+
+    @property
+    def nics(self) -> tuple[Nic, ...]:
+        """Return the devices that it comes to; none where that is not known."""
+        names = () if isinstance(self.devices.names, Unknown) else self.devices.names
+        return tuple(nic for nic in self.takes if nic.name in names)
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """Return the launch's RDMA processes, those alike together."""
     release = release_of(needs.mooncake_version)
-    groups: dict[str, list[ProcessNeeds]] = {}
-    found: dict[str, DevicesInUse] = {}
+    found: dict[str, Use] = {}
     for process in needs.rdma_processes:
         devices = devices_in_use(rdma, process, release)
         given = {k: v for k, v in process.environment.items() if k in _VARIABLES}
+        takes = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
         key = repr((devices, sorted(given.items())))
-        groups.setdefault(key, []).append(process)
-        found[key] = devices
-    return [Use(tuple(group), found[key]) for key, group in groups.items()]
+        use = found.get(key, Use((), devices, takes, release))
+        found[key] = use._replace(processes=(*use.processes, process))
+    return list(found.values())
 
 
 # What else of a process's environment decides how a device in use behaves.
@@ -235,14 +247,6 @@ def _listed(environment: Mapping[str, str], release: MooncakeRelease | None) -> 
         return None
     names = {name.strip() for name in environment.get("MC_TE_FILTERS", "").split(",")} - {""}
     return names or None
-
-
-def nics_of(rdma: RdmaFacts, use: Use) -> tuple[Nic, ...]:
-    """Return the devices that a use comes to; none where that is not known."""
-    names = use.devices.names
-    if isinstance(names, Unknown):
-        return ()
-    return tuple(nic for nic in rdma.present if nic.name in names)
 
 
 DEFAULT_PORT = 1

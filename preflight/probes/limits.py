@@ -297,10 +297,10 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Probe
             for region in regions:
                 longest = region.bytes if isinstance(largest, Unknown) else largest
                 lengths.add(registration_of(region, longest, release).piece_bytes)
-    for sums in nic_loads(facts.rdma, needs, found):
+    for sums in nic_loads(facts.rdma, found):
         if sums.nic.name in devices:
             nic_bytes = max(nic_bytes, sums.bytes)
-            objects = objects_of(sums.nic, facts.rdma, needs, found)
+            objects = objects_of(sums.nic, needs, found)
             regions_here = sum(own.registrations for _, own in sums.loads)
             nic_regions = max(nic_regions, regions_here)
             nic_objects = max(nic_objects, regions_here + objects.others)

@@ -172,8 +172,8 @@ class _Stage:
         now = status_bytes(self._programs.players[step.member].pid).get("VmRSS")
         grown = None if now is None else max(0, now - resident)
         pins = [status_bytes(one.pid).get("VmPin", 0) for one in self._programs.players.values()]
-        ended = (grown, sum(pins), answer.ended)
-        return StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, *ended)
+        result = StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
+        return result._replace(pinned_bytes=sum(pins), ended=answer.ended)
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Before they begin: what the memory is not there for is not tried."""

@@ -403,7 +403,8 @@ def test_a_step_is_broken_off_when_memory_runs_out(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         running.ask({"do": "own_pool", "bytes": 64 * MIB, "page_bytes": 0}, 60, look)
     running.end()
-    assert running.how_it_ended() == "SIGKILL (exit code 137)"
+    reply = running.wait_until(lambda: False, 60)
+    assert (reply.error, reply.ended) == ("SIGKILL (exit code 137)", -9)
     assert not Path(f"/proc/{running.pid}").exists()
 
 

@@ -1,0 +1,131 @@
+"""What the checks of RDMA share: whose devices are judged, and how a lost device is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from checks.base.check import the_launch
+from checks.base.finding import Finding, Status, UnjudgedError, skip, unknown
+from checks.base.fold import fold
+from checks.base.needs import LaunchNeeds, Region
+from checks.base.unknown import Unknown, known
+from checks.rdma.facts import Nic, RdmaFacts
+from checks.rdma.use import Cause, DevicesInUse, Lost, Transport, Use, uses
+
+NO_RDMA = "the launch does not use RDMA"
+NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.device-missing)"
+
+
+def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
+    """Take a launch that uses RDMA."""
+    launch = the_launch(needs)
+    if not launch.rdma_processes:
+        raise UnjudgedError(skip(NO_RDMA, "launch"))
+    return launch
+
+
+def rdma_launch_or_host(needs: LaunchNeeds | None) -> LaunchNeeds | None:
+    """Take the same, or the host alone."""
+    return None if needs is None else rdma_launch(needs)
+
+
+Problem = Callable[[Nic, Use], Lost | Unknown | None]
+Describe = Callable[[Nic, Lost | None, Use], Finding]
+
+
+def judge_devices(
+    rdma: RdmaFacts,
+    needs: LaunchNeeds | None,
+    cause: Cause,
+    problem_of: Problem,
+    describe: Describe,
+) -> Iterator[Finding]:
+    """Yield one finding per device: the worst over the processes that would take it.
+
+    A device that is lost to another cause is left to that cause's check.
+    """
+    known(rdma.nics)
+    launch = rdma_launch_or_host(needs)
+    host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
+    found: dict[str, list[Finding]] = {}
+    for use in [host] if launch is None else uses(rdma, launch):
+        for nic in use.takes:
+            finding = _judge_device(use, nic, cause, problem_of, describe)
+            found.setdefault(nic.name, []).append(finding)
+    yield from (min(one, key=_badness) for one in found.values()) if found else [skip(NO_DEVICE)]
+
+
+def _badness(finding: Finding) -> int:
+    return list(Status).index(finding.status)
+
+
+def _judge_device(
+    use: Use, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
+) -> Finding:
+    problem = problem_of(nic, use)
+    if isinstance(problem, Unknown):
+        return describe(nic, None, use).unknown(problem.reason)
+    if problem is None:
+        return describe(nic, None, use)
+    if problem.cause is not cause:
+        text = f"it is lost already: {problem.cause.value}: {problem.why}"
+        return describe(nic, None, use).skipped(text, have="")
+    # With none left to a process it fails; without a launch nobody is known to need it.
+    nothing_left = bool(use.processes) and use.devices.names == ()
+    status = Status.FAIL if nothing_left else Status.WARN
+    return describe(nic, problem, use)._replace(status=status)
+
+
+def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
+    """Yield each use with why its devices cannot be judged, None where they can."""
+    for use in found:
+        names = use.devices.names
+        if isinstance(names, Unknown):
+            text = f"which devices it uses is not known: {names.reason}"
+            yield use, unknown(use.who, text)
+        elif not names:
+            text = "no device is in use (see the other checks of rdma)"
+            yield use, skip(text, use.who)
+        else:
+            yield use, None
+
+
+def used_nics(rdma: RdmaFacts, needs: LaunchNeeds | None) -> tuple[list[Nic], list[Finding]]:
+    """Return the devices in use, each once, and why those of some processes cannot be told.
+
+    Without a launch: every device of the host.
+    """
+    launch = rdma_launch_or_host(needs)
+    if launch is None:
+        known(rdma.nics)
+        return list(rdma.present), [] if rdma.present else [skip(NO_DEVICE)]
+    found = uses(rdma, launch)
+    nics = {nic.name: nic for use in found for nic in use.nics}
+    return list(nics.values()), [instead for _, instead in users(found) if instead is not None]
+
+
+def judge_uses(
+    rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
+) -> list[Finding]:
+    """Judge each use of devices; say why not, where none can be had."""
+    found: list[Finding] = []
+    for use, instead in users(uses(rdma, needs)):
+        found += judge(use) if instead is None else [instead]
+    return found
+
+
+def judge_regions(
+    rdma: RdmaFacts,
+    needs: LaunchNeeds,
+    judge: Callable[[str, tuple[Region, ...], Use], Finding],
+) -> list[Finding]:
+    """Judge each process that registers memory, by name; equal findings together."""
+
+    def judge_use(use: Use) -> Iterator[Finding]:
+        for process in use.processes:
+            if isinstance(process.regions, Unknown):
+                yield unknown(process.name, process.regions.reason)
+            else:
+                yield judge(process.name, process.regions, use)
+
+    return fold(judge_uses(rdma, needs, judge_use))
