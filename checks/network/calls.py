@@ -10,7 +10,10 @@ from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
 def addresses() -> list[dict[str, Any]]:
-    """Every address of this network namespace: ``{interface, address, up}``, IPv4 and IPv6."""
+    """Return every address of this network namespace.
+
+    ``{interface, address, up}``, IPv4 and IPv6.
+    """
     import socket
 
     import psutil
@@ -30,7 +33,7 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Whether a server could bind ``port`` on all addresses, as servers do (SO_REUSEADDR).
+    """Tell whether a server could bind ``port`` on all addresses, as servers do (SO_REUSEADDR).
 
     Nothing listens, so nobody can connect meanwhile.
     """
@@ -54,7 +57,7 @@ _ANSWER_BYTES = 4096
 
 
 def resolve(host: str) -> list[str]:
-    """The addresses of a name, in the resolver's order, each once."""
+    """Return the addresses of a name, in the resolver's order, each once."""
     import socket
 
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -62,7 +65,7 @@ def resolve(host: str) -> list[str]:
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Whether something listens: ``{"open": true}``, or the error's name and text."""
+    """Tell whether something listens: ``{"open": true}``, or the error's name and text."""
     import errno
     import socket
 
@@ -76,7 +79,7 @@ def connect(host: str, port: int) -> dict[str, Any]:
 
 
 def http(host: str, port: int, path: str) -> dict[str, Any]:
-    """``GET path`` past any proxy: the status and the beginning of the body."""
+    """Ask ``GET path`` past any proxy: the status and the beginning of the body."""
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(host, port, timeout=CONNECT_SECONDS)
@@ -143,7 +146,7 @@ MOST_ROUTES = 4096
 
 
 def rules() -> list[dict[str, Any]]:
-    """``ip rule`` of both families, in the kernel's order.
+    """Read ``ip rule`` of both families, in the kernel's order.
 
     ``{family, priority, action, table, invert, from, to, iif, oif, mark, goto, suppress_prefix,
     other}``: prefixes as text, "" for none; action: RTN_*-like of fib_rules.h (1 a table, 2 goto, 3
@@ -204,7 +207,8 @@ _READ = {
 
 
 def routes() -> list[list[Any]]:
-    """Every route of every table: ``[family, table, type, destination, gateway, interface]``.
+    """Return every route of every table: ``[family, table, type, destination, gateway,
+    interface]``.
 
     type: RTN_* of rtnetlink.h (1 unicast, 2 local, 6 blackhole ...). One of several next hops has
     a row for each. At most ``MOST_ROUTES``; ``[family, -1, 0, "", "", ""]`` ends what was cut.
@@ -245,7 +249,7 @@ def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
 
 
 def _hops(given: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
-    """(interface's index, attributes) of each next hop."""
+    """Return (interface's index, attributes) of each next hop."""
     data = given.get(RTA_MULTIPATH)
     if data is None:
         return [(_number(given.get(RTA_OIF)) or 0, given)]
@@ -260,7 +264,7 @@ def _hops(given: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
 
 
 def _via(raw: bytes) -> str:
-    """struct rtvia: a gateway of the other family."""
+    """Read struct rtvia: a gateway of the other family."""
     family = struct.unpack_from("=H", raw)[0]
     size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family)
     whole = size is not None and len(raw) == 2 + size

@@ -63,7 +63,7 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
 
 @or_unknown
 def _time_wait(root: Root) -> int | Unknown:
-    """``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
+    """Read ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
     content = known(root.text(SOCKETS))
     for line in content.splitlines():
         words = line.split()
@@ -99,7 +99,7 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 
 
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
-    """``8080,30000-30010``; an empty line reserves nothing."""
+    """Read ``8080,30000-30010``; an empty line reserves nothing."""
     content = root.text(RESERVED)
     if isinstance(content, Unknown):
         return () if content.absent else content
@@ -162,7 +162,7 @@ class ServiceFacts(NamedTuple):
 
 
 def key_of(service: Service) -> tuple[str, str, int | None]:
-    """What a service is known by in ``ServiceFacts``."""
+    """Return what a service is known by in ``ServiceFacts``."""
     host = service.host if isinstance(service.host, str) else ""
     return service.kind, host, service.port
 
@@ -217,12 +217,12 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 
 def has_no_address(why: Unknown) -> bool:
-    """Whether the resolver said that a name has none, as opposed to nobody asking, or answering."""
+    """Tell whether the resolver said that a name has none; else nobody asked, or answered."""
     return any(said in why.reason for said in _NO_ADDRESS)
 
 
 def _is_address(host: str) -> bool:
-    """Whether ``host`` is an address as it stands, which no name service is asked for."""
+    """Tell whether ``host`` is an address as it stands, which no name service is asked for."""
     import socket
 
     for family in (socket.AF_INET, socket.AF_INET6):

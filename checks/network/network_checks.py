@@ -43,7 +43,7 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 
 @CHECKS.check("network.port-taken", _ports)
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Each port of each process."""
+    """Judge each port of each process."""
     must_be_read(network)
     users: dict[int, list[BoundPort]] = {}
     for port in ports:
@@ -83,7 +83,7 @@ def _port(port: BoundPort, network: NetworkFacts, users: dict[int, list[BoundPor
 
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Each port of each process."""
+    """Judge each port of each process."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are given out"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
@@ -112,7 +112,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @CHECKS.check("network.time-wait", the_launch)
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
-    """The host, where a process of the launch moves data over TCP."""
+    """Judge the host, where a process of the launch moves data over TCP."""
     if not _moves_over_tcp(needs):
         yield skip("no process of the launch moves data over TCP")
         return
@@ -130,7 +130,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
 
 
 def _moves_over_tcp(needs: LaunchNeeds) -> bool:
-    """Whether a store of the launch, or one inside a server, uses no RDMA."""
+    """Tell whether a store of the launch, or one inside a server, uses no RDMA."""
     embedded = any(service.kind == "master" for service in needs.services)
     stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
     return any(process.program in stores and process.rdma is None for process in needs.processes)
@@ -140,7 +140,7 @@ def _moves_over_tcp(needs: LaunchNeeds) -> bool:
 def advertised(
     needs: LaunchNeeds, network: NetworkFacts, services: ServiceFacts
 ) -> Iterator[Finding]:
-    """Each name that a store of the launch advertises."""
+    """Judge each name that a store of the launch advertises."""
     names = [service for service in needs.services if service.kind == "advertised"]
     if not names:
         yield skip("the launch advertises no name of its own")
@@ -197,7 +197,7 @@ def _subject(service: Service) -> str:
 
 @CHECKS.check("service.address", _talking)
 def address(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
-    """Each service."""
+    """Judge each service."""
     for service in _called(needs):
         yield _address(service, services.answers.get(key_of(service)), needs.hosts)
 
@@ -221,7 +221,7 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
 
 @CHECKS.check("service.reachable", _talking)
 def reachable(needs: LaunchNeeds, services: ServiceFacts) -> Iterator[Finding]:
-    """Each service that the launch does not start itself."""
+    """Judge each service that the launch does not start itself."""
     for service in _called(needs):
         yield _reachable(service, services.answers.get(key_of(service)))
 

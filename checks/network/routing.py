@@ -64,7 +64,7 @@ class Routing(NamedTuple):
 
 
 def read_routing(root: Root) -> Routing | Unknown:
-    """The kernel's answers, live or recorded; Unknown in a capture that has none."""
+    """Return the kernel's answers, live or recorded; Unknown in a capture that has none."""
     rules, routes = root.call("routing.rules"), root.call("routing.routes")
     for answer in (rules, routes):
         if isinstance(answer, Unknown):
@@ -118,7 +118,7 @@ def _route(row: Sequence[Any]) -> TableRoute:
 
 @or_unknown
 def exits(routing: Routing, source: str, interface: str) -> tuple[str, ...] | Unknown:
-    """Networks that have a route out of ``interface`` for what is sent from ``source``.
+    """Return networks that have a route out of ``interface`` for what is sent from ``source``.
 
     The tables in the order of the rules; what a rule or a route rejects is none of them. Unknown
     where a rule asks for something that is not known here.
@@ -153,7 +153,7 @@ def _asked(
     interface: str,
     open_: list[Network],
 ) -> list[Network] | Unknown:
-    """The part of ``open_`` that the rule is about, for this source and way out."""
+    """Return the part of ``open_`` that the rule is about, for this source and way out."""
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")
@@ -179,7 +179,7 @@ def _of_table(
     open_: list[Network],
     found: list[Network],
 ) -> list[Network]:
-    """Adds what the table leads to out of ``interface``; what is still open after it.
+    """Add what the table leads to out of ``interface``; return what is still open after it.
 
     The most specific first: that is the one that counts. A route out of another interface is none
     for this port: the kernel passes it over, and looks on.

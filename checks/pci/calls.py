@@ -14,7 +14,7 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """The ACS control register of the function at ``address``; None where it has no ACS.
+    """Return the ACS control register of the function at ``address``; None where it has no ACS.
 
     Raises PermissionError where the kernel shows only the first 64 bytes (not root).
     """
@@ -32,7 +32,7 @@ def acs(address: str) -> int | None:
 
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
-    """ACS control of a configuration space, of which ``read(offset, length)`` gives bytes."""
+    """Find ACS control in a configuration space, of which ``read(offset, length)`` gives bytes."""
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
         header = read(offset, 4)

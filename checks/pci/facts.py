@@ -133,7 +133,7 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
 
 @or_unknown
 def read_accelerators(root: Root) -> tuple[Function, ...] | Unknown:
-    """Every GPU or other accelerator on the PCI bus, in PCI order; () without PCI."""
+    """Read every GPU or other accelerator on the PCI bus, in PCI order; () without PCI."""
     return tuple(
         read_function(root, address)
         for address in known(root.entries(PCI_DEVICES))
@@ -151,7 +151,7 @@ def _is_accelerator(root: Root, address: str) -> bool:
 
 
 def read_function(root: Root, address: str) -> Function:
-    """One function's facts, by its address."""
+    """Read one function's facts, by its address."""
     folder = f"{PCI_DEVICES}/{address}"
     node = root.integer(f"{folder}/numa_node")
     driver = root.link(f"{folder}/driver")
@@ -178,7 +178,10 @@ def read_function(root: Root, address: str) -> Function:
 
 
 def _parents(root: Root, folder: str) -> tuple[str, ...]:
-    """The host bridge and the bridges above a function; () where the tree does not show them."""
+    """Return the host bridge and the bridges above a function.
+
+    () where the tree does not show them.
+    """
     path = root.link(folder)
     if isinstance(path, Unknown):
         return ()
@@ -190,7 +193,7 @@ def _parents(root: Root, folder: str) -> tuple[str, ...]:
 
 
 def _lanes(root: Root, name: str) -> int | Unknown:
-    """A link's width; a function without a link of its own says 0 (virtual) or 255."""
+    """Read a link's width; a function without a link of its own says 0 (virtual) or 255."""
     width = root.integer(name)
     if isinstance(width, int) and not 1 <= width <= 32:
         return Unknown(f"{name}: {width}, so it has no link of its own", absent=True)
@@ -222,7 +225,7 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
 
 
 def _direct_nic(root: Root, nics: Mapping[str, Function]) -> bool:
-    """Only ConnectX-8 and newer have the function, so only beside one is it looked for."""
+    """Look for Direct NIC functions beside ConnectX-8 and newer, which alone have them."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
     return any(

@@ -44,7 +44,10 @@ class Location(NamedTuple):
 
     @property
     def first(self) -> tuple[str, ...] | Unknown:
-        """The NICs of which any may be the first choice: without a preferred one, the others."""
+        """Return the NICs of which any may be the first choice.
+
+        Without a preferred one, the others.
+        """
         return self.others if self.preferred == () else self.preferred
 
 
@@ -55,7 +58,7 @@ class View(NamedTuple):
     gpus: tuple[str, ...] | Unknown
 
     def at(self, name: str) -> Location | None:
-        """The location of that name; None where Mooncake has none."""
+        """Return the location of that name; None where Mooncake has none."""
         return next((place for place in self.locations if place.name == name), None)
 
 
@@ -69,7 +72,7 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """The view of ``process`` with this release, None: as the newest known.
+    """Return the view of ``process`` with this release, None: as the newest known.
 
     knows_gpus: False for a build without CUDA, which has no location of GPUs at all.
     """
@@ -88,7 +91,7 @@ def predicted(
 
 
 def _of_node(rdma: RdmaFacts, node: int, names: Sequence[str]) -> Location:
-    """A NIC is preferred on the node that it names, and on no other."""
+    """Prefer a NIC on the node that it names, and on no other."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         found = nodes[name]
@@ -106,7 +109,7 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Of the NICs of the GPU's node, or of all where it has none, those fewest steps away."""
+    """Prefer the NICs fewest steps away, of the GPU's node, or of all where it has none."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((one for one in gpus.on_pci if one.address == address), None)
@@ -135,7 +138,7 @@ def _path(function: Function) -> str:
 
 
 def pci_steps(one: str, other: str) -> int:
-    """Slashes of both sysfs paths behind what they have in common, character by character.
+    """Count the slashes of both sysfs paths behind what they share, character by character.
 
     Source: topology.cpp, getPciDistance.
     """
@@ -150,7 +153,7 @@ def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Lo
 
 
 def _only(place: Location, names: Sequence[str]) -> Location:
-    """Mooncake takes devices that it cannot open out of every location."""
+    """Take devices that Mooncake cannot open out of a location."""
     if isinstance(place.preferred, Unknown):
         return place
     return place._replace(
@@ -172,7 +175,7 @@ def _json(content: str | Unknown) -> Any | Unknown:
 
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
-    """``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes and reads it, in its order."""
+    """Read ``{"cpu:0": [["mlx5_0"], ["mlx5_1"]]}``, as Mooncake writes it, in its order."""
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):
@@ -199,7 +202,7 @@ def _order(name: str) -> tuple[str, int, str]:
 def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """What the Mooncake of ``interpreter`` answers in the environment of ``process``.
+    """Return what the Mooncake of ``interpreter`` answers in the environment of ``process``.
 
     devices: those that it is given by name, () for its own discovery.
     """
@@ -212,7 +215,10 @@ def measured(
 def differences(
     foretold: Sequence[Location], found: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """(location, foretold, found) where they differ; the order of names within one is chance."""
+    """Return (location, foretold, found) where they differ.
+
+    The order of names within one is chance.
+    """
     one, other = ({place.name: place for place in places} for places in (foretold, found))
     rows = []
     for name in sorted({*one, *other}, key=_order):
@@ -246,7 +252,7 @@ print("\\n{_MARK}" + answer.replace("\\n", " "), flush=True)
 
 
 def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
-    """``TransferEngine.get_local_topology``: location -> [preferred, others].
+    """Ask ``TransferEngine.get_local_topology``: location -> [preferred, others].
 
     devices: names joined by commas, "" for all. variables: ``NAME=value`` of its environment, in
     which no other variable of Mooncake's is. Raises OSError with what the child said.

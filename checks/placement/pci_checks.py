@@ -42,7 +42,7 @@ class _Used(NamedTuple):
 
     @property
     def subjects(self) -> dict[str, Function]:
-        """Each by what a finding calls it."""
+        """Return each by what a finding calls it."""
         gpus = {f"GPU {address}": gpu for address, gpu in self.gpus.items()}
         return gpus | {f"NIC {name}": nic for name, nic in self.nics.items()}
 
@@ -191,7 +191,7 @@ def _mode(subject: str, function: Function, pci: PciFacts, arm: bool) -> Finding
 
 
 def _argument(command_line: str | Unknown, name: str) -> str:
-    """What the kernel's command line says of ``name``, "" for nothing."""
+    """Return what the kernel's command line says of ``name``, "" for nothing."""
     words = [] if isinstance(command_line, Unknown) else command_line.split()
     values = [word.partition("=")[2] for word in words if word.partition("=")[0] == name]
     return values[-1] if values else ""

@@ -26,7 +26,7 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """A device file's mode, and whether this user may open it for reading and writing.
+    """Read a device file's mode, and try whether this user may open it for reading and writing.
 
     Raises FileNotFoundError where there is none. Opening a uverbs node makes nothing by itself.
     """
@@ -39,7 +39,7 @@ def device_node(path: str) -> dict[str, Any]:
 
 
 def interfaces() -> dict[str, list[list[Any]]]:
-    """``{interface: [[address, prefix length]]}`` of this network namespace.
+    """Return ``{interface: [[address, prefix length]]}`` of this network namespace.
 
     Not from /sys/class/net: it shows the namespace in which /sys was mounted.
     """
@@ -61,7 +61,7 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
 
 def kernel() -> dict[str, Any]:
-    """What ``rdma system`` and ``rdma resource`` show, and each device's driver id.
+    """Return what ``rdma system`` and ``rdma resource`` show, and each device's driver id.
 
     netns_mode: shared or exclusive. copy_on_fork: whether the kernel copies pinned pages at fork
     (since Linux 5.12). devices: by name; resources: how many of each kind exist.
@@ -87,7 +87,7 @@ def kernel() -> dict[str, Any]:
 
 
 def verbs(name: str) -> dict[str, Any]:
-    """What libibverbs says of one device: its limits, its ports, or why it cannot be opened.
+    """Return what libibverbs says of one device: its limits, its ports, or why it cannot be opened.
 
     Any program that does RDMA opens libibverbs.so.1, Mooncake too, so ctypes needs nothing that is
     not there already, and sees what Mooncake will see: a device whose provider library is missing
@@ -121,7 +121,7 @@ def _ask(command: int, attributes: bytes, dump: bool) -> Iterator[tuple[int, byt
 def netlink_dump(
     protocol: int, kind: int, body: bytes, flags: int = NLM_F_DUMP
 ) -> Iterator[tuple[int, bytes]]:
-    """The messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
+    """Yield the messages of one netlink answer, ``(type, body)`` each. Raises OSError as told."""
     import socket
     import struct
 
@@ -149,7 +149,7 @@ def netlink_dump(
 
 
 def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Netlink attributes, ``(number, value)``; a nested one's value holds attributes again."""
+    """Yield netlink attributes, ``(number, value)``; a nested one's value holds some again."""
     while len(data) >= 4:
         length = int.from_bytes(data[:2], "little")
         number = int.from_bytes(data[2:4], "little") & 0x3FFF
@@ -177,7 +177,7 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Where results may lie: the system's first, then this user's own."""
+    """Return where results may lie: the system's first, then this user's own."""
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -187,7 +187,7 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Every result that can be read, each with the ``file`` that it lies in."""
+    """Return every result that can be read, each with the ``file`` that it lies in."""
     import json
 
     found = []

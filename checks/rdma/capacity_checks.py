@@ -341,7 +341,7 @@ def _judge_bound(
 
 
 def _formula(load: NicLoad) -> str:
-    """``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
+    """Return ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
     terms = [
         f"{format_bytes(size)} / {format_page_size(page)}"
         for page, size in sorted(load.by_page.items())

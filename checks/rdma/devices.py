@@ -60,14 +60,14 @@ class Gid(NamedTuple):
 
     @property
     def ipv4(self) -> str | None:
-        """``10.0.0.1`` for ``::ffff:10.0.0.1``."""
+        """Return ``10.0.0.1`` for ``::ffff:10.0.0.1``."""
         if self.raw[:12] != _IPV4_MAPPED:
             return None
         return ".".join(str(octet) for octet in self.raw[12:])
 
     @property
     def text(self) -> str:
-        """As a person writes it: the IPv4 address, or eight groups."""
+        """Write it as a person does: the IPv4 address, or eight groups."""
         groups = [self.raw[at : at + 2].hex() for at in range(0, 16, 2)]
         return self.ipv4 or ":".join(groups)
 

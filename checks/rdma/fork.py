@@ -50,7 +50,7 @@ class Forking(NamedTuple):
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
-    """Whether libibverbs calls madvise in steps of 4 KiB for a process with ``environment``."""
+    """Tell whether libibverbs calls madvise in steps of 4 KiB for a process."""
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel
@@ -64,7 +64,7 @@ def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
 
 
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
-    """What of ``region`` ends inside a huge page, in words; "" for nothing.
+    """Return what of ``region`` ends inside a huge page, in words; "" for nothing.
 
     Where Mooncake's version is not known it is taken for one whose registrations do
     not end on huge pages.
@@ -95,7 +95,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
 
 
 def touching_threads(cpus: int) -> int:
-    """Into how many blocks Mooncake cuts a region of 4 GiB or more; 0: it does not."""
+    """Return into how many blocks Mooncake cuts a region of 4 GiB or more; 0: it does not."""
     if cpus < LEAST_CPUS:
         return 0
     return MANY_THREADS if cpus > MANY_CPUS else min(cpus, FEW_THREADS)

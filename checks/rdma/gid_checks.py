@@ -112,7 +112,7 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
 
 
 def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
-    """The indices of a device's RoCE v2 entries with an IPv4 address."""
+    """Return the indices of a device's RoCE v2 entries with an IPv4 address."""
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
@@ -121,7 +121,7 @@ def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
 
 
 def _index_for_all(use: Use) -> int | None:
-    """An index that is a RoCE v2 IPv4 entry on every device in use: the variable is one for all."""
+    """Return an index that is a RoCE v2 IPv4 entry on every device: the variable is one for all."""
     nics = [nic for nic in use.takes if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)

@@ -30,7 +30,8 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """The GID index of a process's environment and the variable's name; None for its own choice.
+    """Return the GID index of a process's environment and the variable's name; None for its own
+    choice.
 
     ``atoi``: text that starts with no number is 0. Out of 0 to 255 it is ignored.
     """
@@ -44,7 +45,7 @@ def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
 def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """The GID of ``port`` that Mooncake uses; ``release`` None: as the newest known does."""
+    """Return the GID of ``port`` that Mooncake uses; ``release`` None: as the newest known does."""
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
@@ -97,7 +98,7 @@ _RANKS = (
 
 
 def _rank(gid: Gid) -> int:
-    """autoGidCandidateClassPriority: lower is taken first.
+    """Rank as autoGidCandidateClassPriority: lower is taken first.
 
     192.168.0.0/16 counts as routable, and so does every IPv6 address but fe80::/10: fec0:: too.
     """
@@ -114,5 +115,5 @@ def _rank(gid: Gid) -> int:
 
 
 def _private(first: int, second: int) -> bool:
-    """10/8, 172.16/12 and 100.64/10."""
+    """Tell whether an address is in 10/8, 172.16/12 or 100.64/10."""
     return first == 10 or (first, second & 0xF0) == (172, 16) or (first, second & 0xC0) == (100, 64)

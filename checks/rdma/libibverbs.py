@@ -17,27 +17,21 @@ ROOM_BYTES = 1024
 MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
+def fields(kind: type[Any], names: str) -> list[tuple[str, type[Any]]]:
+    """Return consecutive fields of a structure that are of one kind."""
+    return [(name, kind) for name in names.split()]
+
+
 class DeviceAttributes(ctypes.Structure):
     """struct ibv_device_attr."""
 
     _fields_ = (
         ("fw_ver", ctypes.c_char * 64),
-        ("node_guid", ctypes.c_uint64),
-        ("sys_image_guid", ctypes.c_uint64),
-        ("max_mr_size", ctypes.c_uint64),
-        ("page_size_cap", ctypes.c_uint64),
-        ("vendor_id", ctypes.c_uint32),
-        ("vendor_part_id", ctypes.c_uint32),
-        ("hw_ver", ctypes.c_uint32),
-        ("max_qp", ctypes.c_int),
-        ("max_qp_wr", ctypes.c_int),
+        *fields(ctypes.c_uint64, "node_guid sys_image_guid max_mr_size page_size_cap"),
+        *fields(ctypes.c_uint32, "vendor_id vendor_part_id hw_ver"),
+        *fields(ctypes.c_int, "max_qp max_qp_wr"),
         ("device_cap_flags", ctypes.c_uint),
-        ("max_sge", ctypes.c_int),
-        ("max_sge_rd", ctypes.c_int),
-        ("max_cq", ctypes.c_int),
-        ("max_cqe", ctypes.c_int),
-        ("max_mr", ctypes.c_int),
-        ("max_pd", ctypes.c_int),
+        *fields(ctypes.c_int, "max_sge max_sge_rd max_cq max_cqe max_mr max_pd"),
     )
 
 
@@ -45,35 +39,22 @@ class PortAttributes(ctypes.Structure):
     """The beginning of struct ibv_port_attr."""
 
     _fields_ = (
-        ("state", ctypes.c_int),
-        ("max_mtu", ctypes.c_int),
-        ("active_mtu", ctypes.c_int),
-        ("gid_tbl_len", ctypes.c_int),
-        ("port_cap_flags", ctypes.c_uint32),
-        ("max_msg_sz", ctypes.c_uint32),
-        ("bad_pkey_cntr", ctypes.c_uint32),
-        ("qkey_viol_cntr", ctypes.c_uint32),
+        *fields(ctypes.c_int, "state max_mtu active_mtu gid_tbl_len"),
+        *fields(ctypes.c_uint32, "port_cap_flags max_msg_sz bad_pkey_cntr qkey_viol_cntr"),
         ("pkey_tbl_len", ctypes.c_uint16),
     )
 
 
 LIMITS = (
-    "max_mr_size",
-    "page_size_cap",
-    "max_mr",
-    "max_qp",
-    "max_qp_wr",
-    "max_cq",
-    "max_cqe",
-    "max_pd",
-    "max_sge",
+    *("max_mr_size", "page_size_cap", "max_mr", "max_qp", "max_qp_wr"),
+    *("max_cq", "max_cqe", "max_pd", "max_sge"),
 )
 # A device has one or two ports; the library asks the kernel for each.
 MOST_PORTS = 4
 
 
 def library() -> ctypes.CDLL:
-    """The loaded library. Raises OSError where there is none, or a library that it needs is not."""
+    """Load the library. Raises OSError where there is none, or a library that it needs is not."""
     loaded = ctypes.CDLL(SONAME, use_errno=True)
     for function, result, arguments in (
         ("ibv_get_device_list", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -90,8 +71,9 @@ def library() -> ctypes.CDLL:
 
 
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
-    """listed: the library has a provider for the device. opened: ibv_open_device succeeds.
+    """Ask for one device.
 
+    listed: the library has a provider for the device. opened: ibv_open_device succeeds.
     limits, ports (by number: active_mtu_bytes, gid_table, pkey_table): when opened.
     """
     count = ctypes.c_int(0)

@@ -64,14 +64,14 @@ def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) ->
 
 
 def pieces(size_bytes: int, largest_bytes: int) -> int:
-    """How many registrations a region is made of."""
+    """Count the registrations that a region is made of."""
     return -(-size_bytes // largest_bytes) if size_bytes and largest_bytes > 0 else 1
 
 
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """How ``region`` is registered where one registration takes ``largest_bytes`` at most."""
+    """Return how a region is registered where one registration takes ``largest_bytes`` at most."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -87,7 +87,7 @@ def registration_of(
 
 
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
-    """What the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
+    """Return what the kernel counts of a region on one NIC, in base pages of ``page_bytes``.
 
     A piece that ends inside a page counts that page, and the next piece counts it again; so does a
     region that begins inside one (``offset_bytes``, as ``Region`` has it).
@@ -105,7 +105,7 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Of the first ``ends`` ends of pieces, how many lie on a page's own end: every period-th."""
+    """Count the ends of pieces, of the first ``ends``, on a page's own end: every period-th."""
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -115,7 +115,7 @@ def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: in
 
 
 def entries(region_bytes: int, page_bytes: int) -> int:
-    """How many entries of a device's table a region takes, one for each backing page."""
+    """Count the entries of a device's table that a region takes, one for each backing page."""
     return pieces(region_bytes, page_bytes or BASE_PAGE_BYTES)
 
 
@@ -146,7 +146,7 @@ def load_of(
     release: MooncakeRelease | None,
     page_bytes: int = BASE_PAGE_BYTES,
 ) -> Load | Unknown:
-    """What ``process`` registers with each NIC; Unknown where its memory is.
+    """Return what ``process`` registers with each NIC; Unknown where its memory is.
 
     A limit that is not known (``largest_bytes``) leaves every region whole.
     """
@@ -204,7 +204,7 @@ class NicLoad(NamedTuple):
 
     @property
     def by_page(self) -> Mapping[int, int]:
-        """Registered bytes by the size of the backing page."""
+        """Return registered bytes by the size of the backing page."""
         sums: dict[int, int] = {}
         for _, load in self.loads:
             for page, size in load.by_page.items():

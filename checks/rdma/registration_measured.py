@@ -47,7 +47,7 @@ OF_DEVICE = (DEVICE_TABLE, MEMORY_KEYS)
 
 
 def identity_of(root: Root, name: str, driver: str) -> Identity:
-    """Of the device ``name``; ``driver``: its kernel driver, or its provider where it has none."""
+    """Return what results of the device ``name`` are kept under."""
     folder = f"{DEVICES}/{name}"
     hardware = function_of(root, name) or _word(root, f"{folder}/hca_type")
     version = _word(root, f"/sys/module/{driver}/version") or _word(root, KERNEL_RELEASE)
@@ -55,7 +55,10 @@ def identity_of(root: Root, name: str, driver: str) -> Identity:
 
 
 def function_of(root: Root, name: str) -> str | None:
-    """The PCI id of a device's function, ``1ded:107f``; None where it has none, or hides it."""
+    """Return the PCI id of a device's function, ``1ded:107f``.
+
+    None where it has none, or hides it.
+    """
     parts = [root.word(f"{DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]
     return ":".join(known) if len(known) == 2 else None

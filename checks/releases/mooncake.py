@@ -24,89 +24,60 @@ class NumaSegments(Enum):
 
 
 class MooncakeRelease(NamedTuple):
-    """What one release does; each field holds until a later row changes it."""
+    """What one release does: as the oldest by default, until a later row changes it."""
 
-    first: Numbers
+    first: Numbers = (0, 0, 0, 0)
 
     # What it maps (mooncake-store/src: shm_helper.cpp, mmap_arena.cpp, real_client.cpp).
-    hugepages: bool  # MC_STORE_USE_HUGEPAGE is read at all
-    arena: bool
-    arena_in_store_pages: bool  # else in pages of the kernel's default size
-    numa_segments: NumaSegments
+    hugepages: bool = False  # MC_STORE_USE_HUGEPAGE is read at all
+    arena: bool = False
+    arena_in_store_pages: bool = False  # else in pages of the kernel's default size
+    numa_segments: NumaSegments = NumaSegments.NONE
     # A rank bound to some nodes (numactl --membind) splits its segment over those alone; else a
     # node that the process may not use makes mbind, and setup, fail.
-    numa_segments_stay_bound: bool
-    page_sizes_bytes: tuple[int, ...]
-    no_local_buffer: str  # what setup does when the local buffer finds no pages
-    no_host_pool: str  # what the allocator says when an L2 host pool finds none
-    hot_cache: bool
+    numa_segments_stay_bound: bool = False
+    page_sizes_bytes: tuple[int, ...] = ()
+    # What setup does when the local buffer finds no pages, and the allocator when an L2 pool does.
+    no_local_buffer: str = "setup raises MemoryError: std::bad_alloc"
+    no_host_pool: str = "RuntimeError: Failed to map shared memory: Cannot allocate memory"
+    hot_cache: bool = False
 
     # What it registers (transfer_engine_impl.cpp, rdma_context.cpp).
     # Of an L2 host pool on huge pages all is registered, whatever part of it is handed over.
-    registers_whole_pool: bool
-    registers_hot_cache: bool
-    registers_in_pieces: bool  # a region longer than the device takes; else it is cut off
+    registers_whole_pool: bool = False
+    registers_hot_cache: bool = False
+    registers_in_pieces: bool = False  # a region longer than the device takes; else it is cut off
     # Pieces, host pools and the blocks touched in advance end on huge pages.
-    registrations_end_on_pages: bool
-    reads_relaxed_ordering: bool  # MC_IB_PCI_RELAXED_ORDERING, for certain
-    relaxed_ordering: bool  # it is on where the variable is not set
+    registrations_end_on_pages: bool = False
+    reads_relaxed_ordering: bool = False  # MC_IB_PCI_RELAXED_ORDERING, for certain
+    relaxed_ordering: bool = False  # it is on where the variable is not set
 
     # How it reads its environment (mooncake-common, utils.h).
-    negative_sizes_wrap: bool  # a size of -5 is read as 2^64 - 5
+    negative_sizes_wrap: bool = True  # a size of -5 is read as 2^64 - 5
     # "enable" and "disable" are truth values, numbers are read whole, and MOONCAKE_STORE_CHECKSUM
     # is read.
-    common_reader: bool
+    common_reader: bool = False
 
     # What setup and the master know (real_client.cpp, master.cpp, types.h).
-    setup_offloads: bool  # else setup knows no SSD offload, and SGLang calls it again without
-    locks_offload_folder: bool
-    tenants: bool  # setup takes tenant_id
-    eviction_watermark: float  # the part of the pool above which the master evicts
+    setup_offloads: bool = (
+        False  # else setup knows no SSD offload, and SGLang calls it again without
+    )
+    locks_offload_folder: bool = False
+    tenants: bool = False  # setup takes tenant_id
+    eviction_watermark: float = 1.0  # the part of the pool above which the master evicts
 
     # Which NIC and which GID it takes (topology.cpp, rdma_context.cpp).
-    reads_te_filters: bool  # MC_TE_FILTERS
-    looks_at_nodes: bool  # for NICs of the GPU's own node, before it counts PCI bridges
-    chooses_gid: bool  # else index 0 is taken
-    ranks_gids: bool  # all entries; else the first IPv4 RoCE v2 or IB entry is taken
-    takes_any_gid: bool  # else an entry without a network interface disables the device
+    reads_te_filters: bool = False  # MC_TE_FILTERS
+    looks_at_nodes: bool = False  # for NICs of the GPU's own node, before it counts PCI bridges
+    chooses_gid: bool = False  # else index 0 is taken
+    ranks_gids: bool = False  # all entries; else the first IPv4 RoCE v2 or IB entry is taken
+    takes_any_gid: bool = False  # else an entry without a network interface disables the device
 
     # Releases that store and read together over one master, among those that were tried over TCP:
     # masters 0.3.8 to 0.3.14 with clients 0.3.8 to 0.3.13.post1 (setup, put, get). The others
     # failed at the first call that changed. What client and master compare by themselves ("Version
     # mismatch") is another number, 2.0.0 in all of these.
-    together: frozenset[str]
-
-
-_OLDEST = MooncakeRelease(
-    first=(0, 0, 0, 0),
-    hugepages=False,
-    arena=False,
-    arena_in_store_pages=False,
-    numa_segments=NumaSegments.NONE,
-    numa_segments_stay_bound=False,
-    page_sizes_bytes=(),
-    no_local_buffer="setup raises MemoryError: std::bad_alloc",
-    no_host_pool="RuntimeError: Failed to map shared memory: Cannot allocate memory",
-    hot_cache=False,
-    registers_whole_pool=False,
-    registers_hot_cache=False,
-    registers_in_pieces=False,
-    registrations_end_on_pages=False,
-    reads_relaxed_ordering=False,
-    relaxed_ordering=False,
-    negative_sizes_wrap=True,
-    common_reader=False,
-    setup_offloads=False,
-    locks_offload_folder=False,
-    tenants=False,
-    eviction_watermark=1.0,
-    reads_te_filters=False,
-    looks_at_nodes=False,
-    chooses_gid=False,
-    ranks_gids=False,
-    takes_any_gid=False,
-    together=frozenset(),
-)
+    together: frozenset[str] = frozenset()
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
@@ -208,7 +179,7 @@ def work_together(one: str, other: str) -> bool | None:
 
 def _rows() -> Iterator[MooncakeRelease]:
     """Yield the row of each release."""
-    row = _OLDEST
+    row = MooncakeRelease()
     yield row
     for text, facts in _CHANGES:
         row = row._replace(first=parse_version(text), **facts)

@@ -49,6 +49,16 @@ class SegmentDivisor(Enum):
     TP_PP = "tp * pp"
 
 
+_SERVER_CHECK = frozenset(("master_metrics_port", "check_server"))
+_STANDALONE = frozenset(("standalone_storage", "client_server_address"))
+_OFFLOAD = frozenset(("enable_ssd_offload", "ssd_offload_path"))
+_TENANT = frozenset(("tenant_id",))
+_PREFETCH = frozenset(
+    ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
+)
+_PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
+
+
 class StoreReader(NamedTuple):
     """What one release reads of the Mooncake store's configuration.
 
@@ -61,140 +71,79 @@ class StoreReader(NamedTuple):
     config that are refused where their value is of another type.
     """
 
-    absent: frozenset[str]
-    config_file: bool
-    gigabytes: bool
-    local_buffer: bool
-    protocol: str
-    device: str
-    hostnames: tuple[str, ...]
-    hostname_first: bool
-    protocol_from_environment: bool
-    set_counts: bool
-    typed: frozenset[str]
+    absent: frozenset[str] = _SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT
+    config_file: bool = False
+    gigabytes: bool = False
+    local_buffer: bool = True
+    protocol: str = "tcp"
+    device: str = "auto"
+    hostnames: tuple[str, ...] = ("LOCAL_HOSTNAME",)
+    hostname_first: bool = False
+    protocol_from_environment: bool = False
+    set_counts: bool = False
+    typed: frozenset[str] = frozenset()
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The keys of which the extra config must name one to be used."""
+        """Return the keys of which the extra config must name one to be used."""
         both = ("master_server_address", "client_server_address")
         return tuple(key for key in both if key not in self.absent)
 
 
 class SglangRelease(NamedTuple):
-    """What one release does; each field holds until a later row changes it."""
+    """What one release does: as the oldest by default, until a later row changes it."""
 
-    first: Numbers
+    first: Numbers = (0, 5, 2, 0)
     # One page more than fits, even where the size is a whole number of pages; else rounded down.
-    extra_page: bool
+    extra_page: bool = False
     # torch's pinned allocator: each allocation takes the next power of two of its bytes.
-    pinned_power_of_two: bool
+    pinned_power_of_two: bool = True
     # A pool that is not larger than the device's stops the server; later a warning.
-    must_exceed_device: bool
-    ranks_share_memory: bool  # the gate divides what is free by the ranks on the host
-    cgroup_headroom: bool  # the gate looks at the memory cgroup too
+    must_exceed_device: bool = True
+    ranks_share_memory: bool = False  # the gate divides what is free by the ranks on the host
+    cgroup_headroom: bool = False  # the gate looks at the memory cgroup too
     # Size and ratio both unset: the ratio shrinks to what --hicache-host-memory-fraction allows.
-    auto_size: bool
-    default_layout: str
-    hugepage_environment: bool  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
-    indexer: Indexer
-    indexer_name: str  # as the gate's message spells it
-    compact_index: bool  # layers that share another's index keep no index keys on the host
-    sliding_pools: bool  # a host pool for sliding-window layers exists
-    hybrid_size: HybridSize
+    auto_size: bool = False
+    default_layout: str = "layer_first"
+    hugepage_environment: bool = False  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
+    indexer: Indexer = Indexer.NONE
+    indexer_name: str = "NSA"  # as the gate's message spells it
+    compact_index: bool = False  # layers that share another's index keep no index keys on the host
+    sliding_pools: bool = False  # a host pool for sliding-window layers exists
+    hybrid_size: HybridSize = HybridSize.NONE
     # A pool for K and V of different width: two tensors; before, such models had none.
-    asymmetric_heads: bool
-    draft: DraftPool
-    mem_fraction_rules: bool  # --mem-fraction-static defaults as in 0.5.23
-    draft_indexer: bool  # a sparse-attention draft's index keys have a host pool
-    packed_drafts: bool  # a NEXTN/MTP draft's layers join the target's pool
+    asymmetric_heads: bool = False
+    draft: DraftPool = DraftPool.NONE
+    mem_fraction_rules: bool = False  # --mem-fraction-static defaults as in 0.5.23
+    draft_indexer: bool = False  # a sparse-attention draft's index keys have a host pool
+    packed_drafts: bool = False  # a NEXTN/MTP draft's layers join the target's pool
     # The pipeline stages' fixed-size pools agree on the fewest tokens.
-    stages_share_tokens: bool
+    stages_share_tokens: bool = False
     # Layers that do not divide by the stages: one each to the last stages; else all to the last.
-    spread_layers: bool
+    spread_layers: bool = False
     # The ratio of the pool that a decode server gets with no flag at all; None: no such pool.
-    decode_ratio: float | None
+    decode_ratio: float | None = None
     # That ratio is raised until one request of the model's full context fits.
-    decode_fits_request: bool
-    segment_divisor: SegmentDivisor
+    decode_fits_request: bool = False
+    segment_divisor: SegmentDivisor = SegmentDivisor.ONE
     # Each rank is started under numactl --membind of its GPU's node, without being asked to.
-    binds_numa: bool
+    binds_numa: bool = False
     # SGLANG_AUTO_NUMA_BIND is read: it can turn that off.
-    numa_switch: bool
+    numa_switch: bool = False
     # K and V are registered as two regions, one after the other in one allocation; else as one.
-    registers_halves: bool
+    registers_halves: bool = False
     # Each rank's SSD offload has a folder of its own, which SGLang makes.
-    rank_offload_folders: bool
+    rank_offload_folders: bool = False
     # It pins host pools with cudaHostRegister itself, looks at what that returns, and calls it once
     # for each chunk of a pool (not of layer_first ones).
-    pins_itself: bool
-    looks_at_pinning: bool
-    pins_in_chunks: bool
+    pins_itself: bool = False
+    looks_at_pinning: bool = False
+    pins_in_chunks: bool = False
     # The decode offload manager takes its host pool from the storage backend's allocator too.
-    decode_offload_allocates: bool
-    buffer_only: bool  # --hicache-host-memory-mode buffer_only has a ratio of its own
-    probes_numactl: bool  # a rank that numactl cannot bind goes on unbound; else it ends
-    store: StoreReader
-
-
-_SERVER_CHECK = frozenset(("master_metrics_port", "check_server"))
-_STANDALONE = frozenset(("standalone_storage", "client_server_address"))
-_OFFLOAD = frozenset(("enable_ssd_offload", "ssd_offload_path"))
-_TENANT = frozenset(("tenant_id",))
-_PREFETCH = frozenset(
-    ("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token")
-)
-_PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
-
-_STORE = StoreReader(
-    absent=_SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT,
-    config_file=False,
-    gigabytes=False,
-    local_buffer=True,
-    protocol="tcp",
-    device="auto",
-    hostnames=("LOCAL_HOSTNAME",),
-    hostname_first=False,
-    protocol_from_environment=False,
-    set_counts=False,
-    typed=frozenset(),
-)
-_OLDEST = SglangRelease(
-    first=(0, 5, 2, 0),
-    extra_page=False,
-    pinned_power_of_two=True,
-    must_exceed_device=True,
-    ranks_share_memory=False,
-    cgroup_headroom=False,
-    auto_size=False,
-    default_layout="layer_first",
-    hugepage_environment=False,
-    indexer=Indexer.NONE,
-    indexer_name="NSA",
-    compact_index=False,
-    sliding_pools=False,
-    hybrid_size=HybridSize.NONE,
-    asymmetric_heads=False,
-    draft=DraftPool.NONE,
-    mem_fraction_rules=False,
-    draft_indexer=False,
-    packed_drafts=False,
-    stages_share_tokens=False,
-    spread_layers=False,
-    decode_ratio=None,
-    decode_fits_request=False,
-    segment_divisor=SegmentDivisor.ONE,
-    binds_numa=False,
-    numa_switch=False,
-    registers_halves=False,
-    rank_offload_folders=False,
-    pins_itself=False,
-    looks_at_pinning=False,
-    pins_in_chunks=False,
-    decode_offload_allocates=False,
-    buffer_only=False,
-    probes_numactl=False,
-    store=_STORE,
-)
+    decode_offload_allocates: bool = False
+    buffer_only: bool = False  # --hicache-host-memory-mode buffer_only has a ratio of its own
+    probes_numactl: bool = False  # a rank that numactl cannot bind goes on unbound; else it ends
+    store: StoreReader = StoreReader()
 
 
 def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
@@ -317,7 +266,7 @@ def release_of(text: str) -> SglangRelease | None:
 
 def _rows() -> Iterator[SglangRelease]:
     """Yield the row of each release."""
-    row = _OLDEST
+    row = SglangRelease()
     yield row
     for text, facts in _CHANGES:
         own = {name: fact for name, fact in facts.items() if name in row._fields}

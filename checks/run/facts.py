@@ -80,7 +80,7 @@ class Facts:
         raise AttributeError("facts are read once and do not change")
 
     def topic(self, name: str) -> Any | Unknown:
-        """A topic's record, or why it is missing."""
+        """Return a topic's record, or why it is missing."""
         return self.__dict__["topics"].get(name, Unknown(f"{name}: not read"))
 
 

@@ -41,7 +41,7 @@ CHECK_MODULES = (
 
 
 def every_check() -> Iterator[tuple[Check, Judge]]:
-    """All checks of the host, declared in ``CHECK_MODULES``.
+    """Return all checks of the host, declared in ``CHECK_MODULES``.
 
     A module that cannot be loaded stands for its checks as one that is always unknown: checks that
     vanish would be passes.
@@ -80,7 +80,7 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
 def judge(
     facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
 ) -> list[Finding]:
-    """What ``checks`` find. One that fails, or whose topic was not read, is unknown."""
+    """Return what ``checks`` find. One that fails, or whose topic was not read, is unknown."""
     findings: list[Finding] = []
     for check, judge_one in checks:
         try:

@@ -34,7 +34,7 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Where this interpreter looks for modules, and the programs that are on PATH."""
+    """Return where this interpreter looks for modules, and the programs that are on PATH."""
     return {
         "interpreter": sys.executable,
         "folders": [os.path.abspath(folder) for folder in sys.path if folder],
@@ -43,7 +43,7 @@ def search() -> dict[str, Any]:
 
 
 def _on_path(name: str) -> str | None:
-    """The real file of a program on PATH."""
+    """Return the real file of a program on PATH."""
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         path = os.path.join(folder, name)
         if folder and os.access(path, os.X_OK) and os.path.isfile(path):
@@ -52,7 +52,7 @@ def _on_path(name: str) -> str | None:
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
-    """For each compiled file of a ``mooncake`` folder that a launch uses: what is not found.
+    """Return what is not found of each compiled file of a ``mooncake`` folder that a launch uses.
 
     ``missing`` is pairs of a library and the file that needs it; ``rpath`` is the file's own, which
     names the wheel that it came in.
@@ -83,7 +83,7 @@ class Loader:
         self._given = [path or "." for path in paths.split(":")] if paths else []
 
     def missing(self, path: str) -> list[tuple[str, str]]:
-        """Libraries that ``path`` needs, itself or through others, and that are nowhere."""
+        """Return libraries that ``path`` needs, itself or through others, and that are nowhere."""
         first = self._elf(path)
         if first is None:
             return []
@@ -105,7 +105,10 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """The RPATHs that count for what ``path`` needs: its own, and those of its needers."""
+        """Return the RPATHs that count for what ``path`` needs.
+
+        Its own, and those of its needers.
+        """
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
@@ -144,7 +147,7 @@ def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def read_elf(path: str) -> Elf | None:
-    """The dynamic section of a 64-bit little-endian ELF file; None for anything else."""
+    """Return the dynamic section of a 64-bit little-endian ELF file; None for anything else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -203,7 +206,8 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def read_cache(path: str) -> dict[str, list[str]]:
-    """``/etc/ld.so.cache`` as library -> files, the preferred first; empty where there is none.
+    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first; empty where there is
+    none.
 
     Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede.
     """

@@ -66,19 +66,20 @@ class SoftwareFacts(NamedTuple):
 
     @property
     def engine(self) -> Environment | Unknown | None:
-        """The first environment that has SGLang or Mooncake; None where none has."""
+        """Return the first environment that has SGLang or Mooncake; None where none has."""
         return engine_of(self.environments)
 
 
 @or_unknown
 def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
-    """See ``SoftwareFacts.engine``."""
+    """Return what ``SoftwareFacts.engine`` does."""
     environments = known(environments)
     return next((one for one in environments if one.sglang or one.package or one.mooncake), None)
 
 
 def installed_engine(root: Root) -> Installed | None:
-    """What a launch would load here, where it is another interpreter's than this program's own.
+    """Return what a launch would load here, where it is another interpreter's than this program's
+    own.
 
     None where this one has SGLang or Mooncake itself, and where nothing is found.
     """
@@ -95,7 +96,7 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """What is installed below ``root``; ``needs`` changes nothing here."""
+    """Return what is installed below ``root``; ``needs`` changes nothing here."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -137,7 +138,7 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
-    """The module folders of an interpreter that is not run: of its virtual environment, or its own.
+    """Yield the module folders of an interpreter that is not run, or of its virtual environment.
 
     Source: CPython's site.py; Debian's dist-packages.
     """
@@ -160,7 +161,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Unknown where a folder may not be listed and no other of them has SGLang or Mooncake."""
+    """Read one; Unknown where a folder may not be listed and no other has SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: dict[str, Distribution] = {}
     others: dict[str, Distribution] = {}
@@ -192,7 +193,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 
 def _has_engine(root: Root, package: str) -> bool:
-    """Whether a folder is Mooncake's package, and not something else of that name."""
+    """Tell whether a folder is Mooncake's package, and not something else of that name."""
     names = root.names(package)
     if isinstance(names, Unknown):
         return False
@@ -228,7 +229,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """The wheel that a file came in, by the folder of its bundled libraries."""
+    """Return the wheel that a file came in, by the folder of its bundled libraries."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

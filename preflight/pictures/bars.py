@@ -64,7 +64,7 @@ def draws_blocks(encoding: str | None) -> bool:
 
 
 def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Bars, what is to be said of each, and the parts in bytes; without a final newline."""
+    """Draw bars, what is to be said of each, and the parts in bytes; no final newline."""
     lines = ["Memory after this launch" if found.with_launch else "Memory of this host"]
     for place in found.places:
         lines += _place(found, place, paint, width, plain)
@@ -75,7 +75,7 @@ def bars_text(found: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
 def _place(
     found: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """A line that names the place, its bar, and its notes."""
+    """Write a line that names the place, its bar, and its notes."""
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -108,7 +108,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
-    """The parts, to scale, between brackets; behind the end of memory what is not there."""
+    """Draw the parts to scale between brackets; behind the end of memory what is not there."""
     inside = width - 2 - (1 if bar.over_bytes else 0)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
@@ -140,7 +140,7 @@ def _filled(kind: str, count: int, plain: bool) -> str:
 
 
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
-    """Runs of one part painted together."""
+    """Paint runs of one part together."""
     text, run, kind = "", "", ""
     for char, its in [*cells, ("", "")]:
         if its != kind:
@@ -156,7 +156,7 @@ _SIZE_COLUMNS = 13
 
 
 def _chunks(places: Sequence[MemoryPlace], width: int) -> list[Sequence[MemoryPlace]]:
-    """As many places beside each other as fit."""
+    """Put as many places beside each other as fit."""
     rows = table_rows(known_bars(places).values())[:-1]
     beside = _BESIDE_NAME + max((len(row.name) for row in rows), default=0)
     count = max(1, (width - beside) // _SIZE_COLUMNS)

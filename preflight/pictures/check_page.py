@@ -39,7 +39,7 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 
 
 def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made) -> str:
-    """The whole document. A picture whose facts are missing says so in its place.
+    """Write the whole document. A picture whose facts are missing says so in its place.
 
     words: the launch as it was given.
     """
@@ -59,7 +59,7 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
-    """The host's memory, with the launch on it where one was given."""
+    """Return the host's memory, with the launch on it where one was given."""
     from preflight.pictures.memory_map import launch_takes, memory_map
 
     takes: tuple[Take, ...] | Unknown | None = None
@@ -82,7 +82,7 @@ def _topology_section(seen: JudgedHost) -> Html:
 
 
 def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
-    """Every server's tiers, and the curve of the benchmark that the launch itself starts."""
+    """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
     from preflight.capacity.answer import CapacityRequest, compute_capacity
     from preflight.capacity.report import summarize_rounds
     from preflight.pictures.figures import capacity_figure
@@ -124,7 +124,7 @@ class Made(NamedTuple):
 
 
 def report_page(report: Report, sections: Iterable[Section], made: Made) -> str:
-    """The whole document."""
+    """Write the whole document."""
     about = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     parts = [_verdict(report), *_findings(report)]
@@ -138,7 +138,7 @@ def report_page(report: Report, sections: Iterable[Section], made: Made) -> str:
 
 
 def error_page(message: str, made: Made) -> str:
-    """The page of a command that gave no answer."""
+    """Write the page of a command that gave no answer."""
     box = element(
         "section", element("strong", "No answer"), element("p", message), class_="verdict fail"
     )
@@ -233,7 +233,7 @@ def _foot(made: Made) -> Html:
 
 
 def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
-    """Processes with their memory, and the settings with their origins; no environment."""
+    """Draw processes with their memory, and settings with their origins; no environment."""
     processes = table(
         ["process", "node", "GPU", "huge pages", "regular memory", "registered per NIC"],
         [_process(process) for process in needs.processes],

@@ -39,7 +39,7 @@ _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 
 def memory_figure(found: MemoryMap) -> Html:
-    """Every bar with its notes, and one table of all parts in bytes."""
+    """Draw every bar with its notes, and one table of all parts in bytes."""
     return join(
         [_patterns(), *(_place(found, place) for place in found.places), _table(found)], "\n"
     )
@@ -69,7 +69,7 @@ def _row(found: MemoryMap, label: str, name: str, bar: Bar) -> Html:
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
-    """Widths are in per cent, so that neither letters nor patterns are stretched."""
+    """Draw with widths in per cent, so that neither letters nor patterns are stretched."""
     size = bar.parts_bytes
     said = ", ".join(f"{KINDS[p.kind].name} {format_bytes(p.bytes)}" for p in bar.parts)
     if bar.over_bytes:
@@ -138,7 +138,7 @@ def _swatch(kind: str) -> Html:
 
 
 def _patterns() -> Html:
-    """What the page's fills refer to; once on a page."""
+    """Return what the page's fills refer to; once on a page."""
 
     def pattern(name: str, *inner: Html) -> Html:
         # Presentation attributes keep their capitals in HTML's parser.
@@ -176,7 +176,7 @@ _LETTERS = 22
 
 
 def topology_figure(found: Topology) -> Html:
-    """Boxes, what the lines mean, the devices, and the whole matrix as a table."""
+    """Draw boxes, what the lines mean, the devices, and the whole matrix as a table."""
     groups = [(f"node {node.node}", node.node) for node in found.nodes]
     loose = any(_box_of(found, device) is None for device in (*found.gpus, *found.nics))
     if loose:
@@ -187,12 +187,15 @@ def topology_figure(found: Topology) -> Html:
 
 
 def _box_of(found: Topology, device: Device) -> int | None:
-    """The box that a device stands in: None for one on no node that is shown."""
+    """Return the box that a device stands in: None for one on no node that is shown."""
     return device.node if any(node.node == device.node for node in found.nodes) else None
 
 
 def nearest(found: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
-    """The nearest level of a GPU's paths, and the NICs there; None where no path is known."""
+    """Return the nearest level of a GPU's paths, and the NICs there.
+
+    None where no path is known.
+    """
     levels: dict[str, list[str]] = {}
     for (its, nic), path in found.paths.items():
         if its == gpu and isinstance(path, str):
@@ -230,14 +233,14 @@ def _node(found: Topology, name: str, node: int | None) -> Html:
 
 
 def _top(at: int, count: int, rows: int) -> float:
-    """Fewer devices than rows stand evenly spread."""
+    """Spread fewer devices than rows evenly."""
     return (at + 0.5) * rows * _ROW / count - _BOX / 2
 
 
 def _lines(
     found: Topology, gpus: Sequence[Device], nics: Sequence[Device]
 ) -> tuple[list[Html], list[str]]:
-    """From each GPU to its nearest NICs in this box; and the same in words."""
+    """Draw lines from each GPU to its nearest NICs in this box, and say the same in words."""
     rows = max(len(gpus), len(nics))
     lines, told = [], []
     for at, gpu in enumerate(gpus):
@@ -274,7 +277,7 @@ def _short(text: str) -> str:
 
 
 def _key(found: Topology) -> Html:
-    """What the lines that are drawn mean, and GPUs whose nearest NIC is in another box."""
+    """Explain the lines that are drawn, and name GPUs whose nearest NIC is in another box."""
     drawn, far = [], []
     for gpu in found.gpus:
         best = nearest(found, gpu.name)
@@ -340,7 +343,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10
 
 
 def capacity_figure(found: Capacity) -> Html:
-    """Tiers, and with a workload the curve and its numbers."""
+    """Draw tiers, and with a workload the curve and its numbers."""
     parts = [_tiers(found)]
     if not found.rounds:
         said = (
@@ -360,7 +363,7 @@ def capacity_figure(found: Capacity) -> Html:
 
 
 def _tiers(found: Capacity) -> Html:
-    """A list: formulas are long, and a table of them would be wider than any window."""
+    """Draw a list: formulas are long, and a table of them would be wider than any window."""
     items = []
     for tier in found.tiers:
         holds = [_bounds(tier.bytes, format_bytes)]
@@ -382,7 +385,7 @@ def _bounds(found: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """The nearest tier is drawn last: where lines meet, it is enough by itself."""
+    """Draw the nearest tier last: where lines meet, it is enough by itself."""
     shapes = _grid(rounds)
     for tier in reversed(tiers):
         at = _colour(rounds, tier)
@@ -412,12 +415,12 @@ def _text(shown: str, x: str | int, y: str | int, kind: str, anchor: str | None 
 
 
 def _colour(rounds: Sequence[Round], tier: str) -> int:
-    """The same for a tier whichever others are drawn."""
+    """Return the same for a tier whichever others are drawn."""
     return tiers_of(rounds).index(tier) % 4
 
 
 def _spread(rounds: Sequence[Round], tier: str) -> bool:
-    """Whether least and most differ, and both are known."""
+    """Tell whether least and most differ, and both are known."""
     hits = [hit_of(each, tier) for each in rounds]
     return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
 

@@ -99,7 +99,7 @@ class MemoryMap(NamedTuple):
     places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
-        """How much of the host ``bar`` is to be drawn as, 0 to 1: all, but for what is unbound."""
+        """Return how much of the host ``bar`` is drawn as, 0 to 1: all, but for what is unbound."""
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
@@ -154,7 +154,7 @@ class _Memory(NamedTuple):
 
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
-    """takes: the launch's, None without one."""
+    """Map the host's memory. takes: the launch's, None without one."""
     host = _place("host", _host(facts), takes)
     numa = facts.topic("numa")
     if isinstance(numa, Unknown) or len(numa.nodes) < 2:
@@ -194,7 +194,7 @@ def _first_unknown(*values: object) -> Unknown:
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
-    """What was read, and ``takes`` on top of it."""
+    """Return what was read, and ``takes`` on top of it."""
     available = memory.available_bytes
     rest = memory.total_bytes - available
     if isinstance(memory.pools, Unknown):
@@ -249,7 +249,7 @@ def _notes(memory: _Memory, grown: int, over: int, reserve: int, launched: bool)
 
 
 def _pages(takes: Iterable[Take]) -> dict[int, int]:
-    """Huge pages by size."""
+    """Count huge pages by size."""
     pages: dict[int, int] = {}
     for take in takes:
         if take.page_bytes is not None:
@@ -336,7 +336,7 @@ def _whole(pool: Pool) -> tuple[int, int]:
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
-    """Pages held by others and pages free, by page size."""
+    """Return pages held by others and pages free, by page size."""
     if isinstance(hugetlb, Unknown):
         return hugetlb
     if isinstance(hugetlb.pools, Unknown):
@@ -373,7 +373,7 @@ class Take(NamedTuple):
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Every mapping of the launch as asked for; of an L2 between two bounds, the upper.
+    """Return every mapping as asked for; of an L2 between two bounds, the upper.
 
     Unknown where a check would say so too: the size of some process is not known.
     """

@@ -88,7 +88,7 @@ class Limit(NamedTuple):
 
 
 def limit_met(refusal: Refusal) -> Limit:
-    """The limit that ``refusal`` met."""
+    """Return the limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     for judge in (_cgroup, _memlock, _length, _keys, _table, _memory):
         met = judge(refusal)
@@ -182,7 +182,7 @@ def _memory(refusal: Refusal) -> Limit | None:
 
 
 def _logged(refusal: Refusal, words: str) -> str | None:
-    """The first new line of the kernel's log with ``words``."""
+    """Return the first new line of the kernel's log with ``words``."""
     lines = [line for line in refusal.log or () if words and words in line]
     return lines[0][:200] if lines else None
 
@@ -214,7 +214,7 @@ class ProbeNeed(NamedTuple):
 def ceilings(
     facts: Facts, nics: Iterable[Nic], region_bytes: int, page_bytes: int
 ) -> list[Ceiling]:
-    """Every limit that is known of registering regions on all of ``nics`` at once."""
+    """Return every limit that is known of registering regions on all of ``nics`` at once."""
     chosen = list(nics)
     found = []
     granted = grant(facts.system, facts.limits, None)
@@ -263,7 +263,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[Ceiling]:
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """The devices of the launch's first process that uses any; Unknown where that is."""
+    """Return the devices of the launch's first process that uses any; Unknown where that is."""
     release = release_of(needs.mooncake_version)
     for process in needs.rdma_processes:
         names = devices_in_use(facts.rdma, process, release).names
@@ -273,7 +273,7 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 
 
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
-    """What the launch registers with ``devices``; Unknown where its memory is."""
+    """Return what the launch registers with ``devices``; Unknown where its memory is."""
     release = release_of(needs.mooncake_version)
     most = nic_bytes = nic_regions = nic_objects = 0
     found = uses(facts.rdma, needs)
@@ -334,7 +334,7 @@ class Users(NamedTuple):
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
-    """The devices that somebody uses; one whose users cannot be counted is one of them."""
+    """Return the devices that somebody uses; one whose users cannot be counted is one of them."""
     kernel = facts.rdma.kernel
     for nic in nics:
         counts = {} if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)
@@ -354,7 +354,10 @@ def _openers(uverbs: str | None) -> Iterator[str]:
 
 
 def _name_of_opener(pid: str, node: str) -> str:
-    """The process's name where it has ``node`` open; "" where not, or where that is hidden."""
+    """Return the process's name where it has ``node`` open.
+
+    "" where not, or where that is hidden.
+    """
     try:
         links = os.listdir(f"/proc/{pid}/fd")
         if not any(os.readlink(f"/proc/{pid}/fd/{link}") == node for link in links):

@@ -78,7 +78,7 @@ class Measurement(NamedTuple):
 
 
 def layout_of(order: Order, largest_bytes: int) -> Layout:
-    """The range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
+    """Return the range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
     longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
     longest = min(longest, largest_bytes)
     return plan_layout(order.page_bytes, order.region_bytes, longest, order.spend_bytes)
@@ -167,7 +167,7 @@ class _Run:
         self.tightest: Refusal | str | None = None
 
     def spent(self, held_bytes: int) -> int:
-        """The most that holding so much on each device may take."""
+        """Return the most that holding so much on each device may take."""
         everywhere = held_bytes * len(self._devices)
         lists = lists_bytes(everywhere, self._layout.page_bytes, self._order.soft)
         return self._layout.own_bytes + lists
@@ -219,7 +219,7 @@ class _Run:
 
 
 def _early_refusal(order: Order, error: OSError) -> Refusal | None:
-    """A device that could not be opened at all."""
+    """Return what refused a device that could not be opened at all."""
     device = getattr(error, "device", "")
     if device not in order.devices:
         return None
@@ -338,7 +338,7 @@ def search(
 
 
 def _halve(register: Register, region_bytes: int, held: int, gap: int, tries: int) -> SearchResult:
-    """Between ``held`` regions, which fit, and ``held + gap``, the most that may."""
+    """Search between ``held`` regions, which fit, and ``held + gap``, the most that may."""
     while gap:
         asked = (gap + 1) // 2
         tries += 1
@@ -354,14 +354,14 @@ class OpenDevice:
     """A device with a protection domain, and what is registered with it."""
 
     def __init__(self, name: str) -> None:
-        """Raises VerbsError; OSError where libibverbs cannot be loaded."""
+        """Open it. Raises VerbsError; OSError where libibverbs cannot be loaded."""
         self.name = name
         self._regions: list[Region] = []
         self._device = open_device(name)
 
     @property
     def largest_bytes(self) -> int:
-        """max_mr_size, as the device tells it."""
+        """Return max_mr_size, as the device tells it."""
         return self._device.largest_bytes
 
     @property
@@ -369,7 +369,7 @@ class OpenDevice:
         return len(self._regions)
 
     def register(self, address: int, size: int) -> None:
-        """Raises VerbsError, and then nothing is registered."""
+        """Register. Raises VerbsError, and then nothing is registered."""
         self._regions.append(self._device.register(address, size))
 
     def take_back(self) -> None:
@@ -396,7 +396,7 @@ class ProbeError(Exception):
 
 
 def measure(order: Order, progress: Progress) -> Measurement:
-    """Raises ProbeError, and KeyboardInterrupt once the process is gone."""
+    """Run it. Raises ProbeError, and KeyboardInterrupt once the process is gone."""
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()

@@ -41,12 +41,12 @@ class Layout(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """What the buffer and the range's page tables take."""
+        """Return what the buffer and the range's page tables take."""
         return self.buffer_bytes + self.range_bytes // self.page_bytes * TABLE_BYTES_PER_PAGE
 
 
 def lists_bytes(registered_bytes: int, page_bytes: int, soft: bool) -> int:
-    """What the kernel and the driver keep for so much registered memory, over all devices.
+    """Return what the kernel and the driver keep for so much registered memory, over all devices.
 
     soft: a device in software, which keeps a list of base pages whatever backs them.
     """
@@ -58,7 +58,7 @@ def lists_bytes(registered_bytes: int, page_bytes: int, soft: bool) -> int:
 
 
 def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_bytes: int) -> Layout:
-    """A range of ``longest_bytes``, or as much of it as a quarter of ``spend_bytes`` lets be.
+    """Lay out a range of ``longest_bytes``, or as much as a quarter of ``spend_bytes`` lets be.
 
     A driver takes the largest page that fits a whole region, so memory that happens to lie together
     would be measured on larger pages than it has. The buffer is an odd number of pages and shows
@@ -78,7 +78,7 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """The address of the range. Raises OSError: no memory, or no huge page.
+    """Map the range; its address. Raises OSError: no memory, or no huge page.
 
     It is never unmapped: the process that asks for it ends soon.
     """
@@ -106,7 +106,7 @@ def map_range(layout: Layout) -> int:
 
 
 def _buffer(layout: Layout) -> int:
-    """The file in memory, all its pages there: a missing huge page is an error here, no signal."""
+    """Make the file in memory, all its pages there: a missing huge page is an error, no signal."""
     page, flags = layout.page_bytes, _MFD_CLOEXEC
     huge = page > os.sysconf("SC_PAGE_SIZE")
     if huge:
@@ -135,7 +135,7 @@ def _map(
 
 
 def memory_available_bytes() -> int | None:
-    """MemAvailable; None where it cannot be read."""
+    """Return MemAvailable; None where it cannot be read."""
     try:
         with open("/proc/meminfo", encoding="utf-8") as file:
             for line in file:

@@ -125,7 +125,10 @@ def probe_registration(
 def _chosen(
     devices: Sequence[str], facts: Facts, launched: tuple[str, ...] | Unknown | None
 ) -> tuple[Nic, ...] | Unknown:
-    """The devices to register with: the named ones, the launch's, or all. Raises UsageError."""
+    """Return the devices to register with: the named ones, the launch's, or all.
+
+    Raises UsageError.
+    """
     there = {nic.name: nic for nic in facts.rdma.present}
     named = tuple(
         dict.fromkeys(name.strip() for text in devices for name in text.split(",") if name.strip())
@@ -150,7 +153,7 @@ def _chosen(
 def _order(
     sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
 ) -> Order:
-    """Raises UsageError for sizes that cannot be meant."""
+    """Make the order. Raises UsageError for sizes that cannot be meant."""
     page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
     known = need if isinstance(need, ProbeNeed) and need.lengths else None
     region = sizes.region_bytes
@@ -203,7 +206,7 @@ def _lifted(facts: Facts) -> bool | None:
 
 
 def _refuse_small_spend(order: Order) -> None:
-    """What holding one region takes must be allowed."""
+    """Refuse to spend less than holding one region takes."""
     layout = layout_of(order, order.longest_bytes)
     least = layout.own_bytes + lists_bytes(
         order.region_bytes * len(order.devices), order.page_bytes, order.soft
@@ -227,7 +230,7 @@ def _refuse_small_spend(order: Order) -> None:
 def judge(
     measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
 ) -> tuple[str, str]:
-    """The status and the reason in a sentence, for a launch where one was given."""
+    """Return the status and the reason in a sentence, for a launch where one was given."""
     held = f"{format_bytes(measured.held_bytes)} on each device"
     if measured.met is not None:
         what = held
@@ -267,14 +270,14 @@ def judge(
 
 
 def _spend_for(order: Order) -> int:
-    """What reaching ``up_to_bytes`` would take."""
+    """Return what reaching ``up_to_bytes`` would take."""
     layout = layout_of(order, order.longest_bytes)
     everywhere = order.up_to_bytes * len(order.devices)
     return layout.own_bytes + lists_bytes(everywhere, order.page_bytes, order.soft)
 
 
 def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
-    """The files that the result was kept in. One measured beside others is not a device's."""
+    """Save the result; the files. One measured beside others is not a device's."""
     if answer.users or answer.measured is None:
         return ()
     if not answer.measured.held_bytes:

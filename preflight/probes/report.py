@@ -42,7 +42,7 @@ class ProbeAnswer(NamedTuple):
 
 
 def answer_text(answer: ProbeAnswer) -> str:
-    """Line by line: the answer, then what it rests on."""
+    """Write line by line the answer, then what it rests on."""
     lines = [f"{answer.status}: {answer.reason}"]
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:

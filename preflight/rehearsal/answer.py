@@ -41,7 +41,7 @@ class RehearsalAnswer(NamedTuple):
 def judge(
     plan: RehearsalPlan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """The answer of a rehearsal that has run.
+    """Return the answer of a rehearsal that has run.
 
     checked: what the checks find that keeps memory from being registered, which no replay tells.
     """
@@ -91,7 +91,7 @@ def failed_step(run: Run) -> StepResult | None:
 
 
 def describe_failure(plan: RehearsalPlan, done: StepResult) -> str:
-    """Where it failed, and with which words."""
+    """Say where it failed, and with which words."""
     name = plan.members[done.step.member].name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
@@ -165,7 +165,7 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """By size over all nodes, and of each node those that are bound to it."""
+    """Sum by size over all nodes, and for each node those that are bound to it."""
     pages: dict[Spot, int] = {}
     for spot, count in pages_by_spot(allocations).items():
         if not count:
@@ -188,7 +188,7 @@ def _pages_differ(plan: RehearsalPlan, done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: Run) -> Iterator[str]:
-    """Each process's own. A rank without a segment has its memory pinned by the one that has it."""
+    """Compare each process's own; a rank's without a segment is pinned by the one that has it."""
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [
         (member.name, member.pinned_bytes, member.more_bytes, held.pinned_bytes)
@@ -207,5 +207,5 @@ def _pins_differ(plan: RehearsalPlan, run: Run) -> Iterator[str]:
 
 
 def total(pages: Mapping[Spot, int]) -> Pages:
-    """Of all nodes together."""
+    """Return those of all nodes together."""
     return {spot: count for spot, count in pages.items() if spot.node is None}

@@ -27,7 +27,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def become(order: dict[str, Any]) -> None:
-    """What the process is before it runs: ends with its parent, is bound, is the first to go."""
+    """Become the process before it runs: it ends with its parent, is bound, is the first to go."""
     os.setsid()  # Ctrl-C reaches the command alone, which then ends this process
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != order["parent"]:
@@ -39,7 +39,7 @@ def become(order: dict[str, Any]) -> None:
 
 
 def bind(node: int) -> None:
-    """As ``numactl --cpunodebind --membind`` does, with which SGLang starts a rank."""
+    """Bind as ``numactl --cpunodebind --membind`` does, with which SGLang starts a rank."""
     with open(f"/sys/devices/system/node/node{node}/cpulist") as file:
         cpus = cpus_of(file.read())
     allowed = cpus & os.sched_getaffinity(0)
@@ -75,7 +75,7 @@ class Player:
         self._store: Any = None
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        """``error`` holds the call and what it said, empty where it went well."""
+        """Do it; ``error`` holds the call and what it said, empty where it went well."""
         what: Callable[[dict[str, Any]], str | None] = getattr(self, f"_{order['do']}")
         began = time.monotonic()
         try:
@@ -103,7 +103,7 @@ class Player:
         self._pools.append(allocator.alloc(order["bytes"]))
 
     def _own_pool(self, order: dict[str, Any]) -> str:
-        """As SGLang's own allocator, which does without huge pages where there are none."""
+        """Map as SGLang's own allocator, which does without huge pages where there are none."""
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]
@@ -172,14 +172,14 @@ class Player:
 
 
 def value_of(order: dict[str, Any]) -> bytes:
-    """The same in each process."""
+    """Return the same value in each process."""
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
 def play(orders: int, answers: int) -> None:
-    """Until there are no more orders, which is the end of the command."""
+    """Play until there are no more orders, which is the end of the command."""
     player = Player()
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

@@ -42,7 +42,7 @@ _RUN = ("sglang", "store_service", "mooncake_client")
 def members_of(
     launch: Launch, small: LaunchSizing, needs: LaunchNeeds, facts: Facts | None
 ) -> list[Member]:
-    """The launch's processes with what the source says of each."""
+    """Return the launch's processes with what the source says of each."""
     arguments = {
         process.number: tuple(word.text for word in process.arguments)
         for process in small.inputs.processes
@@ -63,7 +63,7 @@ def members_of(
 
 
 def has_no_segment(process: Process) -> bool:
-    """Whether its segment, and its registrations, are another process's: a dummy client."""
+    """Tell whether its segment, and its registrations, are another process's: a dummy client."""
     return any(client.dummy for client in process.clients)
 
 
@@ -74,7 +74,7 @@ def member_of(
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> Member:
-    """``process`` with what its needs and the host's devices say of it."""
+    """Return ``process`` with what its needs and the host's devices say of it."""
     named = () if need.rdma is None else need.rdma.devices
     nics = _nics(need, facts, needs)
     forking = None if has_no_segment(process) else _forking(need, nics, facts, needs)
@@ -93,7 +93,7 @@ def member_of(
 
 
 def _nics(need: ProcessNeeds, facts: Facts | None, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """The devices that its memory is registered with."""
+    """Return the devices that its memory is registered with."""
     if need.rdma is None or facts is None:
         return ()
     return devices_in_use(facts.rdma, need, release_of(needs.mooncake_version)).names
@@ -124,7 +124,10 @@ def _pinned(
     needs: LaunchNeeds,
     forking: Forking | None,
 ) -> int | Unknown:
-    """What is pinned for ``need``: by its NICs, and by io_uring once more where that is used."""
+    """Return what is pinned for ``need``.
+
+    By its NICs, and by io_uring once more where that is used.
+    """
     if isinstance(names, Unknown):
         return names
     if isinstance(need.regions, Unknown):
@@ -147,7 +150,7 @@ _CODE = "-600"
 
 
 def refusal(region: Region, forking: Forking | None) -> str:
-    """Why ``region`` is refused, "" where it is not, or where that is not known."""
+    """Return why ``region`` is refused, "" where it is not, or where that is not known."""
     found = "" if forking is None else bad_end(region, forking)
     if not isinstance(found, str) or not found:
         return ""
@@ -155,14 +158,14 @@ def refusal(region: Region, forking: Forking | None) -> str:
 
 
 def is_dropped(region: Region, forking: Forking | None) -> bool:
-    """Whether it is refused, and Mooncake does without it."""
+    """Tell whether it is refused, and Mooncake does without it."""
     return region.what == DROPPED and bool(refusal(region, forking))
 
 
 def until_refused(
     allocations: Iterable[Allocation], forking: Forking | None
 ) -> tuple[tuple[Allocation, ...], str]:
-    """What one store client maps until a registration is refused, and why that is; "" for none.
+    """Return what one store client maps until a registration is refused, and why; "" for none.
 
     Each is registered before the next is mapped.
     """
@@ -186,7 +189,7 @@ def until_refused(
 def refused_registration(
     pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
 ) -> tuple[tuple[Allocation, ...], str]:
-    """The same for a host pool that is there already, or for the ``part``-th of its halves.
+    """Return the same for a host pool that is there already, or the ``part``-th of its halves.
 
     ``whole_pools``: Mooncake registers all of a pool, whatever part of it is handed over.
     """
@@ -205,13 +208,13 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """``size_bytes`` divided by ``scale``: in whole pages, and the same bytes beyond them."""
+    """Divide ``size_bytes`` by ``scale``: in whole pages, and the same bytes beyond them."""
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
 
 def scaled_launch(launch: Launch, scale: int) -> Launch:
-    """The same processes, 1/``scale`` of the memory each."""
+    """Return the same processes, 1/``scale`` of the memory each."""
     if scale == 1:
         return launch
     processes = tuple(_process(process, launch, scale) for process in launch.processes)
@@ -219,7 +222,7 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """What is mapped in another way in the smaller launch, as an arena that now holds less."""
+    """Return what the smaller launch maps in another way, as an arena that now holds less."""
     changed = []
     for large, little in zip(
         replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True
@@ -273,14 +276,14 @@ def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> Sto
 
 
 def _hot_cache(cache: HotCache, scale: int) -> HotCache:
-    """As many blocks as before, each smaller."""
+    """Keep as many blocks as before, each smaller."""
     blocks = cache.bytes // cache.block_bytes if cache.block_bytes else 0
     block = max(1, scaled(cache.block_bytes, scale, REGULAR_PAGE_BYTES))
     return cache._replace(bytes=blocks * block, block_bytes=block)
 
 
 def scaled_environment(process: Process) -> dict[str, str]:
-    """The variables that say the sizes of ``process``, a scaled one, in Mooncake's own spelling."""
+    """Return the variables that say the sizes of a scaled process, as Mooncake spells them."""
     variables: dict[str, str] = {}
     settings = process.settings
     if settings.arena_bytes is not None:

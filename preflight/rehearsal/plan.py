@@ -42,7 +42,7 @@ def make_plan(
     library: Library,
     scale: int,
 ) -> RehearsalPlan:
-    """``written``: the launch at full size; ``small``: as it is run, with its ``needs``.
+    """Plan ``written``, the launch at full size, as ``small``, which is run with its ``needs``.
 
     facts: the host's RDMA devices; None where no process uses any.
     """
@@ -74,7 +74,7 @@ def plan_members(
     library: Library,
     scale: int = 1,
 ) -> RehearsalPlan:
-    """The steps of ``launch``, whose processes are those of ``members``, on pools of ``stock``."""
+    """Return the steps of ``launch``, whose processes are ``members``, on pools of ``stock``."""
     order = _order(members)
     ordered = tuple(members[index] for index in order)
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
@@ -84,7 +84,7 @@ def plan_members(
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
-    """Why the launch does not start, whatever Mooncake can map: its arguments, SGLang's own check.
+    """Return why the launch does not start, whatever it can map: its arguments, SGLang's check.
 
     That check is of sizes, and a scaled launch has others.
     """
@@ -98,7 +98,7 @@ def _refused(written: LaunchSizing, scale: int) -> str:
 
 
 def _order(members: Sequence[Member]) -> list[int]:
-    """A rank without a segment of its own needs the process that has it to be up first."""
+    """Put the process that has a segment before the ranks that have none of their own."""
     indexes = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
         indexes.sort(key=lambda index: members[index].program != "mooncake_client")
@@ -106,7 +106,7 @@ def _order(members: Sequence[Member]) -> list[int]:
 
 
 def _until_failure(steps: Iterable[RehearsalStep]) -> Iterator[RehearsalStep]:
-    """After the first that is predicted to fail, none is predicted to be come to."""
+    """Predict no step to be come to after the first that is predicted to fail."""
     failed = False
     for step in steps:
         yield step._replace(taken=None) if failed else step
@@ -173,7 +173,7 @@ def _nth(groups: list[list[Allocation]], number: int) -> tuple[Allocation, ...] 
 
 
 def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) -> _Groups:
-    """``ends``: of the same process where pages never run short, which makes as many.
+    """Group; ``ends``: of the same process where pages never run short, which makes as many.
 
     A host pool that SGLang's own allocator did not find huge pages for is one more allocation.
     """
@@ -233,7 +233,7 @@ def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, A
 def _registrations(
     index: int, member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
-    """As SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
+    """Register as SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools
@@ -249,7 +249,7 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """What ``member`` runs with: the launch's own variables, with the sizes of a scaled one.
+    """Return what ``member`` runs with: the launch's own variables, with sizes of a scaled one.
 
     base: what is added where the launch does not say it, as where programs are found.
     """

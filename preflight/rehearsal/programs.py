@@ -44,7 +44,7 @@ Look = Callable[[], None]
 
 
 def _no_look() -> None:
-    """Where nothing is to be looked at."""
+    """Look at nothing."""
 
 
 class Running:
@@ -58,7 +58,7 @@ class Running:
         node: int | None = None,
         program: Sequence[str] = (),
     ) -> None:
-        """program: becomes this instead of taking orders. Raises OSError."""
+        """Start it. program: becomes this instead of taking orders. Raises OSError."""
         self.log = log
         self._ended: int | None = None
         orders, self._orders = os.pipe()
@@ -106,7 +106,7 @@ class Running:
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> Reply:
-        """What came of the oldest order without an answer."""
+        """Return what came of the oldest order without an answer."""
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -125,7 +125,7 @@ class Running:
     def wait_until(
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
     ) -> Reply:
-        """A program is up once ``ready``, or has failed once it is gone."""
+        """Wait for a program: it is up once ``ready``, or has failed once it is gone."""
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
@@ -148,7 +148,7 @@ class Running:
         return Reply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """What the library wrote last: its errors, or where there is none its last words."""
+        """Return what the library wrote last: its errors, or where there is none its last words."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -167,7 +167,7 @@ class Running:
 
 
 def worst_lines(text: str) -> tuple[str, ...]:
-    """The last lines of errors, which glog begins with E or F; else the last lines."""
+    """Return the last lines of errors, which glog begins with E or F; else the last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
     warned = [line for line in lines if line[:1] == "W" and line[1:5].isdigit()]
@@ -176,7 +176,7 @@ def worst_lines(text: str) -> tuple[str, ...]:
 
 
 def is_error(line: str) -> bool:
-    """Whether glog wrote it as one."""
+    """Tell whether glog wrote it as one."""
     return line[:1] in ("E", "F") and line[1:5].isdigit()
 
 
@@ -220,7 +220,7 @@ class Programs:
                 player.order({"do": "load", "folder": self._plan.library.folder})
 
     def player(self, index: int) -> Running:
-        """The process, once it has loaded the library."""
+        """Return the process, once it has loaded the library."""
         player = self.players[index]
         if index not in self._loaded:
             answer = player.answer(_START_SECONDS)
@@ -274,7 +274,7 @@ class Programs:
             self._master_is_up = True
 
     def start_client(self, step: RehearsalStep, member: Member, look: Callable[[], None]) -> Reply:
-        """``mooncake_client`` itself, with the launch's own words but for where things are."""
+        """Start ``mooncake_client``, with the launch's own words but for where things are."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         words = [*member.arguments, *self._where(address)]
@@ -310,7 +310,7 @@ class Programs:
         self._places[CLIENT] = address
 
     def _where(self, address: str) -> tuple[str, ...]:
-        """What a ``mooncake_client`` is told of its own address and of the master's."""
+        """Return what a ``mooncake_client`` is told of its own address and of the master's."""
         return (
             "--host=127.0.0.1",
             f"--port={address.rpartition(':')[2]}",
@@ -319,7 +319,7 @@ class Programs:
         )
 
     def placed(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
-        """``order`` with where things are."""
+        """Return ``order`` with where things are."""
         places = {**self._places, HOST: f"127.0.0.1:{free_port()}"}
         if order.get("more"):
             places[OFFLOAD] = self._offload_folder(member)

@@ -58,7 +58,7 @@ class RehearsalStep(NamedTuple):
 
     @property
     def failure(self) -> Allocation | None:
-        """The allocation that is predicted to end the process."""
+        """Return the allocation that is predicted to end the process."""
         from preflight.mooncake.allocations import Outcome
 
         last = (self.taken or ())[-1:]
@@ -171,12 +171,12 @@ class Library(NamedTuple):
         return f"{self.distribution} {self.version}"
 
     def program(self, name: str) -> str:
-        """A program of the wheel, as ``mooncake_master``."""
+        """Return a program of the wheel, as ``mooncake_master``."""
         return os.path.join(self.folder, "mooncake", name)
 
 
 def find_library(python: str | None) -> Library | Unknown:
-    """The Mooncake of ``python``, or of the Python that runs this."""
+    """Find the Mooncake of ``python``, or of the Python that runs this."""
     path = tuple(sys.path) if python is None else _path_of(python)
     if isinstance(path, Unknown):
         return path

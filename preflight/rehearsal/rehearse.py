@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
-    """What is to be done, and what is predicted of it."""
+    """Return what is to be done, and what is predicted of it."""
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -86,7 +86,7 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
 
 
 def _scaled(written: LaunchSizing, host: Host, scale: int) -> LaunchSizing:
-    """The launch that is run, judged as any launch is; where L2 has two bounds, the upper one."""
+    """Return the launch that is run, judged as any is; where L2 has two bounds, the upper one."""
     most = written.inputs.most
     if isinstance(most, Unknown) or scale == 1:
         return written
@@ -118,7 +118,7 @@ def answer_of(prepared: Prepared, done: Run, warnings: Iterable[str] = ()) -> Re
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:
-    """What the checks find of registering memory, as the host was before the rehearsal."""
+    """Return what the checks find of registering memory, as the host was before the rehearsal."""
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status

@@ -28,7 +28,7 @@ _COLOURS = {
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
-    """The whole answer without a final newline."""
+    """Write the whole answer without a final newline."""
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[answer.status])
     parts = [f"{head}: {answer.reason}"]
@@ -85,7 +85,7 @@ def _regular_bytes(step: RehearsalStep) -> int:
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
-    """``48 x 2 MiB (node 0: 20, node 1: 28)``."""
+    """Write ``48 x 2 MiB (node 0: 20, node 1: 28)``."""
     words = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:

@@ -36,7 +36,7 @@ _PUT_SECONDS = 10
 
 
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> Run:
-    """Raises RehearsalError, OSError and KeyboardInterrupt, each with everything given back."""
+    """Run it; gives everything back, also on RehearsalError, OSError and KeyboardInterrupt."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     before = pages_in_use(root)
     programs = Programs(plan, folder, limit_seconds)
@@ -51,7 +51,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
 
 
 def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
-    """Pages by size that are not back."""
+    """Return pages by size that are not back."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
         more = {
@@ -65,7 +65,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Memory that is no huge page, by the node that it is bound to; None: all of it."""
+    """Sum memory that is no huge page, by the node that it is bound to; None: all of it."""
     need: dict[int | None, int] = {None: 0}
     for one in (one for step in steps for one in step.asked if one.backing is Backing.REGULAR):
         size = one.pages * one.page_size_bytes
@@ -128,7 +128,7 @@ class _Stage:
             self._look_back()
 
     def _look_back(self) -> None:
-        """What is held now, by whom."""
+        """Look at what is held now, by whom."""
         self._pages = taken_since(self._root, self._before)
         for index, member in enumerate(self._plan.members):
             player = self._programs.players.get(index)
@@ -176,7 +176,7 @@ class _Stage:
         return result._replace(pinned_bytes=sum(pins), ended=answer.ended)
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
-        """Before they begin: what the memory is not there for is not tried."""
+        """Refuse, before they begin, steps that the memory is not there for."""
         found = self._watch.too_small(_regular_bytes(steps))
         if found is None:
             return
@@ -195,7 +195,7 @@ class _Stage:
             raise StoppedError(f"broken off, since the host came to its limit ({room.source})")
 
     def _put_and_get(self) -> Transfer:
-        """A value from the first process to the last that can hold one."""
+        """Put a value by the first process that can hold one, and get it by the last."""
         able = [
             (index, client)
             for index, member in enumerate(self._plan.members)
@@ -259,7 +259,7 @@ class StepTimes:
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """Seconds until the last page, and from there (or the first pin) until the last pin."""
+        """Return seconds until the last page, and then (or from the first pin) to the last pin."""
         populated = None if self._populated_at is None else self._populated_at - self._began
         if self._pinned_at is None or self._first_pinned_at is None:
             return populated, None
@@ -292,14 +292,14 @@ class MemoryWatch:
         self.lowest_bytes: int | None = None
 
     def room(self) -> Room:
-        """The tightest; what cannot be read is no room."""
+        """Return the tightest; what cannot be read is no room."""
         tightest = min(self._rooms(), key=lambda room: room.bytes)
         if self.lowest_bytes is None or tightest.bytes < self.lowest_bytes:
             self.lowest_bytes = tightest.bytes
         return tightest
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """What of ``need_bytes``, by node (None: in all), there is no room for, and that room."""
+        """Return what of ``need_bytes``, by node (None: in all), has no room, and that room."""
         for room in self._rooms():
             need = need_bytes.get(room.node, 0)
             if need > room.bytes:
@@ -331,7 +331,7 @@ def _host_room(meminfo: Meminfo | Unknown) -> Room:
 
 
 def _node_room(node: int, table: Meminfo, huge_bytes: int) -> Room:
-    """What is free on a node, and page cache, which goes first; its huge pages are no part."""
+    """Return what is free on a node, with page cache, which goes first, and without huge pages."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
     values = [table.value(name) for name in names]
     free = sum(value for value in values if not isinstance(value, Unknown))
@@ -341,7 +341,7 @@ def _node_room(node: int, table: Meminfo, huge_bytes: int) -> Room:
 
 
 def _huge_bytes(hugetlb: HugeTlb, node: int) -> int:
-    """What a node has set aside as huge pages, over all sizes."""
+    """Return what a node has set aside as huge pages, over all sizes."""
     pools = {} if isinstance(hugetlb.pools, Unknown) else hugetlb.pools
     return sum(
         size * pool.nodes[node].total_pages
@@ -364,7 +364,7 @@ def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
 
 
 def pages_in_use(root: Root) -> dict[Spot, int]:
-    """Pages that somebody has, by size: of the host (node None) and of each node."""
+    """Return pages that somebody has, by size: of the host (node None) and of each node."""
     return _in_use(_pools(root))
 
 
@@ -386,7 +386,7 @@ def _in_use(hugetlb: HugeTlb) -> dict[Spot, int]:
 
 
 def others(root: Root) -> list[str]:
-    """Pages that others have, or are promised: what they do meanwhile is no part of a rehearsal."""
+    """Say which pages others have, or are promised: what they do meanwhile is not rehearsed."""
     found = []
     pools = _pools(root).pools
     for size, pool in ({} if isinstance(pools, Unknown) else pools).items():
@@ -401,7 +401,7 @@ def others(root: Root) -> list[str]:
 
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
-    """Pages more than before, by size and node; those that are as before are left out."""
+    """Return pages more than before, by size and node, without those that are as before."""
     now = pages_in_use(root)
     return {
         spot: now[spot] - before.get(spot, 0) for spot in now if now[spot] != before.get(spot, 0)
@@ -409,7 +409,7 @@ def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
 
 
 def status_bytes(pid: int) -> dict[str, int]:
-    """The sizes in /proc/PID/status (VmPin, VmLck, VmRSS …); empty where it is gone."""
+    """Read the sizes in /proc/PID/status (VmPin, VmLck, VmRSS …); empty where it is gone."""
     sizes: dict[str, int] = {}
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8") as file:

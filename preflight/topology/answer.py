@@ -106,7 +106,7 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 
 def _status(found: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
-    """The worst of the findings and of what was measured; nothing to judge is a pass."""
+    """Return the worst of the findings and of what was measured; nothing to judge is a pass."""
     seen = {finding.status for finding in found}
     if any(isinstance(view.found, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -151,7 +151,7 @@ class MooncakeView(NamedTuple):
 
 
 def engine_of_host(facts: Facts) -> Engine | Unknown:
-    """The Mooncake that a launch would load here."""
+    """Return the Mooncake that a launch would load here."""
     software = facts.topic("software")
     found = software if isinstance(software, Unknown) else software.engine
     if isinstance(found, Unknown):
@@ -166,7 +166,10 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """``root``: where to ask the library itself; None: it is not asked."""
+    """Return what Mooncake chooses.
+
+    Root: where to ask the library itself; None: it is not asked.
+    """
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -223,7 +226,7 @@ _WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
 def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
-    """In the order in which they are shown, each once."""
+    """Return them in the order in which they are shown, each once."""
     said = [*_of_host(facts, topology)]
     for view in views:
         said += _of_view(topology, view)
@@ -271,7 +274,7 @@ def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
-    """NICs that are nearer to a GPU than any in use, and that the launch does not name."""
+    """Yield NICs nearer to a GPU than any in use, that the launch does not name."""
     names = seen.devices.names
     if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
         return
@@ -315,7 +318,7 @@ def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) ->
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Whose segment lies on several nodes: a rank that is bound to one may have it there whole."""
+    """Say whose segment lies on several nodes: a rank bound to one may have it there whole."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:

@@ -41,7 +41,7 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
 
 
 def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
-    """Of the GPUs that this process may use; of all where that is not known."""
+    """Return those of the GPUs that this process may use; of all where that is not known."""
     usable = physical_gpus(gpus)
     return tuple(gpu.address for gpu in gpus.on_pci) if isinstance(usable, Unknown) else usable
 
@@ -90,7 +90,7 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> Device:
 
 
 def _kind(nic: Nic) -> str:
-    """``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
+    """Write ``mlx5 400 Gb/s ACTIVE``; each port's, where there are several."""
     words = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
         return " ".join((*words[:1], "ports not known"))

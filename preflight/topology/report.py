@@ -24,7 +24,7 @@ MOST_COLUMNS = 80
 
 
 def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bool) -> str:
-    """Without a final newline."""
+    """Write the answer without a final newline."""
     width = min(width, MOST_COLUMNS)
     strokes = ASCII if ascii_only else LINES
     parts = [
@@ -37,7 +37,7 @@ def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bo
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """GPU -> NICs preferred for it; of the first process whose GPU it is."""
+    """Return GPU -> NICs preferred for it, of the first process whose GPU it is."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for seen in answer.views:
@@ -68,7 +68,7 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def _places(view: View, width: int) -> list[str]:
-    """Locations whose NICs are the same are one line."""
+    """Write locations whose NICs are the same on one line."""
     groups: dict[Location, list[str]] = {}
     for place in view.locations:
         groups.setdefault(place._replace(name=""), []).append(place.name)
@@ -198,7 +198,7 @@ LINES = Strokes("─", "│", "┌", "┐", "└", "┘")
 
 
 def boxes(topology: Topology, width: int, strokes: Strokes) -> list[str]:
-    """One box per node that has a device, one for the other nodes, one for devices on none."""
+    """Draw a box per node that has a device, one for other nodes, one for devices on none."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -227,7 +227,7 @@ def boxes(topology: Topology, width: int, strokes: Strokes) -> list[str]:
 
 
 def _in_order(devices: Sequence[Device]) -> list[Device]:
-    """As they stand on PCI, so that neighbours there are neighbours here; the others last."""
+    """Sort as they stand on PCI, so that neighbours there are neighbours; the others last."""
     return sorted(devices, key=lambda device: (not device.address, device.address))
 
 
@@ -239,7 +239,7 @@ def _heading(node: Node) -> str:
 
 
 def _columns(devices: Sequence[Device], width: int) -> tuple[int, int, int]:
-    """Widths of name, address and kind: a name is whole up to a third of the line."""
+    """Return widths of name, address and kind: a name is whole up to a third of the line."""
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
@@ -255,7 +255,7 @@ def _row(device: Device, gaps: tuple[int, int, int]) -> str:
 
 
 def box(title: str, rows: Sequence[str], width: int, strokes: Strokes) -> list[str]:
-    """``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
+    """Draw ``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
     room = width - 4
     head = f"{strokes.across} {shortened(title, room - 2)} "
     top = head + strokes.across * (width - 2 - len(head))
@@ -267,12 +267,12 @@ def box(title: str, rows: Sequence[str], width: int, strokes: Strokes) -> list[s
 
 
 def shortened(text: str, most: int) -> str:
-    """``text``, or its beginning and three dots."""
+    """Return ``text``, or its beginning and three dots."""
     return text if len(text) <= most else f"{text[: max(0, most - 3)]}..."[: max(0, most)]
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Which of ``cells`` fit on a line behind ``first`` columns, line by line; two spaces apart."""
+    """Yield which ``cells`` fit on a line behind ``first`` columns, two spaces apart."""
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
@@ -308,7 +308,7 @@ UNFOLDED_NICS = 8
 def matrix(
     topology: Topology, preferred: Mapping[str, tuple[str, ...]], paint: Paint, width: int
 ) -> list[str]:
-    """Lines; none without both GPUs and NICs. ``preferred``: GPU -> NICs that get a star."""
+    """Draw the lines; none without GPUs or NICs. preferred: GPU -> NICs that get a star."""
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:
@@ -362,7 +362,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[
 
 
 def _legend(cells: Iterable[str], width: int) -> list[str]:
-    """What the words that stand there mean, two spaces apart."""
+    """Return what the words that stand there mean, two spaces apart."""
     seen = {cell.rstrip("*") for cell in cells}
     if any(cell.endswith("*") for cell in cells):
         seen.add("*")

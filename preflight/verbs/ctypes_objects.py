@@ -10,21 +10,14 @@ import ctypes
 import errno
 from collections.abc import Callable
 
-from checks.rdma.libibverbs import ROOM_BYTES, DeviceAttributes, PortAttributes, library
-from preflight.verbs.objects import (
-    ACCESS,
-    COMPLETIONS,
-    HOPS,
-    MIN_RNR_TIMER,
-    READS,
-    RETRIES,
-    RNR_RETRIES,
-    SEND_REQUESTS,
-    TIMEOUT,
-    Peer,
-    PortFacts,
-    VerbsError,
+from checks.rdma.libibverbs import (
+    ROOM_BYTES,
+    DeviceAttributes,
+    PortAttributes,
+    fields,
+    library,
 )
+from preflight.verbs.objects import SETUP, Peer, PortFacts, VerbsError
 
 _RC, _WRITE, _SIGNALED = 2, 0, 2
 _INIT, _READY_TO_RECEIVE, _READY_TO_SEND = 1, 2, 3
@@ -42,21 +35,14 @@ LID_OFFSET = PortAttributes.pkey_tbl_len.offset + PortAttributes.pkey_tbl_len.si
 
 
 class Capacity(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_uint32)
-        for name in ("send_wr", "recv_wr", "send_sge", "recv_sge", "inline_bytes")
-    )
+    _fields_ = fields(ctypes.c_uint32, "send_wr recv_wr send_sge recv_sge inline_bytes")
 
 
 class InitAttributes(ctypes.Structure):
     _fields_ = (
-        ("qp_context", ctypes.c_void_p),
-        ("send_cq", ctypes.c_void_p),
-        ("recv_cq", ctypes.c_void_p),
-        ("srq", ctypes.c_void_p),
+        *fields(ctypes.c_void_p, "qp_context send_cq recv_cq srq"),
         ("cap", Capacity),
-        ("qp_type", ctypes.c_int),
-        ("sq_sig_all", ctypes.c_int),
+        *fields(ctypes.c_int, "qp_type sq_sig_all"),
         ("room", ctypes.c_char * 64),
     )
 
@@ -67,15 +53,9 @@ class Path(ctypes.Structure):
     _fields_ = (
         ("dgid", ctypes.c_uint64 * 2),
         ("flow_label", ctypes.c_uint32),
-        ("sgid_index", ctypes.c_uint8),
-        ("hop_limit", ctypes.c_uint8),
-        ("traffic_class", ctypes.c_uint8),
+        *fields(ctypes.c_uint8, "sgid_index hop_limit traffic_class"),
         ("dlid", ctypes.c_uint16),
-        ("sl", ctypes.c_uint8),
-        ("src_path_bits", ctypes.c_uint8),
-        ("static_rate", ctypes.c_uint8),
-        ("is_global", ctypes.c_uint8),
-        ("port_num", ctypes.c_uint8),
+        *fields(ctypes.c_uint8, "sl src_path_bits static_rate is_global port_num"),
     )
 
 
@@ -83,30 +63,14 @@ class Attributes(ctypes.Structure):
     """struct ibv_qp_attr."""
 
     _fields_ = (
-        ("qp_state", ctypes.c_int),
-        ("cur_qp_state", ctypes.c_int),
-        ("path_mtu", ctypes.c_int),
-        ("path_mig_state", ctypes.c_int),
-        ("qkey", ctypes.c_uint32),
-        ("rq_psn", ctypes.c_uint32),
-        ("sq_psn", ctypes.c_uint32),
-        ("dest_qp_num", ctypes.c_uint32),
+        *fields(ctypes.c_int, "qp_state cur_qp_state path_mtu path_mig_state"),
+        *fields(ctypes.c_uint32, "qkey rq_psn sq_psn dest_qp_num"),
         ("qp_access_flags", ctypes.c_uint),
         ("cap", Capacity),
-        ("ah_attr", Path),
-        ("alt_ah_attr", Path),
-        ("pkey_index", ctypes.c_uint16),
-        ("alt_pkey_index", ctypes.c_uint16),
-        ("en_sqd_async_notify", ctypes.c_uint8),
-        ("sq_draining", ctypes.c_uint8),
-        ("max_rd_atomic", ctypes.c_uint8),
-        ("max_dest_rd_atomic", ctypes.c_uint8),
-        ("min_rnr_timer", ctypes.c_uint8),
-        ("port_num", ctypes.c_uint8),
-        ("timeout", ctypes.c_uint8),
-        ("retry_cnt", ctypes.c_uint8),
-        ("rnr_retry", ctypes.c_uint8),
-        ("alt_port_num", ctypes.c_uint8),
+        *fields(Path, "ah_attr alt_ah_attr"),
+        *fields(ctypes.c_uint16, "pkey_index alt_pkey_index"),
+        *fields(ctypes.c_uint8, "en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic"),
+        *fields(ctypes.c_uint8, "min_rnr_timer port_num timeout retry_cnt rnr_retry alt_port_num"),
         ("alt_timeout", ctypes.c_uint8),
         ("rate_limit", ctypes.c_uint32),
         ("room", ctypes.c_char * 64),
@@ -117,18 +81,14 @@ class RegionFields(ctypes.Structure):
     """The beginning of struct ibv_mr."""
 
     _fields_ = (
-        ("context", ctypes.c_void_p),
-        ("pd", ctypes.c_void_p),
-        ("addr", ctypes.c_void_p),
+        *fields(ctypes.c_void_p, "context pd addr"),
         ("length", ctypes.c_size_t),
-        ("handle", ctypes.c_uint32),
-        ("lkey", ctypes.c_uint32),
-        ("rkey", ctypes.c_uint32),
+        *fields(ctypes.c_uint32, "handle lkey rkey"),
     )
 
 
 class Scatter(ctypes.Structure):
-    _fields_ = (("addr", ctypes.c_uint64), ("length", ctypes.c_uint32), ("lkey", ctypes.c_uint32))
+    _fields_ = (("addr", ctypes.c_uint64), *fields(ctypes.c_uint32, "length lkey"))
 
 
 class Request(ctypes.Structure):
@@ -136,10 +96,8 @@ class Request(ctypes.Structure):
 
     _fields_ = (
         ("wr_id", ctypes.c_uint64),
-        ("next", ctypes.c_void_p),
-        ("sg_list", ctypes.c_void_p),
-        ("num_sge", ctypes.c_int),
-        ("opcode", ctypes.c_int),
+        *fields(ctypes.c_void_p, "next sg_list"),
+        *fields(ctypes.c_int, "num_sge opcode"),
         ("send_flags", ctypes.c_uint),
         ("imm_data", ctypes.c_uint32),
         ("remote_addr", ctypes.c_uint64),
@@ -159,7 +117,7 @@ class Completion(ctypes.Structure):
 
 
 def open_device(name: str) -> CtypesDevice:
-    """Raises VerbsError; OSError where libibverbs cannot be loaded."""
+    """Open a device. Raises VerbsError; OSError where libibverbs cannot be loaded."""
     return CtypesDevice(_Library(name))
 
 
@@ -237,7 +195,7 @@ class CtypesDevice:
         return int(DeviceAttributes.from_buffer(room).max_mr_size)
 
     def register(self, address: int, size: int) -> CtypesRegion:
-        made = self._verbs.make("ibv_reg_mr", self._domain, address, size, ACCESS)
+        made = self._verbs.make("ibv_reg_mr", self._domain, address, size, SETUP.access)
         return CtypesRegion(self._verbs, made)
 
     def port(self, number: int) -> PortFacts:
@@ -262,9 +220,9 @@ class CtypesDevice:
 class CtypesQueuePair:
     def __init__(self, verbs: _Library, context: int, domain: int) -> None:
         self._verbs, self._context = verbs, context
-        self._queue = verbs.make("ibv_create_cq", context, COMPLETIONS, None, None, 0)
+        self._queue = verbs.make("ibv_create_cq", context, SETUP.completions, None, None, 0)
         wanted = InitAttributes(send_cq=self._queue, recv_cq=self._queue, qp_type=_RC)
-        wanted.cap = Capacity(SEND_REQUESTS, 1, 1, 1, 0)
+        wanted.cap = Capacity(SETUP.send_requests, 1, 1, 1, 0)
         try:
             self._pair = verbs.make("ibv_create_qp", domain, ctypes.byref(wanted))
         except VerbsError:
@@ -276,7 +234,7 @@ class CtypesQueuePair:
         return ctypes.c_uint32.from_address(self._pair + QPN_OFFSET).value
 
     def initialize(self, port: int) -> None:
-        attributes = Attributes(qp_state=_INIT, port_num=port, qp_access_flags=ACCESS)
+        attributes = Attributes(qp_state=_INIT, port_num=port, qp_access_flags=SETUP.access)
         self._modify(attributes, _STATE | _PKEY | _PORT | _ACCESS, "INIT")
 
     def connect(self, peer: Peer, own_psn: int) -> None:
@@ -285,22 +243,22 @@ class CtypesQueuePair:
             path_mtu=peer.mtu_code,
             dest_qp_num=peer.number,
             rq_psn=peer.psn,
-            max_dest_rd_atomic=READS,
-            min_rnr_timer=MIN_RNR_TIMER,
+            max_dest_rd_atomic=SETUP.reads,
+            min_rnr_timer=SETUP.min_rnr_timer,
         )
         path = ready.ah_attr
         path.dgid[:] = (ctypes.c_uint64 * 2).from_buffer_copy(peer.gid)
-        path.sgid_index, path.hop_limit, path.is_global = peer.gid_index, HOPS, 1
+        path.sgid_index, path.hop_limit, path.is_global = peer.gid_index, SETUP.hops, 1
         path.dlid, path.port_num = peer.lid, peer.port
         mask = _STATE | _PATH | _MTU | _DEST_QPN | _RQ_PSN | _DEST_READS | _RNR_TIMER
         self._modify(ready, mask, "RTR")
         sending = Attributes(
             qp_state=_READY_TO_SEND,
             sq_psn=own_psn,
-            timeout=TIMEOUT,
-            retry_cnt=RETRIES,
-            rnr_retry=RNR_RETRIES,
-            max_rd_atomic=READS,
+            timeout=SETUP.timeout,
+            retry_cnt=SETUP.retries,
+            rnr_retry=SETUP.rnr_retries,
+            max_rd_atomic=SETUP.reads,
         )
         mask = _STATE | _TIMEOUT | _RETRIES | _RNR_RETRY | _SQ_PSN | _READS
         self._modify(sending, mask, "RTS")

@@ -6,25 +6,11 @@ import errno
 
 import ibverbs
 
-from preflight.verbs.objects import (
-    ACCESS,
-    COMPLETIONS,
-    HOPS,
-    MIN_RNR_TIMER,
-    READS,
-    RETRIES,
-    RNR_RETRIES,
-    SEND_REQUESTS,
-    TIMEOUT,
-    Peer,
-    PortFacts,
-    VerbsError,
-    named,
-)
+from preflight.verbs.objects import SETUP, Peer, PortFacts, VerbsError, named
 
 
 def open_device(name: str) -> IbverbsDevice:
-    """Raises VerbsError."""
+    """Open a device. Raises VerbsError."""
     with named("ibv_get_device_list", name, ibverbs.VerbsError):
         found = [device for device in ibverbs.get_device_list() if device.name == name]
     if not found:
@@ -47,7 +33,7 @@ class IbverbsDevice:
 
     def register(self, address: int, size: int) -> ibverbs.MR:
         with named("ibv_reg_mr", self._name, ibverbs.VerbsError):
-            return self._domain.reg_mr(address, size, ACCESS)
+            return self._domain.reg_mr(address, size, SETUP.access)
 
     def port(self, number: int) -> PortFacts:
         with named("ibv_query_port", self._name, ibverbs.VerbsError):
@@ -70,8 +56,8 @@ class IbverbsQueuePair:
     def __init__(self, name: str, context: ibverbs.Context, domain: ibverbs.PD) -> None:
         self._name = name
         with named("ibv_create_cq", name, ibverbs.VerbsError):
-            self._queue = context.create_cq(COMPLETIONS)
-        wanted = ibverbs.QPInitAttr(self._queue, self._queue, max_send_wr=SEND_REQUESTS)
+            self._queue = context.create_cq(SETUP.completions)
+        wanted = ibverbs.QPInitAttr(self._queue, self._queue, max_send_wr=SETUP.send_requests)
         with named("ibv_create_qp", name, ibverbs.VerbsError):
             self._pair = domain.create_qp(wanted)
 
@@ -81,7 +67,7 @@ class IbverbsQueuePair:
 
     def initialize(self, port: int) -> None:
         with named("ibv_modify_qp to INIT", self._name, ibverbs.VerbsError):
-            self._pair.to_init(port, ACCESS)
+            self._pair.to_init(port, SETUP.access)
 
     def connect(self, peer: Peer, own_psn: int) -> None:
         other = ibverbs.QPInfo(peer.number, peer.psn, peer.lid, peer.gid, peer.port, peer.mtu_code)
@@ -90,12 +76,12 @@ class IbverbsQueuePair:
                 other,
                 peer.gid_index,
                 peer.mtu_code,
-                hop_limit=HOPS,
-                min_rnr_timer=MIN_RNR_TIMER,
-                max_dest_rd_atomic=READS,
+                hop_limit=SETUP.hops,
+                min_rnr_timer=SETUP.min_rnr_timer,
+                max_dest_rd_atomic=SETUP.reads,
             )
         with named("ibv_modify_qp to RTS", self._name, ibverbs.VerbsError):
-            self._pair.to_rts(own_psn, TIMEOUT, RETRIES, RNR_RETRIES, READS)
+            self._pair.to_rts(own_psn, SETUP.timeout, SETUP.retries, SETUP.rnr_retries, SETUP.reads)
 
     def write(self, address: int, size: int, lkey: int, to_address: int, rkey: int) -> None:
         request = ibverbs.SendWR(

@@ -5,17 +5,30 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import NamedTuple, Protocol
 
-# enum ibv_access_flags, as Mooncake asks for them: LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ.
-ACCESS = 1 | 2 | 4
-# As rdma_endpoint.cpp, tries of 4.096 us x 2^14 = 67 ms and 16 hops, but for one retry less than
-# its 7: soft-RoCE (rxe) takes 7 for "never give up", and nothing would ever be heard.
-TIMEOUT, RETRIES, RNR_RETRIES, HOPS, MIN_RNR_TIMER, READS = 14, 6, 7, 16, 12, 16
-# A queue pair has one write under way at a time.
-SEND_REQUESTS, COMPLETIONS = 4, 16
+
+class Setup(NamedTuple):
+    """How Mooncake registers memory and sets a queue pair up (rdma_endpoint.cpp)."""
+
+    # enum ibv_access_flags: LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ.
+    access: int = 1 | 2 | 4
+    # Tries of 4.096 us x 2^14 = 67 ms, but for one less than its 7: soft-RoCE (rxe) takes 7 for
+    # "never give up", and nothing would ever be heard.
+    timeout: int = 14
+    retries: int = 6
+    rnr_retries: int = 7
+    hops: int = 16
+    min_rnr_timer: int = 12
+    reads: int = 16
+    # A queue pair has one write under way at a time.
+    send_requests: int = 4
+    completions: int = 16
+
+
+SETUP = Setup()
 
 
 class VerbsError(OSError):
@@ -78,7 +91,7 @@ class Device(Protocol):
 
     @property
     def largest_bytes(self) -> int:
-        """max_mr_size, as the device tells it."""
+        """Return max_mr_size, as the device tells it."""
 
     def register(self, address: int, size: int) -> Region: ...
     def port(self, number: int) -> PortFacts: ...
@@ -105,11 +118,10 @@ def open_device(name: str) -> Device:
     """Open ``name``. Raises VerbsError; OSError where libibverbs cannot be loaded at all."""
     *preferred, last = LIBRARIES
     for module in preferred:
-        try:
+        with suppress(ImportError):
             library = import_module(f"preflight.verbs.{module}")
-        except ImportError:
-            continue
-        opened: Device = library.open_device(name)
-        return opened
-    bare: Device = import_module(f"preflight.verbs.{last}").open_device(name)
-    return bare
+            break
+    else:
+        library = import_module(f"preflight.verbs.{last}")
+    opened: Device = library.open_device(name)
+    return opened

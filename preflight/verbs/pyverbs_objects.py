@@ -15,25 +15,11 @@ from pyverbs.pyverbs_error import PyverbsError
 from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 
-from preflight.verbs.objects import (
-    ACCESS,
-    COMPLETIONS,
-    HOPS,
-    MIN_RNR_TIMER,
-    READS,
-    RETRIES,
-    RNR_RETRIES,
-    SEND_REQUESTS,
-    TIMEOUT,
-    Peer,
-    PortFacts,
-    VerbsError,
-    named,
-)
+from preflight.verbs.objects import SETUP, Peer, PortFacts, VerbsError, named
 
 
 def open_device(name: str) -> PyverbsDevice:
-    """Raises VerbsError."""
+    """Open a device. Raises VerbsError."""
     with named("ibv_get_device_list", name, PyverbsError):
         names = [device.name.decode(errors="replace") for device in get_device_list()]
     if name not in names:
@@ -56,7 +42,7 @@ class PyverbsDevice:
 
     def register(self, address: int, size: int) -> Any:
         with named("ibv_reg_mr", self._name, PyverbsError):
-            return MR(self._domain, size, ACCESS, address)
+            return MR(self._domain, size, SETUP.access, address)
 
     def port(self, number: int) -> PortFacts:
         with named("ibv_query_port", self._name, PyverbsError):
@@ -79,8 +65,10 @@ class PyverbsQueuePair:
     def __init__(self, name: str, context: Context, domain: PD) -> None:
         self._name = name
         with named("ibv_create_cq", name, PyverbsError):
-            self._queue = CQ(context, COMPLETIONS)
-        capacity = QPCap(max_send_wr=SEND_REQUESTS, max_recv_wr=1, max_send_sge=1, max_recv_sge=1)
+            self._queue = CQ(context, SETUP.completions)
+        capacity = QPCap(
+            max_send_wr=SETUP.send_requests, max_recv_wr=1, max_send_sge=1, max_recv_sge=1
+        )
         wanted = QPInitAttr(enums.IBV_QPT_RC, scq=self._queue, rcq=self._queue, cap=capacity)
         with named("ibv_create_qp", name, PyverbsError):
             self._pair = QP(domain, wanted)
@@ -91,24 +79,24 @@ class PyverbsQueuePair:
 
     def initialize(self, port: int) -> None:
         attributes = QPAttr(qp_state=enums.IBV_QPS_INIT, port_num=port)
-        attributes.qp_access_flags = ACCESS
+        attributes.qp_access_flags = SETUP.access
         mask = enums.IBV_QP_STATE | enums.IBV_QP_PKEY_INDEX | enums.IBV_QP_PORT
         self._modify(attributes, mask | enums.IBV_QP_ACCESS_FLAGS, "INIT")
 
     def connect(self, peer: Peer, own_psn: int) -> None:
         dgid = ":".join(peer.gid.hex()[at : at + 4] for at in range(0, 32, 4))
-        route = GlobalRoute(dgid=GID(dgid), sgid_index=peer.gid_index, hop_limit=HOPS)
+        route = GlobalRoute(dgid=GID(dgid), sgid_index=peer.gid_index, hop_limit=SETUP.hops)
         path = AHAttr(dlid=peer.lid, port_num=peer.port, is_global=1, gr=route)
         ready = QPAttr(qp_state=enums.IBV_QPS_RTR, path_mtu=peer.mtu_code)
         ready.dest_qp_num, ready.rq_psn, ready.ah_attr = peer.number, peer.psn, path
-        ready.max_dest_rd_atomic, ready.min_rnr_timer = READS, MIN_RNR_TIMER
+        ready.max_dest_rd_atomic, ready.min_rnr_timer = SETUP.reads, SETUP.min_rnr_timer
         mask = enums.IBV_QP_STATE | enums.IBV_QP_AV | enums.IBV_QP_PATH_MTU
         mask |= enums.IBV_QP_DEST_QPN | enums.IBV_QP_RQ_PSN
         mask |= enums.IBV_QP_MAX_DEST_RD_ATOMIC | enums.IBV_QP_MIN_RNR_TIMER
         self._modify(ready, mask, "RTR")
         sending = QPAttr(qp_state=enums.IBV_QPS_RTS)
-        sending.sq_psn, sending.timeout, sending.retry_cnt = own_psn, TIMEOUT, RETRIES
-        sending.rnr_retry, sending.max_rd_atomic = RNR_RETRIES, READS
+        sending.sq_psn, sending.timeout, sending.retry_cnt = own_psn, SETUP.timeout, SETUP.retries
+        sending.rnr_retry, sending.max_rd_atomic = SETUP.rnr_retries, SETUP.reads
         mask = enums.IBV_QP_STATE | enums.IBV_QP_TIMEOUT | enums.IBV_QP_RETRY_CNT
         mask |= enums.IBV_QP_RNR_RETRY | enums.IBV_QP_SQ_PSN | enums.IBV_QP_MAX_QP_RD_ATOMIC
         self._modify(sending, mask, "RTS")
