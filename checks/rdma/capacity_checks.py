@@ -19,9 +19,9 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
-from checks.base.units import format_bytes, format_page_size
+from checks.base.units import MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.rdma.device_table import Bound, DeviceRow
+from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
     NO_DEVICE,
@@ -31,26 +31,24 @@ from checks.rdma.per_device import (
     users,
 )
 from checks.rdma.registration import (
-    MeasuredFit,
     NicLoad,
     Objects,
     Split,
-    held_as_measured,
     largest_region_bytes,
     nic_loads,
     objects_of,
     registration_of,
-    remedy,
     row_of,
     takers,
 )
-from checks.rdma.registration_measured import MEMORY_KEYS
+from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, Measured
 from checks.rdma.use import Transport, Use, uses
 from checks.rdma.verbs import Budget, RdmaCgroup
 
 CHECKS = CheckSet()
 # Over this share of a device's objects in use, something leaks or the host is crowded.
 CROWDED_PERCENT = 80
+HUGE_PAGE_BYTES = 2 * MIB
 
 
 @CHECKS.check("rdma.cgroup-limit", rdma_launch)
@@ -59,26 +57,24 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     if not rdma.present:
         return [skip(NO_DEVICE)]
     found = uses(rdma, needs)
-    limited: list[tuple[Nic, Objects, RdmaCgroup, Budget]] = []
+    limited: list[tuple[Nic, Objects, RdmaCgroup]] = []
     for nic in rdma.present:
         need = objects_of(nic, needs, found)
         for cgroup in cgroups:
-            limit = cgroup.limits.get(nic.name)
-            if limit and need.contexts and limit != Budget(None, None):
-                limited.append((nic, need, cgroup, limit))
-    short = {nic.name for nic, need, cgroup, limit in limited if _is_short(nic, need, cgroup)}
+            if need.contexts and cgroup.limit(nic.name) != Budget(None, None):
+                limited.append((nic, need, cgroup))
+    short = {nic.name for nic, need, cgroup in limited if _is_short(nic, need, cgroup)}
     findings = [
-        _judge_cgroup(nic, need, cgroup, limit, _refused(nic, found, short))
-        for nic, need, cgroup, limit in limited
+        _judge_cgroup(nic, need, cgroup, _refused(nic, found, short))
+        for nic, need, cgroup in limited
     ]
     return findings or [passed("cgroup", "no limit on any device used")]
 
 
 def _is_short(nic: Nic, need: Objects, cgroup: RdmaCgroup) -> bool:
     """Tell whether not all processes that would open ``nic`` can."""
-    if isinstance(cgroup.used, Unknown):
-        return False
-    left = _left(cgroup.limits[nic.name], cgroup.used.get(nic.name)).handles
+    used = cgroup.use(nic.name)
+    left = None if isinstance(used, Unknown) else _left(cgroup.limit(nic.name), used).handles
     return left is not None and left < need.contexts
 
 
@@ -108,9 +104,7 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
 
 
 @or_unjudged
-def _judge_cgroup(
-    nic: Nic, need: Objects, cgroup: RdmaCgroup, limit: Budget, refused: Finding
-) -> Finding:
+def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding) -> Finding:
     """Judge one limit; ``refused``: what it comes to where the handles do not suffice."""
     # At start: what is certain. The providers of some devices make a few objects of their own.
     regions = need.regions or 0
@@ -121,7 +115,7 @@ def _judge_cgroup(
         formula=f"{need.contexts} processes; {regions} memory regions + {need.others} protection "
         f"domains and completion queues; + {need.queue_pairs} queue pairs",
     )
-    used = finding.known(cgroup.used).get(nic.name, Budget(0, 0))
+    used, limit = finding.known(cgroup.use(nic.name)), cgroup.limit(nic.name)
     handles, objects = _left(limit, used)
     limits = ["max" if most is None else str(most) for most in limit]
     line, wanted = (
@@ -159,9 +153,9 @@ def _judge_cgroup(
     return finding
 
 
-def _left(limit: Budget, used: Budget | None) -> Budget:
+def _left(limit: Budget, used: Budget) -> Budget:
     """Return what is left of a limit; None: no limit."""
-    pairs = zip(limit, used or Budget(0, 0), strict=True)
+    pairs = zip(limit, used, strict=True)
     return Budget(*(None if most is None else max(0, most - (count or 0)) for most, count in pairs))
 
 
@@ -328,9 +322,14 @@ def _judge_bound(
     need = f"{format_bytes(load.bytes)}, {load.entries} entries"
     finding = finding._replace(need=need, formula=_formula(load))
     bound = Bound.UNTOLD if row is None else row.table.bound
-    held = held_as_measured(load, rdma.measured, bound)
-    if held is not None and held.fits is not None:
-        return _as_measured(finding, load, held, nics)
+    least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
+    mine = [one for one in rdma.measured if one.device == load.nic.name and one.page_bytes <= least]
+    if mine:
+        # Larger pages never take more of a table: the largest that is not larger says most.
+        best = max(mine, key=lambda one: (one.page_bytes, one.holds_bytes))
+        fits = _holds(load, best, bound)
+        if fits is not None:
+            return _as_measured(finding, load, best, fits, nics)
     if row is None or bound is Bound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
         text = f"how much {what} can hold is not known, and nothing tells it but trying"
@@ -356,22 +355,32 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
     return tuple(Evidence(f"{row.name}, {told}", text) for text in row.evidence)
 
 
-def _as_measured(finding: Finding, load: NicLoad, held: MeasuredFit, nics: int) -> Finding:
-    by = held.by
-    page = format_page_size(by.page_bytes)
+def _holds(load: NicLoad, measured: Measured, bound: Bound) -> bool | None:
+    """Tell whether a device was measured to hold a load; None: the measurement does not say."""
+    by_page = {page: size for page, size in load.by_page.items() if size}
+    if sum(by_page.values()) <= measured.holds_bytes:
+        return True
+    if bound is Bound.ENTRIES and load.entries <= measured.holds_bytes // measured.page_bytes:
+        return True
+    exact = set(by_page) == {measured.page_bytes}
+    return False if exact and measured.met == DEVICE_TABLE else None
+
+
+def _as_measured(
+    finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
+) -> Finding:
+    page = format_page_size(measured.page_bytes)
+    source = measured.file or "mooncake-preflight probe registration"
+    met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
     finding = finding._replace(
-        have=f"{format_bytes(by.holds_bytes)} of {page} pages, measured here",
-        evidence=(
-            Evidence(
-                by.file or "mooncake-preflight probe registration",
-                f"{by.holds_regions} regions, then: {by.met or 'as much as was asked'}",
-            ),
-        ),
+        have=f"{format_bytes(measured.holds_bytes)} of {page} pages, measured here",
+        evidence=(Evidence(source, met),),
     )
-    if held.fits:
+    if fits:
         return finding
     text = "registration fails: this device was measured to hold less"
-    return _over(finding.failed(text), load, by.holds_bytes // by.page_bytes, nics)
+    most = measured.holds_bytes // measured.page_bytes
+    return _over(finding.failed(text), load, most, nics)
 
 
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
@@ -391,20 +400,27 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Add what would bring the NIC's sum down, each computed."""
-    found = remedy(load, most, nics)
+    """Add what would bring the NIC's entries down to ``most``, each computed."""
     ways = []
     settings: tuple[Setting, ...] = ()
-    if found.fits_on_huge_pages(most):
+    small = load.by_page.get(BASE_PAGE_BYTES, 0)
+    on_huge_pages = load.entries - small // BASE_PAGE_BYTES + -(-small // HUGE_PAGE_BYTES)
+    if small and on_huge_pages <= most:
         ways.append(
-            f"put the {format_bytes(found.huge_bytes)} on 4 KiB pages on huge pages "
-            f"({found.huge_entries} entries in all)"
+            f"put the {format_bytes(small)} on 4 KiB pages on huge pages "
+            f"({on_huge_pages} entries in all)"
         )
         settings = (Setting(Kind.ENVIRONMENT, "MC_STORE_USE_HUGEPAGE", "1"),)
-    ways.append(f"register {format_bytes(found.less_bytes)} less on this NIC")
-    if found.spread_entries <= most:
+    least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
+    less = format_bytes((load.entries - most) * least)
+    ways.append(f"register {less} less on this NIC")
+    # Each process on one NIC alone: the largest first, each to the emptiest.
+    full = [0] * max(1, nics)
+    for entries in sorted((one.entries for _, one in load.loads), reverse=True):
+        full[full.index(min(full))] += entries
+    if max(full) <= most:
         ways.append(
             f"let each of the {len(load.loads)} processes name one of the {nics} NICs "
-            f"({found.spread_entries} entries on the fullest)"
+            f"({max(full)} entries on the fullest)"
         )
     return finding._replace(advice=", or ".join(ways), settings=settings)

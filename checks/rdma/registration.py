@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, Region
-from checks.base.units import MIB, round_up
+from checks.base.units import round_up
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow, device_row
+from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, device_row
 from checks.rdma.facts import Nic, RdmaFacts
-from checks.rdma.registration_measured import DEVICE_TABLE, Measured
 from checks.rdma.use import ChosenBy, Use
 from checks.releases.mooncake import MooncakeRelease
 
@@ -190,7 +189,6 @@ def through_peermem(environment: Mapping[str, str]) -> bool:
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
-HUGE_PAGE_BYTES = 2 * MIB
 # Kernel driver -> provider, where the kernel's number has none.
 _PROVIDERS = {"ib_qib": "ipathverbs", "qib": "ipathverbs"}
 
@@ -253,75 +251,6 @@ def row_of(nic: Nic) -> DeviceRow | Unknown | None:
     if isinstance(provider, Unknown) and isinstance(nic.driver, str):
         provider = _PROVIDERS.get(nic.driver, provider)
     return provider if isinstance(provider, Unknown) else device_row(provider, nic.function)
-
-
-class MeasuredFit(NamedTuple):
-    """Whether a device was measured to hold what is asked. fits: False: it was met, and is over.
-
-    None: the measurement does not say.
-    """
-
-    fits: bool | None
-    by: Measured
-
-
-def held_as_measured(
-    load: NicLoad, measured: Iterable[Measured], bound: Bound
-) -> MeasuredFit | None:
-    """Return what measurements of the NIC say of ``load``; None where there is none of use."""
-    by_page = {page: size for page, size in load.by_page.items() if size}
-    mine = [one for one in measured if one.device == load.nic.name]
-    least = min(by_page, default=BASE_PAGE_BYTES)
-    usable = [one for one in mine if one.page_bytes <= least]
-    if not usable:
-        return None
-    # Larger pages never take more of a table: the largest that is not larger says most.
-    best = max(usable, key=lambda one: (one.page_bytes, one.holds_bytes))
-    if sum(by_page.values()) <= best.holds_bytes:
-        return MeasuredFit(True, best)
-    if bound is Bound.ENTRIES and load.entries <= best.holds_bytes // best.page_bytes:
-        return MeasuredFit(True, best)
-    exact = set(by_page) == {best.page_bytes}
-    return MeasuredFit(False if exact and best.met == DEVICE_TABLE else None, best)
-
-
-class Remedy(NamedTuple):
-    """What would bring a NIC's entries down to ``most``.
-
-    less_bytes: so much less of the smallest pages. huge_bytes: what lies on base pages;
-    huge_entries: all entries if that lay on 2 MiB pages. spread_entries: of the fullest NIC, were
-    each process to use one NIC alone.
-    """
-
-    less_bytes: int
-    huge_bytes: int
-    huge_entries: int
-    spread_entries: int
-
-    def fits_on_huge_pages(self, most: int) -> bool:
-        return bool(self.huge_bytes) and self.huge_entries <= most
-
-
-def remedy(load: NicLoad, most_entries: int, nics: int) -> Remedy:
-    """Return the remedy of a ``load`` over ``most_entries``; ``nics``: how many the launch uses."""
-    by_page = load.by_page
-    small = by_page.get(BASE_PAGE_BYTES, 0)
-    huge = load.entries - small // BASE_PAGE_BYTES + -(-small // HUGE_PAGE_BYTES)
-    least = min((page for page, size in by_page.items() if size), default=BASE_PAGE_BYTES)
-    return Remedy(
-        (load.entries - most_entries) * least,
-        small,
-        huge,
-        _spread([one.entries for _, one in load.loads], nics),
-    )
-
-
-def _spread(entries: Iterable[int], nics: int) -> int:
-    """Return the fullest of ``nics`` where the largest go first, each to the emptiest."""
-    full = [0] * max(1, nics)
-    for count in sorted(entries, reverse=True):
-        full[full.index(min(full))] += count
-    return max(full)
 
 
 # config.h: MC_NUM_QP_PER_EP, MC_NUM_CQ_PER_CTX.

@@ -230,6 +230,12 @@ class RdmaCgroup(NamedTuple):
     limits: Mapping[str, Budget]
     used: Mapping[str, Budget] | Unknown
 
+    def limit(self, device: str) -> Budget:
+        return self.limits.get(device, Budget(None, None))
+
+    def use(self, device: str) -> Budget | Unknown:
+        return self.used if isinstance(self.used, Unknown) else self.used.get(device, Budget(0, 0))
+
 
 @or_unknown
 def read_kernel(root: Root) -> RdmaKernel | Unknown:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes, format_page_size
-from checks.base.unknown import Unknown, UnreadTopicError
+from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
 from preflight.check.report import Report, Row
@@ -28,7 +28,10 @@ from preflight.render.html_page import (
 )
 
 if TYPE_CHECKING:
+    from checks.hugetlb.pools import Pool
+    from checks.memory.facts import MemoryFacts
     from checks.run.facts import Facts
+    from checks.system.facts import SystemFacts
     from preflight.pictures.memory_map import MemoryMap, Take
     from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -276,59 +279,50 @@ def _value(value: object) -> str:
 
 def host_table(facts: Facts) -> Html:
     """Return the host in a few lines; what was not read says so."""
-    system = facts.topic("system")
     rows = [
-        ("kernel", _text(system if isinstance(system, Unknown) else system.kernel_release)),
-        ("distribution", _distribution(facts)),
-        ("container", _container(facts)),
-        ("memory", _memory(facts)),
-        *_pools(facts),
+        ("kernel", lambda: known(facts.system.kernel_release)),
+        ("distribution", lambda: _distribution(facts.system)),
+        ("container", lambda: _container(facts.system)),
+        ("memory", lambda: _memory(facts.memory)),
     ]
-    return facts_list(rows)
+    return facts_list([*((name, _text(read)) for name, read in rows), *_pools(facts)])
 
 
-def _text(value: object) -> str:
-    return f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
+def _text(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except (UnknownFactError, UnreadTopicError) as error:
+        return f"unknown: {error.fact.reason}"
 
 
-def _distribution(facts: Facts) -> str:
-    system = facts.topic("system")
-    if isinstance(system, Unknown):
-        return _text(system)
-    if isinstance(system.distribution, Unknown):
-        return _text(system.distribution)
-    return f"{system.distribution} {_text(system.distribution_version)}"
+def _distribution(system: SystemFacts) -> str:
+    name = known(system.distribution)
+    return f"{name} {_text(lambda: known(system.distribution_version))}"
 
 
-def _container(facts: Facts) -> str:
-    system = facts.topic("system")
-    if isinstance(system, Unknown):
-        return _text(system)
-    kind: str = system.container.kind
-    return f"{kind} ({system.container.source})" if system.container.source else kind
+def _container(system: SystemFacts) -> str:
+    kind, source = system.container.kind, system.container.source
+    return f"{kind} ({source})" if source else kind
 
 
-def _memory(facts: Facts) -> str:
-    memory = facts.topic("memory")
-    if isinstance(memory, Unknown):
-        return _text(memory)
-    sizes = [memory.value(key) for key in ("MemTotal", "MemAvailable")]
+def _memory(memory: MemoryFacts) -> str:
     total, available = (
-        _text(size) if isinstance(size, Unknown) else format_bytes(size) for size in sizes
+        _text(lambda key=key: format_bytes(known(memory.value(key))))
+        for key in ("MemTotal", "MemAvailable")
     )
     return f"{total}, {available} available"
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
-    topic = facts.topic("hugetlb")
-    pools = topic if isinstance(topic, Unknown) else topic.hugetlb.pools
-    if isinstance(pools, Unknown):
-        yield "huge pages", _text(pools)
-        return
-    for size, pool in pools.items():
-        name = f"pages of {format_page_size(size)}"
-        if isinstance(pool, Unknown):
-            yield name, _text(pool)
-        else:
-            text = f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"
-            yield name, text
+    try:
+        pools = known(facts.hugetlb.hugetlb.pools)
+    except (UnknownFactError, UnreadTopicError) as error:
+        return [("huge pages", f"unknown: {error.fact.reason}")]
+    return [
+        (f"pages of {format_page_size(size)}", _text(lambda pool=pool: _pool(known(pool))))
+        for size, pool in pools.items()
+    ]
+
+
+def _pool(pool: Pool) -> str:
+    return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"

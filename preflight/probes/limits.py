@@ -45,13 +45,11 @@ _LENGTH_LOG = "Out of mr size"
 
 
 class CgroupUse(NamedTuple):
-    """One cgroup's line for the device, at the moment of the refusal; None: no limit."""
+    """One cgroup's line for the device, at the moment of the refusal."""
 
     file: str
-    most_objects: int | None
-    used_objects: int
-    most_handles: int | None = None
-    used_handles: int = 0
+    limit: Budget
+    used: Budget
 
 
 class Refusal(NamedTuple):
@@ -103,8 +101,8 @@ def _cgroup(refusal: Refusal) -> Limit | None:
         return None
     for group in refusal.cgroups or ():
         counts = (
-            ("hca_object", group.used_objects, group.most_objects),
-            ("hca_handle", group.used_handles, group.most_handles),
+            ("hca_object", group.used.objects or 0, group.limit.objects),
+            ("hca_handle", group.used.handles or 0, group.limit.handles),
         )
         # Opening takes a handle and objects, anything else objects alone.
         for name, used, most in counts if "open" in refusal.call else counts[:1]:
@@ -234,10 +232,9 @@ def _of_cgroups(facts: Facts, nic: Nic) -> list[Ceiling]:
         return []
     found = []
     for group in facts.rdma.cgroups:
-        limit = group.limits.get(nic.name, Budget(None, None))
-        used = Budget(0, 0)
-        if not isinstance(group.used, Unknown):
-            used = group.used.get(nic.name, used)
+        limit, used = group.limit(nic.name), group.use(nic.name)
+        if isinstance(used, Unknown):
+            used = Budget(0, 0)
         if limit.objects is not None:
             left = max(0, limit.objects - (used.objects or 0) - PROTECTION_DOMAINS)
             source = f"{group.file}: {nic.name} hca_object={limit.objects}"

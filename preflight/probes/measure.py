@@ -19,6 +19,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from checks.base.unknown import Unknown
+from checks.rdma.verbs import Budget, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, Limit, Refusal, limit_met
 from preflight.probes.memory import (
     Layout,
@@ -264,23 +266,15 @@ def _pinned_bytes() -> int | None:
 
 def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
     from checks.base.root import Root
-    from checks.base.unknown import Unknown
-    from checks.rdma.verbs import Budget, read_cgroups
 
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):
         return None
     found = []
     for group in groups:
-        limit = group.limits.get(device, Budget(None, None))
-        used = Budget(0, 0)
-        if not isinstance(group.used, Unknown):
-            used = group.used.get(device, used)
-        found.append(
-            CgroupUse(
-                group.file, limit.objects, used.objects or 0, limit.handles, used.handles or 0
-            )
-        )
+        used = group.use(device)
+        counted = Budget(0, 0) if isinstance(used, Unknown) else used
+        found.append(CgroupUse(group.file, group.limit(device), counted))
     return tuple(found)
 
 

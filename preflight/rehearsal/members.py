@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds, Region
 from checks.base.unknown import Unknown
-from checks.memlock.demand import RING_EDGES_BYTES, demand
+from checks.memlock.demand import RING_EDGES_BYTES, Demand, demand
 from checks.rdma.facts import Nic
 from checks.rdma.fork import DROPPED, VARIABLE, Forking, advises, bad_end
 from checks.rdma.registration import largest_region_bytes
@@ -76,8 +76,30 @@ def member_of(
 ) -> Member:
     """Return ``process`` with what its needs and the host's devices say of it."""
     named = () if need.rdma is None else need.rdma.devices
-    nics = _nics(need, facts, needs)
-    forking = None if has_no_segment(process) else _forking(need, nics, facts, needs)
+    release = release_of(needs.mooncake_version)
+    names: tuple[str, ...] | Unknown = ()
+    opened: list[Nic] = []
+    if need.rdma is not None and facts is not None:
+        names = devices_in_use(facts.rdma, need, release).names
+        known_names = () if isinstance(names, Unknown) else names
+        opened = [nic for nic in facts.rdma.present if nic.name in known_names]
+    largest = largest_region_bytes(opened, need.environment)
+    forking = None
+    if opened and facts is not None and not has_no_segment(process):
+        asks = advises(facts.rdma, need.environment) is True
+        forking = Forking(facts.rdma.cpus, largest, release) if asks else None
+    # What the GPU holds, and what else prefill and decode register, is not rehearsed.
+    registered = names if isinstance(names, Unknown) else need.regions
+    if isinstance(registered, Unknown):
+        asked: Demand | Unknown = registered
+    else:
+        regions = tuple(
+            region
+            for region in registered
+            if region.what != MemoryKind.PD_METADATA and not is_dropped(region, forking)
+        )
+        alone = need._replace(gpu_registered_bytes=0, regions=regions)
+        asked = demand(alone, len(opened), REGULAR_PAGE_BYTES, largest, release)
     return Member(
         need.name,
         need.program,
@@ -85,65 +107,11 @@ def member_of(
         need.environment,
         "" if isinstance(named, Unknown) else ",".join(named),
         arguments,
-        nics,
-        _pinned(need, nics, facts, needs, forking),
+        names,
+        asked if isinstance(asked, Unknown) else asked.bytes,
         RING_EDGES_BYTES if need.ring_bytes else 0,
         forking,
     )
-
-
-def _nics(need: ProcessNeeds, facts: Facts | None, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices that its memory is registered with."""
-    if need.rdma is None or facts is None:
-        return ()
-    return devices_in_use(facts.rdma, need, release_of(needs.mooncake_version)).names
-
-
-def _opened(names: tuple[str, ...], facts: Facts | None) -> list[Nic]:
-    return [] if facts is None else [nic for nic in facts.rdma.present if nic.name in names]
-
-
-def _forking(
-    need: ProcessNeeds,
-    names: tuple[str, ...] | Unknown,
-    facts: Facts | None,
-    needs: LaunchNeeds,
-) -> Forking | None:
-    if facts is None or isinstance(names, Unknown) or not names:
-        return None
-    if advises(facts.rdma, need.environment) is not True:
-        return None
-    largest = largest_region_bytes(_opened(names, facts), need.environment)
-    return Forking(facts.rdma.cpus, largest, release_of(needs.mooncake_version))
-
-
-def _pinned(
-    need: ProcessNeeds,
-    names: tuple[str, ...] | Unknown,
-    facts: Facts | None,
-    needs: LaunchNeeds,
-    forking: Forking | None,
-) -> int | Unknown:
-    """Return what is pinned for ``need``.
-
-    By its NICs, and by io_uring once more where that is used.
-    """
-    if isinstance(names, Unknown):
-        return names
-    if isinstance(need.regions, Unknown):
-        return need.regions
-    nics = _opened(names, facts)
-    # What the GPU holds, and what else prefill and decode register, is not rehearsed.
-    regions = tuple(
-        region
-        for region in need.regions
-        if region.what != MemoryKind.PD_METADATA and not is_dropped(region, forking)
-    )
-    alone = need._replace(gpu_registered_bytes=0, regions=regions)
-    largest = largest_region_bytes(nics, need.environment)
-    release = release_of(needs.mooncake_version)
-    found = demand(alone, len(nics), REGULAR_PAGE_BYTES, largest, release)
-    return found if isinstance(found, Unknown) else found.bytes
 
 
 _CODE = "-600"

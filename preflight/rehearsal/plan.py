@@ -30,9 +30,6 @@ from preflight.sizing.launch_inputs import worst
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.page_usages import asked_for, taken_from
 
-# Where the rehearsal's own services are, filled in when they are up.
-MASTER, CLIENT, HOST, OFFLOAD = "<master>", "<client>", "<host>", "<offload folder>"
-
 
 def make_plan(
     written: LaunchSizing,
@@ -208,25 +205,20 @@ def _pool_order(member: Member, size: int) -> dict[str, Any]:
 
 
 def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:
+    """Order a client; where the rehearsal's own services are is added when they are up."""
     if kind == "program":
         return {"do": "program"}
     if kind == "dummy":
-        pools = sum(member.process.host_pools_bytes)
-        size = client.local_buffer_bytes
-        return {"do": "dummy", "pool_bytes": pools, "local_buffer_bytes": size, "client": CLIENT}
-    more: dict[str, Any] = {}
-    if client.offload_buffer_bytes is not None:
-        more = {"enable_ssd_offload": True, "ssd_offload_path": OFFLOAD}
+        pools, size = sum(member.process.host_pools_bytes), client.local_buffer_bytes
+        return {"do": "dummy", "pool_bytes": pools, "local_buffer_bytes": size}
     return {
         "do": "setup",
-        "host": HOST,
         "metadata": "P2PHANDSHAKE",
         "segment_bytes": client.segment_bytes,
         "local_buffer_bytes": client.local_buffer_bytes,
         "protocol": client.protocol.value,
         "devices": member.devices,
-        "master": MASTER,
-        "more": more,
+        "more": {} if client.offload_buffer_bytes is None else {"enable_ssd_offload": True},
     }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from preflight.rehearsal.plan import CLIENT, HOST, MASTER, OFFLOAD, environment_of
+from preflight.rehearsal.plan import environment_of
 from preflight.rehearsal.records import Member, RehearsalPlan, RehearsalStep
 
 CHILD = Path(__file__).with_name("child.py")
@@ -199,7 +199,7 @@ class Programs:
         self._loaded: set[int] = set()
         self._master: Running | None = None
         self._master_is_up = False
-        self._places: dict[str, str] = {}
+        self._master_address = self._client_address = ""
         self._base = {name: os.environ[name] for name in _BASE if name in os.environ}
 
     @contextlib.contextmanager
@@ -265,12 +265,12 @@ class Programs:
         if any(client.offload_buffer_bytes is not None for client in clients):
             program += ("--enable_offload=true",)
         self._master = self._start(-1, self._base, None, program)
-        self._places[MASTER] = f"127.0.0.1:{port}"
+        self._master_address = f"127.0.0.1:{port}"
 
     def await_master(self) -> None:
         master = self._master
         if master is not None and not self._master_is_up:
-            _await(master, "mooncake_master", self._places[MASTER])
+            _await(master, "mooncake_master", self._master_address)
             self._master_is_up = True
 
     def start_client(self, step: RehearsalStep, member: Member, look: Callable[[], None]) -> Reply:
@@ -288,7 +288,7 @@ class Programs:
         program = (self._plan.library.program("mooncake_client"), *words)
         started = self._start(step.member, self._environment(member), member.process.node, program)
         answer = started.wait_until(lambda: _answers(address), self._limit_seconds, look)
-        self._places[CLIENT] = address
+        self._client_address = address
         return answer
 
     def need_client(self, member: Member) -> None:
@@ -296,7 +296,7 @@ class Programs:
 
         Where the launch has one, that runs already; else it is elsewhere, and this stands in.
         """
-        if CLIENT in self._places:
+        if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
         program = (
@@ -307,7 +307,7 @@ class Programs:
             f"--protocol={member.process.clients[0].protocol.value}",
         )
         _await(self._start(-1, self._base, None, program), "mooncake_client", address)
-        self._places[CLIENT] = address
+        self._client_address = address
 
     def _where(self, address: str) -> tuple[str, ...]:
         """Return what a ``mooncake_client`` is told of its own address and of the master's."""
@@ -315,21 +315,20 @@ class Programs:
             "--host=127.0.0.1",
             f"--port={address.rpartition(':')[2]}",
             "--metadata_server=P2PHANDSHAKE",
-            f"--master_server_address={self._places[MASTER]}",
+            f"--master_server_address={self._master_address}",
         )
 
     def placed(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
         """Return ``order`` with where things are."""
-        places = {**self._places, HOST: f"127.0.0.1:{free_port()}"}
-        if order.get("more"):
-            places[OFFLOAD] = self._offload_folder(member)
-
-        def place(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: place(inner) for name, inner in value.items()}
-            return places.get(value, value) if isinstance(value, str) else value
-
-        return {name: place(value) for name, value in order.items()}
+        if order["do"] == "dummy":
+            return {**order, "client": self._client_address}
+        if order["do"] != "setup":
+            return {**order}
+        more = {**order["more"]}
+        if more:
+            more["ssd_offload_path"] = self._offload_folder(member)
+        host = f"127.0.0.1:{free_port()}"
+        return {**order, "host": host, "master": self._master_address, "more": more}
 
 
 def _await(started: Running, name: str, address: str) -> None:

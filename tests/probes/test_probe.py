@@ -24,6 +24,7 @@ from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_registration
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
+from checks.rdma.verbs import Budget
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.error_object import error_object
@@ -159,7 +160,8 @@ def refused(number: int, **changes: Any) -> Refusal:
     return base._replace(lifted=False, **changes)
 
 
-FULL = CgroupUse(FILE, 6, 6)
+FULL, NOT_FULL = (CgroupUse(FILE, Budget(None, most), Budget(0, 6)) for most in (6, 7))
+NO_HANDLE, ONE_HANDLE = (CgroupUse(FILE, Budget(n, None), Budget(n, 0)) for n in (0, 1))
 KEYS_LOG = "mlx5_core 0000:41:00.0: CREATE_MKEY(0x200) failed, status no resources(0xf)"
 LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (0x18af6)"
 
@@ -177,16 +179,16 @@ LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (
         (refused(EPERM, memlock_bytes=0), MEMLOCK, True),
         (refused(EPERM), NOT_TOLD, False),
         (refused(EAGAIN, cgroups=(FULL,)), CGROUP, True),
-        (refused(EAGAIN, cgroups=(CgroupUse(FILE, 7, 6), FULL)), CGROUP, True),
-        (refused(EAGAIN, cgroups=(CgroupUse(FILE, 7, 6),)), MEMORY_KEYS, False),
+        (refused(EAGAIN, cgroups=(NOT_FULL, FULL)), CGROUP, True),
+        (refused(EAGAIN, cgroups=(NOT_FULL,)), MEMORY_KEYS, False),
         (refused(EAGAIN, cgroups=None), MEMORY_KEYS, False),
         (refused(EAGAIN, cgroups=(FULL,), log=(KEYS_LOG,)), CGROUP, True),
         (refused(EAGAIN, log=("usb 1-1: new", KEYS_LOG)), MEMORY_KEYS, True),
         (refused(ENOMEM, driver="mlx5", log=(LIMITS_LOG,)), MEMORY_KEYS, True),
         (refused(EAGAIN, keys_used=100, most_keys=100), MEMORY_KEYS, True),
         (refused(EAGAIN, keys_used=99, most_keys=100), MEMORY_KEYS, False),
-        (refused(EAGAIN, cgroups=(CgroupUse(FILE, None, 0, 0, 0),)), MEMORY_KEYS, False),
-        (refused(EAGAIN, call="ibv_open_device", cgroups=(CgroupUse(FILE, None, 0, 1, 1),)),
+        (refused(EAGAIN, cgroups=(NO_HANDLE,)), MEMORY_KEYS, False),
+        (refused(EAGAIN, call="ibv_open_device", cgroups=(ONE_HANDLE,)),
          CGROUP, True),
         (refused(EIO, driver="erdma"), DEVICE_TABLE, True),
         (refused(EIO, driver="other"), DEVICE_TABLE, False),
