@@ -25,8 +25,7 @@ def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
 
 def device_names(root: Root) -> tuple[str, ...] | Unknown:
     """Return the names of all RDMA devices; empty where the kernel has none."""
-    names = root.names(DEVICES)
-    return () if isinstance(names, Unknown) and names.absent else names
+    return root.entries(DEVICES)
 
 
 def device_node(root: Root, name: str) -> int | Unknown | None:

@@ -213,19 +213,18 @@ def _last(path: str | Unknown) -> str | Unknown | None:
 
 
 def _read_erdma(root: Root) -> Erdma:
-    names = root.names(PCI)
-    functions: tuple[tuple[str, str], ...] | Unknown
+    names = root.entries(PCI)
     if isinstance(names, Unknown):
-        functions = () if names.absent else names
-    else:
-        functions = tuple(
-            (name, driver if isinstance(driver, str) else "")
-            for name in names
-            if root.word(f"{PCI}/{name}/vendor") == ERDMA_VENDOR
-            and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
-            for driver in (_last(root.link(f"{PCI}/{name}/driver")),)
-        )
-    return Erdma(functions, root.word(ERDMA_MODE))
+        return Erdma(names, root.word(ERDMA_MODE))
+    cards = [
+        name
+        for name in names
+        if root.word(f"{PCI}/{name}/vendor") == ERDMA_VENDOR
+        and root.word(f"{PCI}/{name}/device") in ERDMA_DEVICES
+    ]
+    drivers = {name: _last(root.link(f"{PCI}/{name}/driver")) for name in cards}
+    known_drivers = ((name, one if isinstance(one, str) else "") for name, one in drivers.items())
+    return Erdma(tuple(known_drivers), root.word(ERDMA_MODE))
 
 
 @or_unknown

@@ -152,8 +152,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
     for library in dict.fromkeys((f"{prefix}/lib", f"{prefix}/local/lib", "/usr/local/lib")):
         if library == "/usr/local/lib" and prefix not in ("/usr", "/usr/local"):
             continue
-        names = root.names(library)
-        for name in () if isinstance(names, Unknown) else names:
+        for name in root.listed(library):
             if re.fullmatch(r"python3(\.[0-9]+)?", name):
                 for kind in _MODULE_FOLDERS:
                     if not isinstance(root.mode(f"{library}/{name}/{kind}"), Unknown):
@@ -194,17 +193,13 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 def _has_engine(root: Root, package: str) -> bool:
     """Tell whether a folder is Mooncake's package, and not something else of that name."""
-    names = root.names(package)
-    if isinstance(names, Unknown):
-        return False
-    return any(name.startswith(("engine.", "store.", "_store.")) for name in names)
+    return any(name.startswith(("engine.", "store.", "_store.")) for name in root.listed(package))
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:
     found = {}
     for wheel in _CUDA_WHEELS:
-        names = root.names(f"{folder}/{wheel}/lib")
-        for name in () if isinstance(names, Unknown) else names:
+        for name in root.listed(f"{folder}/{wheel}/lib"):
             if re.fullmatch(r"libcudart\.so\.[0-9]+", name):
                 found[name] = f"{folder}/{wheel}/lib"
     return found

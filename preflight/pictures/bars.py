@@ -16,42 +16,6 @@ from preflight.render.text import can_encode, table, wrapped
 
 Paint = Callable[[str, str], str]
 
-# What a part is filled with where its letter is not; what may stand side by side differs.
-SHADES = {
-    "used": "▒",
-    "unknown": "?",
-    "held": "▓",
-    "l2_huge": "█",
-    "segment_huge": "▓",
-    "arena_huge": "▒",
-    "buffer_huge": "█",
-    "other_huge": "▓",
-    "pool": "░",
-    "l2": "█",
-    "segment": "▓",
-    "arena": "▒",
-    "buffer": "█",
-    "other": "▒",
-    "closed": "╳",
-    "free": "·",
-    "reserve": "─",
-}
-COLOURS = {
-    "unknown": "magenta",
-    "held": "white",
-    "l2_huge": "blue",
-    "l2": "blue",
-    "segment_huge": "cyan",
-    "segment": "cyan",
-    "arena_huge": "magenta",
-    "arena": "magenta",
-    "buffer_huge": "yellow",
-    "buffer": "yellow",
-    "other_huge": "yellow",
-    "other": "yellow",
-    "closed": "red",
-    "pool": "green",
-}
 # Where the memory ends and what is asked for does not.
 END, PLAIN_END = "┃", "|"
 # A part so wide has room for its letter within its shade.
@@ -132,7 +96,7 @@ def _filled(kind: str, count: int, plain: bool) -> str:
     letter = KINDS[kind].letter
     if plain:
         return letter * count
-    shade = SHADES[kind]
+    shade = KINDS[kind].shade
     if count < LETTERED or kind == "free":
         return shade * count if count >= LETTERED else letter * min(1, count) + shade * (count - 1)
     before = (count - 1) // 2
@@ -144,7 +108,8 @@ def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
     text, run, kind = "", "", ""
     for char, its in [*cells, ("", "")]:
         if its != kind:
-            text += paint(run, COLOURS[kind]) if run and kind in COLOURS else run
+            colour = KINDS[kind].colour if run else ""
+            text += paint(run, colour) if colour else run
             run, kind = "", its
         run += char
     return text

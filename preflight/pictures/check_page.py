@@ -288,9 +288,9 @@ def host_table(facts: Facts) -> Html:
     return facts_list([*((name, _text(read)) for name, read in rows), *_pools(facts)])
 
 
-def _text(read: Callable[[], str]) -> str:
+def _text(read: Callable[..., str], *arguments: object) -> str:
     try:
-        return read()
+        return read(*arguments)
     except (UnknownFactError, UnreadTopicError) as error:
         return f"unknown: {error.fact.reason}"
 
@@ -306,11 +306,13 @@ def _container(system: SystemFacts) -> str:
 
 
 def _memory(memory: MemoryFacts) -> str:
-    total, available = (
-        _text(lambda key=key: format_bytes(known(memory.value(key))))
-        for key in ("MemTotal", "MemAvailable")
-    )
+    sizes = (memory.value(key) for key in ("MemTotal", "MemAvailable"))
+    total, available = (_text(_known_size, size) for size in sizes)
     return f"{total}, {available} available"
+
+
+def _known_size(size: int | Unknown) -> str:
+    return format_bytes(known(size))
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
@@ -318,11 +320,9 @@ def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
         pools = known(facts.hugetlb.hugetlb.pools)
     except (UnknownFactError, UnreadTopicError) as error:
         return [("huge pages", f"unknown: {error.fact.reason}")]
-    return [
-        (f"pages of {format_page_size(size)}", _text(lambda pool=pool: _pool(known(pool))))
-        for size, pool in pools.items()
-    ]
+    return [(f"pages of {format_page_size(size)}", _text(_pool, pools[size])) for size in pools]
 
 
-def _pool(pool: Pool) -> str:
+def _pool(read: Pool | Unknown) -> str:
+    pool = known(read)
     return f"{pool.total_pages}, {pool.free_pages} free, {pool.reserved_pages} promised"

@@ -27,14 +27,6 @@ from preflight.topology.build import Device, Topology
 # A part narrower than this has no room for its letter, in per cent of the bar, on a phone.
 LETTERED_PERCENT = 4.0
 BAR_HEIGHT = 30
-# Over these a pattern lies, in a table of their own in page.css too: they are nobody's memory.
-PATTERNS = {
-    "held": "stripes",
-    "pool": "dots",
-    "reserve": "dots",
-    "closed": "cross",
-    "unknown": "cross",
-}
 _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 
@@ -78,8 +70,8 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
     for part in bar.parts:
         kind = KINDS[part.kind]
         inner = [_rect(at, part.bytes, size, f"k-{part.kind}")]
-        if part.kind in PATTERNS:
-            inner.append(_rect(at, part.bytes, size, f"p-{PATTERNS[part.kind]}"))
+        if kind.pattern:
+            inner.append(_rect(at, part.bytes, size, f"p-{kind.pattern}"))
         if part.bytes * 100 / size >= LETTERED_PERCENT and part.kind != "free":
             inner.append(_letter(part.kind, _percent(2 * at + part.bytes, 2 * size), 20))
         title = element("title", f"{kind.name}: {format_bytes(part.bytes)}")
@@ -130,7 +122,8 @@ def _cell(size: int) -> Keyed | str:
 
 
 def _swatch(kind: str) -> Html:
-    fills = [f"k-{kind}", *([f"p-{PATTERNS[kind]}"] if kind in PATTERNS else [])]
+    pattern = KINDS[kind].pattern
+    fills = [f"k-{kind}", *([f"p-{pattern}"] if pattern else [])]
     shapes = [element("rect", width=22, height=18, class_=fill) for fill in fills]
     label = {"role": "img", "aria_label": KINDS[kind].letter}
     svg = {"class_": "swatch", "width": "22", "height": "18", **label}

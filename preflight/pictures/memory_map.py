@@ -25,31 +25,39 @@ if TYPE_CHECKING:
 
 
 class PartName(NamedTuple):
-    """A part's letter and name; capitals are on huge pages."""
+    """A part's letter and name; capitals are on huge pages.
+
+    shade: what it is filled with where its letter is not; what may stand side by side differs.
+    colour: of a terminal. pattern: over its colour on a page (page.css has it too): it is nobody's
+    memory.
+    """
 
     letter: str
     name: str
+    shade: str
+    colour: str = ""
+    pattern: str = ""
 
 
 # In the order in which they stand in a bar.
 KINDS = {
-    "used": PartName("o", "system and other processes"),
-    "unknown": PartName("?", "in use or HugeTLB pages, not known which"),
-    "held": PartName("H", "HugeTLB pages that others hold"),
-    "closed": PartName("#", "beyond the memory cgroup's limit"),
-    "l2_huge": PartName("L", "L2 on huge pages"),
-    "segment_huge": PartName("S", "segment on huge pages"),
-    "arena_huge": PartName("A", "arena, with what lies in it"),
-    "buffer_huge": PartName("B", "local buffers on huge pages"),
-    "other_huge": PartName("X", "hot cache on huge pages"),
-    "pool": PartName("P", "HugeTLB pages, free"),
-    "l2": PartName("l", "L2"),
-    "segment": PartName("s", "segment"),
-    "arena": PartName("a", "arena"),
-    "buffer": PartName("b", "local buffers"),
-    "other": PartName("x", "other memory of the launch"),
-    "free": PartName(".", "free, or page cache"),
-    "reserve": PartName("r", "reserve for the system"),
+    "used": PartName("o", "system and other processes", "▒"),
+    "unknown": PartName("?", "in use or HugeTLB pages, not known which", "?", "magenta", "cross"),
+    "held": PartName("H", "HugeTLB pages that others hold", "▓", "white", "stripes"),
+    "closed": PartName("#", "beyond the memory cgroup's limit", "╳", "red", "cross"),
+    "l2_huge": PartName("L", "L2 on huge pages", "█", "blue"),
+    "segment_huge": PartName("S", "segment on huge pages", "▓", "cyan"),
+    "arena_huge": PartName("A", "arena, with what lies in it", "▒", "magenta"),
+    "buffer_huge": PartName("B", "local buffers on huge pages", "█", "yellow"),
+    "other_huge": PartName("X", "hot cache on huge pages", "▓", "yellow"),
+    "pool": PartName("P", "HugeTLB pages, free", "░", "green", "dots"),
+    "l2": PartName("l", "L2", "█", "blue"),
+    "segment": PartName("s", "segment", "▓", "cyan"),
+    "arena": PartName("a", "arena", "▒", "magenta"),
+    "buffer": PartName("b", "local buffers", "█", "yellow"),
+    "other": PartName("x", "other memory of the launch", "▒", "yellow"),
+    "free": PartName(".", "free, or page cache", "·"),
+    "reserve": PartName("r", "reserve for the system", "─", "", "dots"),
 }
 
 

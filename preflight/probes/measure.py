@@ -24,7 +24,6 @@ from checks.rdma.verbs import Budget, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, Limit, Refusal, limit_met
 from preflight.probes.memory import (
     Layout,
-    lists_bytes,
     map_range,
     memory_available_bytes,
     plan_layout,
@@ -170,9 +169,7 @@ class _Run:
 
     def spent(self, held_bytes: int) -> int:
         """Return the most that holding so much on each device may take."""
-        everywhere = held_bytes * len(self._devices)
-        lists = lists_bytes(everywhere, self._layout.page_bytes, self._order.soft)
-        return self._layout.own_bytes + lists
+        return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:
         if self.spent(self._held + size) > self._order.spend_bytes:

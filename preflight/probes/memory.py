@@ -39,22 +39,19 @@ class Layout(NamedTuple):
     range_bytes: int
     buffer_bytes: int
 
-    @property
-    def own_bytes(self) -> int:
-        """Return what the buffer and the range's page tables take."""
-        return self.buffer_bytes + self.range_bytes // self.page_bytes * TABLE_BYTES_PER_PAGE
+    def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
+        """Return what so much registered memory, over all devices, takes of the host's.
 
-
-def lists_bytes(registered_bytes: int, page_bytes: int, soft: bool) -> int:
-    """Return what the kernel and the driver keep for so much registered memory, over all devices.
-
-    soft: a device in software, which keeps a list of base pages whatever backs them.
-    """
-    driver_page = BASE_PAGE_BYTES if soft else page_bytes
-    return (
-        registered_bytes // page_bytes * LIST_BYTES_PER_PAGE
-        + registered_bytes // driver_page * DRIVER_BYTES_PER_PAGE
-    )
+        That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
+        a device in software, which keeps a list of base pages whatever backs them.
+        """
+        driver_page = BASE_PAGE_BYTES if soft else self.page_bytes
+        return (
+            self.buffer_bytes
+            + self.range_bytes // self.page_bytes * TABLE_BYTES_PER_PAGE
+            + registered_bytes // self.page_bytes * LIST_BYTES_PER_PAGE
+            + registered_bytes // driver_page * DRIVER_BYTES_PER_PAGE
+        )
 
 
 def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_bytes: int) -> Layout:

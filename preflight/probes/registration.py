@@ -40,7 +40,7 @@ from preflight.probes.limits import (
     users_of,
 )
 from preflight.probes.measure import Measurement, Order, ProbeError, layout_of, measure
-from preflight.probes.memory import lists_bytes, memory_available_bytes
+from preflight.probes.memory import memory_available_bytes
 from preflight.probes.report import ProbeAnswer
 
 # Mooncake's local buffer, the least that a client registers.
@@ -208,9 +208,7 @@ def _lifted(facts: Facts) -> bool | None:
 def _refuse_small_spend(order: Order) -> None:
     """Refuse to spend less than holding one region takes."""
     layout = layout_of(order, order.longest_bytes)
-    least = layout.own_bytes + lists_bytes(
-        order.region_bytes * len(order.devices), order.page_bytes, order.soft
-    )
+    least = layout.spent_bytes(order.region_bytes * len(order.devices), order.soft)
     if layout.range_bytes < order.region_bytes or least > order.spend_bytes:
         least = max(least, 16 * (order.region_bytes // order.page_bytes) * 8, 8 * order.page_bytes)
         raise UsageError(
@@ -241,7 +239,8 @@ def judge(
         told = f"no limit was met up to {held}"
     else:
         told = f"no limit was met up to {held}, where {measured.stopped} ended it"
-        more = _spend_for(order)
+        layout = layout_of(order, order.longest_bytes)
+        more = layout.spent_bytes(order.up_to_bytes * len(order.devices), order.soft)
         if measured.stopped.startswith("--") and more > spend_bytes:
             told += f" (--spend {-(-more // MIB)}mb reaches {format_bytes(order.up_to_bytes)})"
     if need is None:
@@ -269,13 +268,6 @@ def judge(
     return "too little", f"{told}; the launch needs {shown}, so registering fails"
 
 
-def _spend_for(order: Order) -> int:
-    """Return what reaching ``up_to_bytes`` would take."""
-    layout = layout_of(order, order.longest_bytes)
-    everywhere = order.up_to_bytes * len(order.devices)
-    return layout.own_bytes + lists_bytes(everywhere, order.page_bytes, order.soft)
-
-
 def _saved(nics: tuple[Nic, ...], answer: ProbeAnswer) -> tuple[str, ...]:
     """Save the result; the files. One measured beside others is not a device's."""
     if answer.users or answer.measured is None:
@@ -301,8 +293,7 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
     for nic in nics:
-        driver = nic.driver if isinstance(nic.driver, str) else nic.provider
-        identity = identity_of(root, nic.name, driver if isinstance(driver, str) else "")
+        identity = identity_of(root, nic.name, nic.driven_by)
         result = _result(nic, identity, page_bytes, measured)
         if _says_less(result, identity):
             continue

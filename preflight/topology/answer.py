@@ -183,28 +183,16 @@ def views_of(
             facts.numa, facts.pci, facts.gpus, facts.rdma, process, release, knows_gpus
         )
         given = [process.environment.get(name) for name in VARIABLES]
-        key = repr((devices, view, given))
-        groups.setdefault(key, ([], devices, view))[0].append(process)
-    return tuple(
-        _asked(tuple(group), version, devices, view, engine, root)
-        for group, devices, view in groups.values()
-    )
-
-
-def _asked(
-    group: tuple[ProcessNeeds, ...],
-    version: str,
-    devices: DevicesInUse,
-    view: View | Unknown,
-    engine: Engine | Unknown,
-    root: Root | None,
-) -> MooncakeView:
-    names = tuple(process.name for process in group)
-    found = None if root is None else _found(group[0], devices, engine, root)
-    differs: tuple[tuple[str, str, str], ...] = ()
-    if isinstance(found, tuple) and isinstance(view, View):
-        differs = differences(view.locations, found)
-    return MooncakeView(names, version, devices, view, found, differs)
+        groups.setdefault(repr((devices, view, given)), ([], devices, view))[0].append(process)
+    views = []
+    for group, devices, view in groups.values():
+        found = None if root is None else _found(group[0], devices, engine, root)
+        differs: tuple[tuple[str, str, str], ...] = ()
+        if isinstance(found, tuple) and isinstance(view, View):
+            differs = differences(view.locations, found)
+        names = tuple(process.name for process in group)
+        views.append(MooncakeView(names, version, devices, view, found, differs))
+    return tuple(views)
 
 
 def _found(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.finding import Status
 from checks.base.fold import fold, folded
@@ -182,22 +182,11 @@ def _locations(found: Iterable[Location] | Unknown | None) -> Any:
     return [{"location": place.name, **fields(place, "preferred", "others")} for place in found]
 
 
-class Strokes(NamedTuple):
-    """What a frame is drawn with."""
-
-    across: str
-    down: str
-    top_left: str
-    top_right: str
-    bottom_left: str
-    bottom_right: str
+# What a frame is drawn with: across, down, and its four corners.
+ASCII, LINES = "-|++++", "─│┌┐└┘"
 
 
-ASCII = Strokes("-", "|", "+", "+", "+", "+")
-LINES = Strokes("─", "│", "┌", "┐", "└", "┘")
-
-
-def boxes(topology: Topology, width: int, strokes: Strokes) -> list[str]:
+def boxes(topology: Topology, width: int, strokes: str) -> list[str]:
     """Draw a box per node that has a device, one for other nodes, one for devices on none."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
@@ -254,15 +243,15 @@ def _row(device: Device, gaps: tuple[int, int, int]) -> str:
     return "  ".join((*words, clean(folded(device.used_by)))).rstrip()
 
 
-def box(title: str, rows: Sequence[str], width: int, strokes: Strokes) -> list[str]:
+def box(title: str, rows: Sequence[str], width: int, strokes: str) -> list[str]:
     """Draw ``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
+    across, down, top_left, top_right, bottom_left, bottom_right = strokes
     room = width - 4
-    head = f"{strokes.across} {shortened(title, room - 2)} "
-    top = head + strokes.across * (width - 2 - len(head))
+    head = f"{across} {shortened(title, room - 2)} "
     return [
-        f"{strokes.top_left}{top}{strokes.top_right}",
-        *(f"{strokes.down} {shortened(row, room):<{room}} {strokes.down}" for row in rows),
-        f"{strokes.bottom_left}{strokes.across * (width - 2)}{strokes.bottom_right}",
+        f"{top_left}{head}{across * (width - 2 - len(head))}{top_right}",
+        *(f"{down} {shortened(row, room):<{room}} {down}" for row in rows),
+        f"{bottom_left}{across * (width - 2)}{bottom_right}",
     ]
 
 
@@ -285,7 +274,7 @@ def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
 
 def draws_lines(encoding: str | None) -> bool:
     """Return whether an encoding has the characters of the frames."""
-    return can_encode("─│┌┐└┘", encoding)
+    return can_encode(LINES, encoding)
 
 
 Paint = Callable[[str, str], str]

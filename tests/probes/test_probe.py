@@ -50,7 +50,7 @@ from preflight.probes.limits import (
     users_of,
 )
 from preflight.probes.measure import KernelLog, Measurement, Order, ProbeError, measure, search
-from preflight.probes.memory import Layout, lists_bytes, map_range, plan_layout
+from preflight.probes.memory import Layout, map_range, plan_layout
 from preflight.probes.registration import Sizes, _chosen, _order, judge
 from preflight.probes.report import SCHEMA as NAME
 from preflight.probes.report import ProbeAnswer, answer_object, answer_text
@@ -115,7 +115,7 @@ def test_a_layout_shows_whole_pages_and_few_mappings(
     assert 0 < layout.buffer_bytes <= layout.range_bytes
     assert layout.range_bytes // layout.buffer_bytes <= 30_000
     # Whole pages, and a buffer that 30 000 mappings can show, may take more than a quarter.
-    assert layout.own_bytes <= spend // 4 + 3 * page + layout.range_bytes // 30_000
+    assert layout.spent_bytes(0, False) <= spend // 4 + 3 * page + layout.range_bytes // 30_000
     if layout.buffer_bytes < layout.range_bytes:
         # Two runs of pages meet where no page of twice the size begins.
         assert layout.buffer_bytes // page % 2 == 1
@@ -151,8 +151,9 @@ def test_a_page_size_that_the_machine_lacks_is_an_error_in_words() -> None:
 
 def test_lists_grow_with_pages_not_with_bytes() -> None:
     """95 GiB of 4 KiB pages are 1.1 GiB of lists; of 2 MiB pages, next to nothing."""
-    assert lists_bytes(95 * GIB, 4096, False) == 95 * GIB // 4096 * 48
-    assert lists_bytes(95 * GIB, 2 * MIB, False) < 3 * MIB
+    small, large = Layout(4096, 0, 0), Layout(2 * MIB, 0, 0)
+    assert small.spent_bytes(95 * GIB, False) == 95 * GIB // 4096 * 48
+    assert large.spent_bytes(95 * GIB, False) < 3 * MIB
 
 
 def refused(number: int, **changes: Any) -> Refusal:
@@ -263,10 +264,8 @@ def test_the_allowance_that_would_do_is_said() -> None:
     _, reason = judge(stopped, None, 256 * MIB, order)
     assert "reaches 95.00 GiB" in reason
     told = int(reason.rpartition("--spend ")[2].partition("mb")[0])
-    enough = plan_layout(4096, 16 * MIB, GIB, told * MIB).own_bytes + lists_bytes(
-        95 * GIB, 4096, True
-    )
-    assert enough <= told * MIB
+    layout = plan_layout(4096, 16 * MIB, GIB, told * MIB)
+    assert layout.spent_bytes(95 * GIB, True) <= told * MIB
 
 
 def host_facts(
