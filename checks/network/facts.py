@@ -17,7 +17,7 @@ SOCKETS = "/proc/net/sockstat"
 LARGEST_PORT = 65535
 
 
-class Address(NamedTuple):
+class InterfaceAddress(NamedTuple):
     """One address of an interface of this network namespace."""
 
     interface: str
@@ -40,7 +40,7 @@ class NetworkFacts(NamedTuple):
     the routes of every table.
     """
 
-    addresses: tuple[Address, ...] | Unknown
+    addresses: tuple[InterfaceAddress, ...] | Unknown
     ephemeral: tuple[int, int] | Unknown
     reserved: tuple[tuple[int, int], ...] | Unknown
     ports: Mapping[int, PortState | Unknown]
@@ -75,11 +75,11 @@ def _time_wait(root: Root) -> int | Unknown:
 
 
 @or_unknown
-def _addresses(root: Root) -> tuple[Address, ...] | Unknown:
+def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
     answer = known(root.call("network.addresses"))
     try:
         return tuple(
-            Address(str(entry["interface"]), str(entry["address"]), entry["up"] is True)
+            InterfaceAddress(str(entry["interface"]), str(entry["address"]), entry["up"] is True)
             for entry in answer
         )
     except (TypeError, KeyError, AttributeError):

@@ -27,7 +27,7 @@ CUT = -1
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Rule(NamedTuple):
+class RoutingRule(NamedTuple):
     """A line of ``ip rule``; see ``routing_calls.rules``."""
 
     family: int
@@ -59,7 +59,7 @@ class TableRoute(NamedTuple):
 class Routing(NamedTuple):
     """rules: in the kernel's order, of both families."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[RoutingRule, ...]
     routes: tuple[TableRoute, ...]
 
 
@@ -85,12 +85,12 @@ def _list(answer: object) -> list[Any]:
     return answer
 
 
-def _rule(row: dict[str, Any]) -> Rule:
+def _rule(row: dict[str, Any]) -> RoutingRule:
     for prefix in (row["from"], row["to"]):
         if prefix:
             ipaddress.ip_network(prefix, strict=False)
     mark = row["mark"]
-    return Rule(
+    return RoutingRule(
         int(row["family"]),
         int(row["priority"]),
         int(row["action"]),
@@ -148,7 +148,7 @@ def exits(routing: Routing, source: str, interface: str) -> tuple[str, ...] | Un
 
 
 def _asked(
-    rule: Rule,
+    rule: RoutingRule,
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
     interface: str,
     open_: list[Network],
@@ -173,7 +173,7 @@ def _asked(
 
 def _of_table(
     routes: Iterable[TableRoute],
-    rule: Rule,
+    rule: RoutingRule,
     interface: str,
     asked: list[Network],
     open_: list[Network],

@@ -21,7 +21,7 @@ from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.units import MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.rdma.device_table import BASE_PAGE_BYTES, Bound, DeviceRow
+from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
     NO_DEVICE,
@@ -300,7 +300,7 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
-    if row is not None and row.table.bound is Bound.HOST_MEMORY:
+    if row is not None and row.table.bound is TableBound.HOST_MEMORY:
         return finding._replace(
             have=f"no bound of its own ({row.name})",
             need=format_bytes(load.bytes) if load.unknown is None else "unknown",
@@ -321,7 +321,7 @@ def _judge_bound(
 ) -> Finding:
     need = f"{format_bytes(load.bytes)}, {load.entries} entries"
     finding = finding._replace(need=need, formula=_formula(load))
-    bound = Bound.UNTOLD if row is None else row.table.bound
+    bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
     mine = [one for one in rdma.measured if one.device == load.nic.name and one.page_bytes <= least]
     if mine:
@@ -330,7 +330,7 @@ def _judge_bound(
         fits = _holds(load, best, bound)
         if fits is not None:
             return _as_measured(finding, load, best, fits, nics)
-    if row is None or bound is Bound.UNTOLD:
+    if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
         text = f"how much {what} can hold is not known, and nothing tells it but trying"
         advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
@@ -355,12 +355,12 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
     return tuple(Evidence(f"{row.name}, {told}", text) for text in row.evidence)
 
 
-def _holds(load: NicLoad, measured: Measured, bound: Bound) -> bool | None:
+def _holds(load: NicLoad, measured: Measured, bound: TableBound) -> bool | None:
     """Tell whether a device was measured to hold a load; None: the measurement does not say."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
-    if bound is Bound.ENTRIES and load.entries <= measured.holds_bytes // measured.page_bytes:
+    if bound is TableBound.ENTRIES and load.entries <= measured.holds_bytes // measured.page_bytes:
         return True
     exact = set(by_page) == {measured.page_bytes}
     return False if exact and measured.met == DEVICE_TABLE else None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 BASE_PAGE_BYTES = 4096
 
 
-class Bound(Enum):
+class TableBound(Enum):
     """What is known of the sum that a device can translate."""
 
     HOST_MEMORY = "its tables lie in host memory and grow with what is registered"
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     failed_entries: the least that failed for somebody, 0 where nobody said.
     """
 
-    bound: Bound
+    bound: TableBound
     holds_entries: int = 0
     worked_entries: int = 0
     failed_entries: int = 0
@@ -87,7 +87,10 @@ def device_rows() -> tuple[DeviceRow, ...]:
 
 def _row(row: dict[str, Any]) -> DeviceRow:
     held = {key: row.pop(key) for key in Table._fields[1:] if key in row}
-    table, confidence = Table(Bound[row.pop("bound")], **held), Confidence[row.pop("confidence")]
+    table, confidence = (
+        Table(TableBound[row.pop("bound")], **held),
+        Confidence[row.pop("confidence")],
+    )
     said: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
     }

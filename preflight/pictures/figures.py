@@ -22,7 +22,7 @@ from preflight.capacity.records import Bounds, Capacity, Round
 from preflight.check.report import fold
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, MemoryPlace, known_bars, table_rows
 from preflight.render.html_page import Html, Keyed, element, facts_list, join, table
-from preflight.topology.build import Device, Topology
+from preflight.topology.build import Topology, TopologyDevice
 
 # A part narrower than this has no room for its letter, in per cent of the bar, on a phone.
 LETTERED_PERCENT = 4.0
@@ -179,7 +179,7 @@ def topology_figure(found: Topology) -> Html:
     return join([*parts, _devices(found), _matrix(found)], "\n")
 
 
-def _box_of(found: Topology, device: Device) -> int | None:
+def _box_of(found: Topology, device: TopologyDevice) -> int | None:
     """Return the box that a device stands in: None for one on no node that is shown."""
     return device.node if any(node.node == device.node for node in found.nodes) else None
 
@@ -231,7 +231,7 @@ def _top(at: int, count: int, rows: int) -> float:
 
 
 def _lines(
-    found: Topology, gpus: Sequence[Device], nics: Sequence[Device]
+    found: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
 ) -> tuple[list[Html], list[str]]:
     """Draw lines from each GPU to its nearest NICs in this box, and say the same in words."""
     rows = max(len(gpus), len(nics))
@@ -251,7 +251,7 @@ def _lines(
     return lines, told
 
 
-def _device(device: Device, left: float, top: float, width: int) -> Html:
+def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     kind = f"device {device.kind}{' taken' if device.used_by else ''}"

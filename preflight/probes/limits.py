@@ -15,7 +15,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.memlock.demand import grant
-from checks.rdma.device_table import BASE_PAGE_BYTES, Bound
+from checks.rdma.device_table import BASE_PAGE_BYTES, TableBound
 from checks.rdma.facts import Nic
 from checks.rdma.registration import (
     PROTECTION_DOMAINS,
@@ -52,7 +52,7 @@ class CgroupUse(NamedTuple):
     used: Budget
 
 
-class Refusal(NamedTuple):
+class RegistrationRefusal(NamedTuple):
     """What was asked of a device and refused, and how things stood then.
 
     held_bytes: on this device, before. asked_bytes: one more region, or several in one.
@@ -77,7 +77,7 @@ class Refusal(NamedTuple):
     log: tuple[str, ...] | None = None
 
 
-class Limit(NamedTuple):
+class LimitMet(NamedTuple):
     """The limit, in a word and in a sentence. sure: more than the errno speaks for it."""
 
     kind: str
@@ -85,7 +85,7 @@ class Limit(NamedTuple):
     text: str
 
 
-def limit_met(refusal: Refusal) -> Limit:
+def limit_met(refusal: RegistrationRefusal) -> LimitMet:
     """Return the limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     for judge in (_cgroup, _memlock, _length, _keys, _table, _memory):
@@ -93,10 +93,10 @@ def limit_met(refusal: Refusal) -> Limit:
         if met is not None:
             return met._replace(text=f"{refusal.call} on {refusal.device}: {shown}: {met.text}")
     text = "nothing that was looked at explains it"
-    return Limit(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
+    return LimitMet(NOT_TOLD, False, f"{refusal.call} on {refusal.device}: {shown}: {text}")
 
 
-def _cgroup(refusal: Refusal) -> Limit | None:
+def _cgroup(refusal: RegistrationRefusal) -> LimitMet | None:
     if refusal.number != errno.EAGAIN:
         return None
     for group in refusal.cgroups or ():
@@ -105,19 +105,21 @@ def _cgroup(refusal: Refusal) -> Limit | None:
             ("hca_handle", group.used.handles or 0, group.limit.handles),
         )
         # Opening takes a handle and objects, anything else objects alone.
-        for name, used, most in counts if "open" in refusal.call else counts[:1]:
+        for name, used, most in counts if refusal.call == "ibv_open_device" else counts[:1]:
             if most is not None and used >= most:
                 text = f"{group.file} lets it have {name}={most}, and {used} are in use"
-                return Limit(CGROUP, True, text)
+                return LimitMet(CGROUP, True, text)
     return None
 
 
-def _memlock(refusal: Refusal) -> Limit | None:
+def _memlock(refusal: RegistrationRefusal) -> LimitMet | None:
     limit = refusal.memlock_bytes
     if limit is None or refusal.lifted:
         return None
     if refusal.number == errno.EPERM and limit == 0:
-        return Limit(MEMLOCK, refusal.lifted is False, "the limit is 0, so nothing may be locked")
+        return LimitMet(
+            MEMLOCK, refusal.lifted is False, "the limit is 0, so nothing may be locked"
+        )
     if refusal.number != errno.ENOMEM or refusal.pinned_bytes is None:
         return None
     sum_bytes = refusal.pinned_bytes + refusal.asked_bytes
@@ -127,39 +129,39 @@ def _memlock(refusal: Refusal) -> Limit | None:
         f"{format_bytes(refusal.pinned_bytes)} are pinned (VmPin) and "
         f"{format_bytes(refusal.asked_bytes)} more are over the limit of {format_bytes(limit)}"
     )
-    return Limit(MEMLOCK, refusal.lifted is False, text)
+    return LimitMet(MEMLOCK, refusal.lifted is False, text)
 
 
-def _length(refusal: Refusal) -> Limit | None:
+def _length(refusal: RegistrationRefusal) -> LimitMet | None:
     if refusal.number not in (errno.EINVAL, errno.ENOSPC, errno.EFBIG):
         return None
     most = refusal.max_mr_size_bytes
     if most is not None and refusal.asked_bytes > most:
         text = f"one region of {format_bytes(refusal.asked_bytes)} is over {format_bytes(most)}"
-        return Limit(REGION_LENGTH, True, text)
+        return LimitMet(REGION_LENGTH, True, text)
     line = _logged(refusal, _LENGTH_LOG)
-    return None if line is None else Limit(REGION_LENGTH, True, f"the kernel's log: {line}")
+    return None if line is None else LimitMet(REGION_LENGTH, True, f"the kernel's log: {line}")
 
 
-def _keys(refusal: Refusal) -> Limit | None:
+def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _logged(refusal, _KEYS_LOG)
     if line is not None:
-        return Limit(MEMORY_KEYS, True, f"the kernel's log: {line}")
+        return LimitMet(MEMORY_KEYS, True, f"the kernel's log: {line}")
     used, most = refusal.keys_used, refusal.most_keys
     if used is not None and most is not None and 0 < most <= used:
-        return Limit(MEMORY_KEYS, True, f"{used} of the device's {most} regions are in use")
+        return LimitMet(MEMORY_KEYS, True, f"{used} of the device's {most} regions are in use")
     if refusal.number == errno.EAGAIN:
         text = (
             "no cgroup that is seen here is at its limit, so the device has no key left, or a "
             "cgroup above this container is full"
         )
-        return Limit(MEMORY_KEYS, False, text)
+        return LimitMet(MEMORY_KEYS, False, text)
     return None
 
 
-def _table(refusal: Refusal) -> Limit | None:
+def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     own = refusal.number == errno.EIO or (
         refusal.number in (errno.ENOMEM, errno.ENOSPC) and refusal.driver in _TABLE_DRIVERS
     )
@@ -169,23 +171,23 @@ def _table(refusal: Refusal) -> Limit | None:
     line = _logged(refusal, "return with error") or _logged(refusal, refusal.driver)
     if line is not None:
         text += f"; the kernel's log: {line}"
-    return Limit(DEVICE_TABLE, refusal.driver in _TABLE_DRIVERS, text)
+    return LimitMet(DEVICE_TABLE, refusal.driver in _TABLE_DRIVERS, text)
 
 
-def _memory(refusal: Refusal) -> Limit | None:
+def _memory(refusal: RegistrationRefusal) -> LimitMet | None:
     if refusal.number != errno.ENOMEM:
         return None
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
-    return Limit(HOST_MEMORY, False, text)
+    return LimitMet(HOST_MEMORY, False, text)
 
 
-def _logged(refusal: Refusal, words: str) -> str | None:
+def _logged(refusal: RegistrationRefusal, words: str) -> str | None:
     """Return the first new line of the kernel's log with ``words``."""
     lines = [line for line in refusal.log or () if words and words in line]
     return lines[0][:200] if lines else None
 
 
-class Ceiling(NamedTuple):
+class RegistrationCeiling(NamedTuple):
     """One limit, as known before anything is tried, on each device.
 
     bytes: of regions of the probed size; regions: registrations. One of them is None.
@@ -211,7 +213,7 @@ class ProbeNeed(NamedTuple):
 
 def ceilings(
     facts: Facts, nics: Iterable[Nic], region_bytes: int, page_bytes: int
-) -> list[Ceiling]:
+) -> list[RegistrationCeiling]:
     """Return every limit that is known of registering regions on all of ``nics`` at once."""
     chosen = list(nics)
     found = []
@@ -220,14 +222,14 @@ def ceilings(
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
         regions = regions_under(limit.soft, len(chosen), region_bytes, BASE_PAGE_BYTES)
         source = f"{format_bytes(limit.soft)} for {len(chosen)} x {format_bytes(region_bytes)}"
-        found.append(Ceiling(MEMLOCK, regions * region_bytes, None, source))
+        found.append(RegistrationCeiling(MEMLOCK, regions * region_bytes, None, source))
     for nic in chosen:
         found += _of_cgroups(facts, nic)
         found += _of_device(facts, nic, page_bytes)
     return found
 
 
-def _of_cgroups(facts: Facts, nic: Nic) -> list[Ceiling]:
+def _of_cgroups(facts: Facts, nic: Nic) -> list[RegistrationCeiling]:
     if isinstance(facts.rdma.cgroups, Unknown):
         return []
     found = []
@@ -238,24 +240,26 @@ def _of_cgroups(facts: Facts, nic: Nic) -> list[Ceiling]:
         if limit.objects is not None:
             left = max(0, limit.objects - (used.objects or 0) - PROTECTION_DOMAINS)
             source = f"{group.file}: {nic.name} hca_object={limit.objects}"
-            found.append(Ceiling(CGROUP, None, left, source))
+            found.append(RegistrationCeiling(CGROUP, None, left, source))
         if limit.handles is not None and limit.handles <= (used.handles or 0):
             source = f"{group.file}: {nic.name} hca_handle={limit.handles}"
-            found.append(Ceiling(CGROUP, None, 0, source))
+            found.append(RegistrationCeiling(CGROUP, None, 0, source))
     return found
 
 
-def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[Ceiling]:
+def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeiling]:
     found = []
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
         source = f"{nic.name}: max_mr {limits.max_mr}, {used} in use"
-        found.append(Ceiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source))
+        found.append(RegistrationCeiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source))
     row = row_of(nic)
-    if row is not None and not isinstance(row, Unknown) and row.table.bound is Bound.ENTRIES:
+    if row is not None and not isinstance(row, Unknown) and row.table.bound is TableBound.ENTRIES:
         source = f"{row.name}: {row.table.holds_entries} entries, {row.confidence.value}"
-        found.append(Ceiling(DEVICE_TABLE, row.table.holds_entries * page_bytes, None, source))
+        found.append(
+            RegistrationCeiling(DEVICE_TABLE, row.table.holds_entries * page_bytes, None, source)
+        )
     return found
 
 

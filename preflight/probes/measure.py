@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.rdma.verbs import Budget, read_cgroups
-from preflight.probes.limits import SPEND, CgroupUse, Limit, Refusal, limit_met
+from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
 from preflight.probes.memory import (
     Layout,
     map_range,
     memory_available_bytes,
     plan_layout,
 )
-from preflight.verbs.objects import Region, open_device
+from preflight.verbs.objects import RegisteredRegion, open_device
 
 Say = Callable[[dict[str, Any]], None]
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +41,7 @@ _LEFT_SHARE = 10
 class Order(NamedTuple):
     """What to measure. drivers: of each device. soft: some device is one in software.
 
-    memlock_bytes, lifted: as ``Refusal``. most_keys: max_mr of each device, 0 for no bound.
+    memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: max_mr of each device, 0: no bound.
     """
 
     devices: tuple[str, ...]
@@ -73,8 +73,8 @@ class Measurement(NamedTuple):
     spent_bytes: int
     memory_drop_bytes: int | None
     stopped: str
-    refusal: Refusal | None
-    met: Limit | None
+    refusal: RegistrationRefusal | None
+    met: LimitMet | None
     left: int | None
 
 
@@ -126,7 +126,7 @@ def _measure(order: Order, say: Say) -> None:
     found = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
     drop = None if before is None or after is None else max(0, before - after)
-    refusal = run.tightest if isinstance(run.tightest, Refusal) else None
+    refusal = run.tightest if isinstance(run.tightest, RegistrationRefusal) else None
     measured = Measurement(
         held_bytes=found.held_bytes,
         held_regions=devices[0].regions,
@@ -165,7 +165,7 @@ class _Run:
         self._least_refused = -1
         self.registrations = 0
         # What keeps one region more from being held: a refusal, or why none was tried.
-        self.tightest: Refusal | str | None = None
+        self.tightest: RegistrationRefusal | str | None = None
 
     def spent(self, held_bytes: int) -> int:
         """Return the most that holding so much on each device may take."""
@@ -191,15 +191,15 @@ class _Run:
         self._say({"event": "held", "held_bytes": self._held, "tries": self.registrations})
         return True
 
-    def _refused(self, size: int, why: Refusal | str) -> bool:
+    def _refused(self, size: int, why: RegistrationRefusal | str) -> bool:
         least = self._held + size
         if self._least_refused < 0 or least <= self._least_refused:
             self._least_refused, self.tightest = least, why
         return False
 
-    def _refusal(self, number: int, size: int, error: OSError) -> Refusal:
+    def _refusal(self, number: int, size: int, error: OSError) -> RegistrationRefusal:
         order, device = self._order, self._devices[number]
-        return Refusal(
+        return RegistrationRefusal(
             device.name,
             order.drivers[number],
             "ibv_reg_mr",
@@ -217,14 +217,14 @@ class _Run:
         )
 
 
-def _early_refusal(order: Order, error: OSError) -> Refusal | None:
+def _early_refusal(order: Order, error: OSError) -> RegistrationRefusal | None:
     """Return what refused a device that could not be opened at all."""
     device = getattr(error, "device", "")
     if device not in order.devices:
         return None
     number = order.devices.index(device)
     call = getattr(error, "call", "")
-    refusal = Refusal(device, order.drivers[number], call, error.errno or 0, 0, 0)
+    refusal = RegistrationRefusal(device, order.drivers[number], call, error.errno or 0, 0, 0)
     return refusal._replace(cgroups=_cgroups(device))
 
 
@@ -347,7 +347,7 @@ class OpenDevice:
     def __init__(self, name: str) -> None:
         """Open it. Raises VerbsError; OSError where libibverbs cannot be loaded."""
         self.name = name
-        self._regions: list[Region] = []
+        self._regions: list[RegisteredRegion] = []
         self._device = open_device(name)
 
     @property
@@ -381,7 +381,7 @@ Progress = Callable[[dict[str, Any]], None]
 class ProbeError(Exception):
     """Nothing was measured; the message is a sentence. met: the limit that stopped it, if any."""
 
-    def __init__(self, message: str, met: Limit | None = None) -> None:
+    def __init__(self, message: str, met: LimitMet | None = None) -> None:
         super().__init__(message)
         self.met = met
 

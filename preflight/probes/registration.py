@@ -33,6 +33,7 @@ from preflight.inputs.launch_words import LaunchWords
 from preflight.probes.limits import (
     CGROUP,
     MEMLOCK,
+    SPEND,
     ProbeNeed,
     ceilings,
     launch_devices,
@@ -241,7 +242,7 @@ def judge(
         told = f"no limit was met up to {held}, where {measured.stopped} ended it"
         layout = layout_of(order, order.longest_bytes)
         more = layout.spent_bytes(order.up_to_bytes * len(order.devices), order.soft)
-        if measured.stopped.startswith("--") and more > spend_bytes:
+        if measured.stopped == SPEND and more > spend_bytes:
             told += f" (--spend {-(-more // MIB)}mb reaches {format_bytes(order.up_to_bytes)})"
     if need is None:
         return ("measured" if not measured.stopped else "unknown"), told

@@ -9,7 +9,7 @@ from checks.base.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
-from preflight.probes.limits import Ceiling, Limit, ProbeNeed, Users
+from preflight.probes.limits import LimitMet, ProbeNeed, RegistrationCeiling, Users
 from preflight.probes.measure import Measurement, Order
 from preflight.render.plain_data import fields, plain
 
@@ -24,9 +24,9 @@ class ProbeAnswer(NamedTuple):
     reason: str
     devices: tuple[str, ...] = ()
     order: Order | None = None
-    predicted: tuple[Ceiling, ...] = ()
+    predicted: tuple[RegistrationCeiling, ...] = ()
     measured: Measurement | None = None
-    met: Limit | None = None
+    met: LimitMet | None = None
     need: ProbeNeed | Unknown | None = None
     users: tuple[Users, ...] = ()
     saved: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def _left(left: int | None) -> str:
     return "what is left registered is not known" if left is None else f"{left} regions are left"
 
 
-def _ceiling(ceiling: Ceiling) -> str:
+def _ceiling(ceiling: RegistrationCeiling) -> str:
     if ceiling.bytes is not None:
         return f"{format_bytes(ceiling.bytes)} on each device"
     return f"{ceiling.regions} regions"
@@ -116,7 +116,7 @@ def _measured_object(measured: Measurement) -> dict[str, Any]:
     }
 
 
-def _met_object(answer: ProbeAnswer, met: Limit) -> dict[str, Any]:
+def _met_object(answer: ProbeAnswer, met: LimitMet) -> dict[str, Any]:
     refusal = None if answer.measured is None else answer.measured.refusal
     return {
         **met._asdict(),

@@ -11,7 +11,13 @@ from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
 from preflight.rehearsal.programs import is_error
-from preflight.rehearsal.records import Pages, RehearsalPlan, RehearsalStep, Run, StepResult
+from preflight.rehearsal.records import (
+    Pages,
+    RehearsalPlan,
+    RehearsalRun,
+    RehearsalStep,
+    StepResult,
+)
 from preflight.sizing.page_usages import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
@@ -27,7 +33,7 @@ class RehearsalAnswer(NamedTuple):
     reason: str
     as_predicted: bool | None = None
     plan: RehearsalPlan | None = None
-    run: Run | None = None
+    run: RehearsalRun | None = None
     differences: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -39,7 +45,10 @@ class RehearsalAnswer(NamedTuple):
 
 
 def judge(
-    plan: RehearsalPlan, run: Run, warnings: Iterable[str] = (), checked: Iterable[str] = ()
+    plan: RehearsalPlan,
+    run: RehearsalRun,
+    warnings: Iterable[str] = (),
+    checked: Iterable[str] = (),
 ) -> RehearsalAnswer:
     """Return the answer of a rehearsal that has run.
 
@@ -85,7 +94,7 @@ def _unpredicted(
     return base._replace(status="warns", reason=f"every allocation was made; {unread}")
 
 
-def failed_step(run: Run) -> StepResult | None:
+def failed_step(run: RehearsalRun) -> StepResult | None:
     last = run.done[-1:]
     return last[0] if last and last[0].error else None
 
@@ -97,7 +106,7 @@ def describe_failure(plan: RehearsalPlan, done: StepResult) -> str:
     return f"{name}, {done.step.what}: {done.error}{lines}"
 
 
-def _warnings(plan: RehearsalPlan, run: Run) -> Iterator[str]:
+def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -116,7 +125,7 @@ def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
 
 
 def _differences(
-    plan: RehearsalPlan, run: Run, failed: StepResult | None, by_checks: bool
+    plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
     if plan.replayed is None:
         return
@@ -187,7 +196,7 @@ def _pages_differ(plan: RehearsalPlan, done: StepResult) -> Iterator[str]:
             yield f"{where}: {have} pages of {size} were taken{at}, {need} were predicted"
 
 
-def _pins_differ(plan: RehearsalPlan, run: Run) -> Iterator[str]:
+def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     """Compare each process's own; a rank's without a segment is pinned by the one that has it."""
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [

@@ -129,7 +129,7 @@ class Transfer(NamedTuple):
     seconds: float = 0.0
 
 
-class Run(NamedTuple):
+class RehearsalRun(NamedTuple):
     """A rehearsal that has run.
 
     stopped: what ended it before its end, "" for nothing: the memory that must be left, a time

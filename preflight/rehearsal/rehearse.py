@@ -18,7 +18,7 @@ from preflight.rehearsal.answer import RehearsalAnswer, failed_step, judge
 from preflight.rehearsal.members import scaled_launch
 from preflight.rehearsal.plan import make_plan
 from preflight.rehearsal.programs import RehearsalError
-from preflight.rehearsal.records import Library, RehearsalPlan, Run, find_library
+from preflight.rehearsal.records import Library, RehearsalPlan, RehearsalRun, find_library
 from preflight.rehearsal.run import others, run
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -111,7 +111,9 @@ def perform(prepared: Prepared, timeout_seconds: float) -> RehearsalAnswer:
     return answer_of(prepared, done, warnings)
 
 
-def answer_of(prepared: Prepared, done: Run, warnings: Iterable[str] = ()) -> RehearsalAnswer:
+def answer_of(
+    prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
+) -> RehearsalAnswer:
     """Return what a rehearsal that has run comes to, with what checks find where it failed."""
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)

@@ -12,7 +12,7 @@ from preflight.base.output import columns, painter
 from preflight.base.program_version import program_version
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.rehearsal.answer import RehearsalAnswer, predicted_pages
-from preflight.rehearsal.records import RehearsalPlan, RehearsalStep, Run, StepResult
+from preflight.rehearsal.records import RehearsalPlan, RehearsalRun, RehearsalStep, StepResult
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table
 
@@ -43,7 +43,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(plan: RehearsalPlan, run: Run) -> str:
+def _table(plan: RehearsalPlan, run: RehearsalRun) -> str:
     rows = [_row(plan, done) for done in run.done if done.step.kind != "register"]
     heads = ("process", "step", "predicted", "measured", "time")
     return table(rows, heads, widths=None if columns() >= 80 else 24)
@@ -110,7 +110,7 @@ def _time(done: StepResult) -> str:
     return ", ".join(words)
 
 
-def _facts(plan: RehearsalPlan, run: Run) -> Iterator[str]:
+def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     library = plan.library
     yield f"library    {library.name}" + (f", scale 1/{plan.scale}" if plan.scale > 1 else "")
     status, why = plan.full_size
@@ -139,7 +139,7 @@ def _facts(plan: RehearsalPlan, run: Run) -> Iterator[str]:
     yield f"released   {left} pages are left"
 
 
-def _pinned(plan: RehearsalPlan, run: Run) -> str:
+def _pinned(plan: RehearsalPlan, run: RehearsalRun) -> str:
     pairs = [
         (held.pinned_bytes, member.pinned_bytes, held.locked_bytes)
         for member, held in zip(plan.members, run.held, strict=True)
@@ -187,7 +187,7 @@ def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
     }
 
 
-def _run_object(plan: RehearsalPlan, run: Run) -> dict[str, Any]:
+def _run_object(plan: RehearsalPlan, run: RehearsalRun) -> dict[str, Any]:
     moved = run.transfer
     return {
         "steps": [_step_object(plan, done) for done in run.done],

@@ -22,8 +22,8 @@ from preflight.rehearsal.programs import Programs, Running, StoppedError
 from preflight.rehearsal.records import (
     ProcessMemory,
     RehearsalPlan,
+    RehearsalRun,
     RehearsalStep,
-    Run,
     StepResult,
     Transfer,
 )
@@ -35,7 +35,7 @@ _VALUE_BYTES = 1 << 20
 _PUT_SECONDS = 10
 
 
-def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> Run:
+def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
     """Run it; gives everything back, also on RehearsalError, OSError and KeyboardInterrupt."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     before = pages_in_use(root)
@@ -97,8 +97,8 @@ class _Stage:
         self._transfer = Transfer("", "", 0, skipped="it ended before")
         self._stopped = ""
 
-    def result(self, left: Mapping[int, int]) -> Run:
-        return Run(
+    def result(self, left: Mapping[int, int]) -> RehearsalRun:
+        return RehearsalRun(
             tuple(self._done),
             tuple(self._held),
             self._pages,

@@ -46,9 +46,9 @@ def gpu_addresses(gpus: GpuFacts) -> tuple[str, ...]:
     return tuple(gpu.address for gpu in gpus.on_pci) if isinstance(usable, Unknown) else usable
 
 
-def _node(node: NumaNode) -> Node:
+def _node(node: NumaNode) -> TopologyNode:
     cpus = "not known" if isinstance(node.cpus, Unknown) else ranges(node.cpus)
-    return Node(node.node, cpus, node.total_bytes)
+    return TopologyNode(node.node, cpus, node.total_bytes)
 
 
 def natural(name: str) -> tuple[str, int]:
@@ -57,12 +57,12 @@ def natural(name: str) -> tuple[str, int]:
     return (match[1], int(match[2])) if match else (name, -1)
 
 
-def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Device:
+def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
     function = next((one for one in facts.gpus.on_pci if one.address == address), None)
     nvml = _nvml(facts.gpus, address)
     node = None if function is None or isinstance(function.node, Unknown) else function.node
     known = address if ":" in address else ""
-    return Device("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
+    return TopologyDevice("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
 
 
 def _nvml(gpus: GpuFacts, address: str) -> NvmlGpu | None:
@@ -80,13 +80,13 @@ def _model(function: Function | None, nvml: NvmlGpu | None) -> str:
     return ACCELERATOR_VENDORS.get(function.vendor, function.vendor) + device
 
 
-def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> Device:
+def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
     function = facts.pci.nics.get(nic.name)
     node = None if isinstance(nic.node, Unknown) else nic.node
     address = "" if function is None else function.address
     ports = () if isinstance(nic.ports, Unknown) else nic.ports
     active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
-    return Device("nic", nic.name, address, node, _kind(nic), users, active)
+    return TopologyDevice("nic", nic.name, address, node, _kind(nic), users, active)
 
 
 def _kind(nic: Nic) -> str:
@@ -136,7 +136,7 @@ def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
     return path
 
 
-class Device(NamedTuple):
+class TopologyDevice(NamedTuple):
     """A GPU or an RDMA device.
 
     kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: PCI, "" for a device without one.
@@ -154,7 +154,7 @@ class Device(NamedTuple):
     active: bool = False
 
 
-class Node(NamedTuple):
+class TopologyNode(NamedTuple):
     """A NUMA node. cpus: as the kernel lists them. memory_bytes: MemTotal."""
 
     node: int
@@ -165,7 +165,7 @@ class Node(NamedTuple):
 class Topology(NamedTuple):
     """paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE, SYS, or Unknown."""
 
-    nodes: tuple[Node, ...]
-    gpus: tuple[Device, ...]
-    nics: tuple[Device, ...]
+    nodes: tuple[TopologyNode, ...]
+    gpus: tuple[TopologyDevice, ...]
+    nics: tuple[TopologyDevice, ...]
     paths: Mapping[tuple[str, str], str | Unknown]

@@ -15,7 +15,7 @@ from preflight.base.program_version import program_version
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import can_encode, wrapped
 from preflight.topology.answer import Engine, MooncakeView, TopologyAnswer
-from preflight.topology.build import Device, Node, Topology, natural
+from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
 
 SCHEMA = "mooncake-preflight/topology/v1"
 COLOURS = {Status.FAIL: "red", Status.UNKNOWN: "magenta", Status.WARN: "yellow"}
@@ -195,7 +195,7 @@ def boxes(topology: Topology, width: int, strokes: str) -> list[str]:
     shown = {node.node for node in topology.nodes}
     gaps = _columns(devices, width)
     lines: list[str] = []
-    empty: list[Node] = []
+    empty: list[TopologyNode] = []
     for node in topology.nodes:
         here = [device for device in devices if at[device.name] == node.node]
         if here:
@@ -215,19 +215,19 @@ def boxes(topology: Topology, width: int, strokes: str) -> list[str]:
     return lines or box("no NUMA nodes, no GPU, no NIC", [], width, strokes)
 
 
-def _in_order(devices: Sequence[Device]) -> list[Device]:
+def _in_order(devices: Sequence[TopologyDevice]) -> list[TopologyDevice]:
     """Sort as they stand on PCI, so that neighbours there are neighbours; the others last."""
     return sorted(devices, key=lambda device: (not device.address, device.address))
 
 
-def _heading(node: Node) -> str:
+def _heading(node: TopologyNode) -> str:
     size = node.memory_bytes
     memory = "memory not known" if isinstance(size, Unknown) else format_bytes(size)
     cpus = "no CPU" if not node.cpus else f"CPUs {node.cpus}"
     return f"node {node.node}  {memory}  {cpus}"
 
 
-def _columns(devices: Sequence[Device], width: int) -> tuple[int, int, int]:
+def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:
     """Return widths of name, address and kind: a name is whole up to a third of the line."""
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
@@ -237,7 +237,7 @@ def _columns(devices: Sequence[Device], width: int) -> tuple[int, int, int]:
     return name, address, min(kind, rest - 14 if users else rest)
 
 
-def _row(device: Device, gaps: tuple[int, int, int]) -> str:
+def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
     cells = (device.name, device.address, device.what)
     words = [shortened(clean(cell), gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
     return "  ".join((*words, clean(folded(device.used_by)))).rstrip()

@@ -34,14 +34,14 @@ QPN_OFFSET = 6 * ctypes.sizeof(ctypes.c_void_p) + 4
 LID_OFFSET = PortAttributes.pkey_tbl_len.offset + PortAttributes.pkey_tbl_len.size
 
 
-class Capacity(ctypes.Structure):
+class QueueCapacity(ctypes.Structure):
     _fields_ = fields(ctypes.c_uint32, "send_wr recv_wr send_sge recv_sge inline_bytes")
 
 
 class InitAttributes(ctypes.Structure):
     _fields_ = (
         *fields(ctypes.c_void_p, "qp_context send_cq recv_cq srq"),
-        ("cap", Capacity),
+        ("cap", QueueCapacity),
         *fields(ctypes.c_int, "qp_type sq_sig_all"),
         ("room", ctypes.c_char * 64),
     )
@@ -66,7 +66,7 @@ class Attributes(ctypes.Structure):
         *fields(ctypes.c_int, "qp_state cur_qp_state path_mtu path_mig_state"),
         *fields(ctypes.c_uint32, "qkey rq_psn sq_psn dest_qp_num"),
         ("qp_access_flags", ctypes.c_uint),
-        ("cap", Capacity),
+        ("cap", QueueCapacity),
         *fields(Path, "ah_attr alt_ah_attr"),
         *fields(ctypes.c_uint16, "pkey_index alt_pkey_index"),
         *fields(ctypes.c_uint8, "en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic"),
@@ -222,7 +222,7 @@ class CtypesQueuePair:
         self._verbs, self._context = verbs, context
         self._queue = verbs.make("ibv_create_cq", context, SETUP.completions, None, None, 0)
         wanted = InitAttributes(send_cq=self._queue, recv_cq=self._queue, qp_type=_RC)
-        wanted.cap = Capacity(SETUP.send_requests, 1, 1, 1, 0)
+        wanted.cap = QueueCapacity(SETUP.send_requests, 1, 1, 1, 0)
         try:
             self._pair = verbs.make("ibv_create_qp", domain, ctypes.byref(wanted))
         except VerbsError:

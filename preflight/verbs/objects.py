@@ -62,7 +62,7 @@ class Peer(NamedTuple):
     mtu_code: int
 
 
-class Region(Protocol):
+class RegisteredRegion(Protocol):
     """Registered memory."""
 
     @property
@@ -86,14 +86,14 @@ class QueuePair(Protocol):
     def close(self) -> None: ...
 
 
-class Device(Protocol):
+class OpenedDevice(Protocol):
     """An opened device with a protection domain. Whatever fails raises VerbsError."""
 
     @property
     def largest_bytes(self) -> int:
         """Return max_mr_size, as the device tells it."""
 
-    def register(self, address: int, size: int) -> Region: ...
+    def register(self, address: int, size: int) -> RegisteredRegion: ...
     def port(self, number: int) -> PortFacts: ...
     def gid(self, port: int, index: int) -> bytes: ...
     def queue_pair(self) -> QueuePair: ...
@@ -114,7 +114,7 @@ def named(call: str, device: str, *kinds: type[Exception]) -> Iterator[None]:
 LIBRARIES: tuple[str, ...] = ("pyverbs_objects", "ibverbs_objects", "ctypes_objects")
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str) -> OpenedDevice:
     """Open ``name``. Raises VerbsError; OSError where libibverbs cannot be loaded at all."""
     *preferred, last = LIBRARIES
     for module in preferred:
@@ -123,5 +123,5 @@ def open_device(name: str) -> Device:
             break
     else:
         library = import_module(f"preflight.verbs.{last}")
-    opened: Device = library.open_device(name)
+    opened: OpenedDevice = library.open_device(name)
     return opened

@@ -17,7 +17,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memlock.demand import demand
 from checks.rdma import capacity_checks
-from checks.rdma.device_table import Bound, device_row, device_rows
+from checks.rdma.device_table import TableBound, device_row, device_rows
 from checks.rdma.facts import read_rdma
 from checks.rdma.registration import (
     Registration,
@@ -161,7 +161,7 @@ def test_every_row_says_where_it_comes_from() -> None:
         assert row.evidence
         assert min(len(row.mode), len(row.gid), len(row.page_effect)) > 3
         table = row.table
-        if table.bound is Bound.ENTRIES:
+        if table.bound is TableBound.ENTRIES:
             assert 0 < table.holds_entries <= table.worked_entries
             assert not table.failed_entries or table.worked_entries < table.failed_entries
             assert row.errno

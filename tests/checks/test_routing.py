@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
-from checks.network.routing import Routing, Rule, TableRoute, exits, read_routing
+from checks.network.routing import Routing, RoutingRule, TableRoute, exits, read_routing
 from tests.paths import ROOT
 
 LOCAL, MAIN = (
-    Rule(4, number, 1, table, False, "", "", "", "", None, None, None, ())
+    RoutingRule(4, number, 1, table, False, "", "", "", "", None, None, None, ())
     for number, table in ((0, 255), (32766, 254))
 )
 SOURCE, OUT = "10.1.0.7", "eth1"
@@ -67,7 +67,7 @@ CASES = [
 
 @pytest.mark.parametrize(("rules", "routes", "leads"), CASES)
 def test_what_leads_out(
-    rules: tuple[Rule, ...], routes: tuple[TableRoute, ...], leads: list[str]
+    rules: tuple[RoutingRule, ...], routes: tuple[TableRoute, ...], leads: list[str]
 ) -> None:
     routing = Routing((LOCAL, *rules, MAIN), (LINK, ELSEWHERE, *routes))
     found = exits(routing, SOURCE, OUT)
@@ -88,7 +88,7 @@ def test_what_cannot_be_judged_is_unknown(number: int) -> None:
 PREFIXES = st.sampled_from(["", "10.1.0.7/32", "10.1.0.0/24", "10.0.0.0/8", "0.0.0.0/0"])
 RULES = st.lists(
     st.builds(
-        Rule,
+        RoutingRule,
         st.just(4),
         st.just(0),
         st.sampled_from([1, 3, 6]),
@@ -118,7 +118,9 @@ ROUTES = st.lists(
 
 
 @given(RULES, ROUTES)
-def test_nothing_leads_out_that_no_table_names(rules: list[Rule], routes: list[TableRoute]) -> None:
+def test_nothing_leads_out_that_no_table_names(
+    rules: list[RoutingRule], routes: list[TableRoute]
+) -> None:
     """What is found is a part of a route out of this interface, whatever the rules are."""
     import ipaddress
 

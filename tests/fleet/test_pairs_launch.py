@@ -10,7 +10,7 @@ import pytest
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
-from checks.network.routing import Routing, Rule, TableRoute
+from checks.network.routing import Routing, RoutingRule, TableRoute
 from checks.run.facts import Facts, read_facts
 from preflight.fleet.node.rails import rails, rails_in_use, with_exits
 from preflight.fleet.pairs.node import (
@@ -83,7 +83,7 @@ def test_what_is_behind_an_interface_is_in_the_report(facts: Facts) -> None:
     rail = found[0]
     assert "not read" in str(rail.exits)
     source = f"{rail.gid}/32"
-    rule = Rule(4, 100, 1, 101, False, source, "", "", "", None, None, None, ())
+    rule = RoutingRule(4, 100, 1, 101, False, source, "", "", "", None, None, None, ())
     route = TableRoute(4, 101, 1, "10.0.0.0/8", "10.0.0.254", str(rail.netdev))
     assert with_exits(rail, Routing((rule,), (route,))).exits == ("10.0.0.0/8",)
     assert with_exits(found[1], Routing((rule,), (route,))).exits == ()

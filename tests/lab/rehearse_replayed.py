@@ -24,7 +24,7 @@ from preflight.rehearsal.records import (
     Library,
     ProcessMemory,
     RehearsalPlan,
-    Run,
+    RehearsalRun,
     StepResult,
     Transfer,
 )
@@ -60,7 +60,7 @@ def _ended(said: str) -> int | None:
     return 128 - int(match[2]) if match[1] else int(match[2])
 
 
-def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> Run:
+def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> RehearsalRun:
     """Return what was measured, as of the steps of ``plan``, which must be those of then."""
     names = [plan.members[step.member].name for step in plan.steps]
     now = [(name, step.kind) for name, step in zip(names, plan.steps, strict=True)]
@@ -85,7 +85,7 @@ def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> Run:
         )
     kept = ("name", "pinned_bytes", "locked_bytes", "resident_bytes")
     moved = then["transfer"]
-    return Run(
+    return RehearsalRun(
         tuple(done),
         tuple(ProcessMemory(*(one[name] for name in kept)) for one in then["processes"]),
         _pages(then["pages"]),

@@ -13,7 +13,7 @@ from preflight.pictures.check_page import Made, Section, error_page, report_page
 from preflight.pictures.figures import capacity_figure, memory_figure, nearest, topology_figure
 from preflight.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
 from preflight.render.html_page import Html, escape
-from preflight.topology.build import Device, Node, Topology
+from preflight.topology.build import Topology, TopologyDevice, TopologyNode
 from tests.pictures.markup import Markup, faults
 from tests.pictures.test_html_page import ANY_TEXT
 
@@ -133,9 +133,9 @@ def test_a_memory_map_of_any_names_is_well_formed(
 
 @given(ANY_TEXT, ANY_TEXT, st.sampled_from(["PIX", "SYS", "odd", Unknown("why")]))
 def test_a_topology_of_any_names_is_well_formed(name: str, what: str, path: str | Unknown) -> None:
-    gpu = Device("gpu", f"GPU{name}", name, 0, what, (what,))
-    nic = Device("nic", f"nic{name}", "", None, what)
-    node = Node(0, name, Unknown(what))
+    gpu = TopologyDevice("gpu", f"GPU{name}", name, 0, what, (what,))
+    nic = TopologyDevice("nic", f"nic{name}", "", None, what)
+    node = TopologyNode(0, name, Unknown(what))
     found = Topology((node,), (gpu,), (nic,), {(gpu.name, nic.name): path})
     assert faults(within(topology_figure(found))) == []
 
@@ -173,12 +173,14 @@ def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
     )
 
 
-GPU0 = Device("gpu", "GPU0", "0000:01:00.0", 0, "NVIDIA H20")
-GPU1 = Device("gpu", "GPU1", "0000:02:00.0", 1, "NVIDIA H20", ("rank 1",))
-NIC0 = Device("nic", "mlx5_0", "0000:03:00.0", 0, "mlx5 400 Gb/s ACTIVE", ("rank 0", "rank 1"))
-NIC1 = Device("nic", "mlx5_1", "0000:04:00.0", 0, "mlx5 400 Gb/s DOWN")
+GPU0 = TopologyDevice("gpu", "GPU0", "0000:01:00.0", 0, "NVIDIA H20")
+GPU1 = TopologyDevice("gpu", "GPU1", "0000:02:00.0", 1, "NVIDIA H20", ("rank 1",))
+NIC0 = TopologyDevice(
+    "nic", "mlx5_0", "0000:03:00.0", 0, "mlx5 400 Gb/s ACTIVE", ("rank 0", "rank 1")
+)
+NIC1 = TopologyDevice("nic", "mlx5_1", "0000:04:00.0", 0, "mlx5 400 Gb/s DOWN")
 TOPOLOGY = Topology(
-    (Node(0, "0-7", 1 << 30), Node(1, "8-15", 1 << 30)),
+    (TopologyNode(0, "0-7", 1 << 30), TopologyNode(1, "8-15", 1 << 30)),
     (GPU0, GPU1),
     (NIC0, NIC1),
     {

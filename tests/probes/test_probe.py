@@ -40,9 +40,9 @@ from preflight.probes.limits import (
     NOT_TOLD,
     REGION_LENGTH,
     CgroupUse,
-    Limit,
+    LimitMet,
     ProbeNeed,
-    Refusal,
+    RegistrationRefusal,
     ceilings,
     launch_devices,
     limit_met,
@@ -156,8 +156,8 @@ def test_lists_grow_with_pages_not_with_bytes() -> None:
     assert large.spent_bytes(95 * GIB, False) < 3 * MIB
 
 
-def refused(number: int, **changes: Any) -> Refusal:
-    base = Refusal("rxe0", "rxe", "ibv_reg_mr", number, 64 * MIB, 16 * MIB, 64 * MIB)
+def refused(number: int, **changes: Any) -> RegistrationRefusal:
+    base = RegistrationRefusal("rxe0", "rxe", "ibv_reg_mr", number, 64 * MIB, 16 * MIB, 64 * MIB)
     return base._replace(lifted=False, **changes)
 
 
@@ -201,7 +201,9 @@ LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (
         (refused(99), NOT_TOLD, False),
     ],
 )  # fmt: skip
-def test_the_limit_is_told_from_all_the_evidence(refusal: Refusal, kind: str, sure: bool) -> None:
+def test_the_limit_is_told_from_all_the_evidence(
+    refusal: RegistrationRefusal, kind: str, sure: bool
+) -> None:
     """An errno has several causes; the counters and the kernel's log say which."""
     met = limit_met(refusal)
     assert (met.kind, met.sure) == (kind, sure)
@@ -215,13 +217,13 @@ def test_the_limit_is_told_from_all_the_evidence(refusal: Refusal, kind: str, su
 ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
 
 
-def measured(held: int, met: Limit | None = None, **changes: Any) -> Measurement:
+def measured(held: int, met: LimitMet | None = None, **changes: Any) -> Measurement:
     base = Measurement(held, 4, 16 * MIB, GIB, GIB, 9, 40 * MIB, None, "", None, met, 0)
     return base._replace(**changes)
 
 
-def met(kind: str) -> Limit:
-    return Limit(kind, True, "as told")
+def met(kind: str) -> LimitMet:
+    return LimitMet(kind, True, "as told")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +424,7 @@ def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
 ) -> None:
     monkeypatch.setattr(probe_state, "state_folders", lambda: [str(tmp_path / "state")])
     facts = rdma_of(FakeHost(), tmp_path / "host")
-    guess = Limit(MEMORY_KEYS, False, "by the errno")
+    guess = LimitMet(MEMORY_KEYS, False, "by the errno")
     (path,) = probe_state.keep(facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN)))
     assert json.loads(Path(path).read_text())["met"] == ""
 

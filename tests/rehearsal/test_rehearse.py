@@ -45,7 +45,7 @@ from preflight.rehearsal.records import (
     Member,
     ProcessMemory,
     RehearsalPlan,
-    Run,
+    RehearsalRun,
     StepResult,
     Transfer,
     find_library,
@@ -167,7 +167,7 @@ def run_of(
     at: int = -1,
     pinned: int = 0,
     **more: Any,
-) -> Run:
+) -> RehearsalRun:
     """A run as predicted, but for ``short`` pages and ``error`` at the last or ``at``-th step."""
     done = []
     steps = found.steps[: at + 1] if at >= 0 else found.steps
@@ -179,7 +179,9 @@ def run_of(
         gone = ended if last else None
         done.append(StepResult(step, error if last else "", 0.1, pages, ended=gone))
     held = tuple(ProcessMemory(one.name, pinned, 0, MIB) for one in found.members)
-    base = Run(tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {})
+    base = RehearsalRun(
+        tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {}
+    )
     return base._replace(**more)
 
 
@@ -216,7 +218,7 @@ FELL_BACK = process(settings=HUGE._replace(arena_bytes=900 * MIB))
     ],
 )
 def test_the_verdict(
-    found: RehearsalPlan, run: Run, status: str, code: int, as_predicted: bool | None
+    found: RehearsalPlan, run: RehearsalRun, status: str, code: int, as_predicted: bool | None
 ) -> None:
     """Each way in which a rehearsal can end; its object has the form that is promised."""
     answer = judge(found, run)

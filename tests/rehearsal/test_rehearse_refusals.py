@@ -21,7 +21,7 @@ from preflight.rehearsal.records import (
     Member,
     ProcessMemory,
     RehearsalPlan,
-    Run,
+    RehearsalRun,
     StepResult,
     Transfer,
 )
@@ -142,7 +142,7 @@ def test_a_segment_in_shares_is_registered_once(nodes: tuple[int, ...]) -> None:
     assert "6 blocks" in str(bad_end(found[0], SIX))
 
 
-def ran(plan: RehearsalPlan, error: str = "") -> Run:
+def ran(plan: RehearsalPlan, error: str = "") -> RehearsalRun:
     """As planned, to the step that is to fail, or that fails with ``error``."""
     done = []
     for step in plan.steps:
@@ -150,7 +150,9 @@ def ran(plan: RehearsalPlan, error: str = "") -> Run:
         done.append(StepResult(step, said, 0.1, predicted_pages(step.taken or ())))
         if said:
             break
-    return Run(tuple(done), (ProcessMemory("rank", 0, 0, 0),), {}, Transfer("", "", 0), "", {})
+    return RehearsalRun(
+        tuple(done), (ProcessMemory("rank", 0, 0, 0),), {}, Transfer("", "", 0), "", {}
+    )
 
 
 def test_what_was_foretold_is_told() -> None:

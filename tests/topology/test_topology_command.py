@@ -22,7 +22,7 @@ from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
 from preflight.topology.answer import named
-from preflight.topology.build import Device, Node, Topology, natural
+from preflight.topology.build import Topology, TopologyDevice, TopologyNode, natural
 from preflight.topology.report import ASCII, LINES, box, boxes, chunks, matrix
 from tests.builders.synthetic import (
     PATIENCE_SECONDS,
@@ -365,7 +365,7 @@ def large(gpus: int, nics: int) -> Topology:
     """As many on four nodes, far from each other but on the same one."""
     devices = [
         [
-            Device(kind, f"{name}{at}", f"0000:{at:02x}:00.0", at * 4 // count, "a device")
+            TopologyDevice(kind, f"{name}{at}", f"0000:{at:02x}:00.0", at * 4 // count, "a device")
             for at in range(count)
         ]
         for kind, name, count in (("gpu", "GPU", gpus), ("nic", "mlx5_", nics))
@@ -375,7 +375,7 @@ def large(gpus: int, nics: int) -> Topology:
         for gpu in devices[0]
         for nic in devices[1]
     }
-    nodes = tuple(Node(number, "0-7", 1 << 30) for number in range(4))
+    nodes = tuple(TopologyNode(number, "0-7", 1 << 30) for number in range(4))
     return Topology(nodes, tuple(devices[0]), tuple(devices[1]), paths)
 
 

@@ -9,7 +9,7 @@ import time
 from typing import NamedTuple
 
 from checks.rdma.libibverbs import MTU_BYTES
-from preflight.verbs.objects import Peer, QueuePair, Region, open_device
+from preflight.verbs.objects import Peer, QueuePair, RegisteredRegion, open_device
 
 # The larger write needs many packets of any path MTU, the smaller fits in one of the least.
 BUFFER_BYTES = 64 * 1024
@@ -53,7 +53,7 @@ class Connection:
         self._buffer = mmap.mmap(-1, 2 * BUFFER_BYTES)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
         self._pair: QueuePair | None = None
-        self._region: Region | None = None
+        self._region: RegisteredRegion | None = None
         self._device = open_device(device)
         try:
             self._region = self._device.register(address, 2 * BUFFER_BYTES)
