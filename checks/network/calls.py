@@ -243,7 +243,8 @@ def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
         if via is None and len(held.get(RTA_VIA, b"")) > 2:
             gateway = _via(held[RTA_VIA])
         hops.append((gateway, names.get(index, "") if index else ""))
-    written = _prefix(family, given.get(RTA_DST), length) or _default(family)
+    written = _prefix(family, given.get(RTA_DST), length)
+    written = written or ("0.0.0.0/0" if family == socket.AF_INET else "::/0")
     number = 4 if family == socket.AF_INET else 6
     return [[number, table, type_, written, gateway, name] for gateway, name in hops]
 
@@ -273,10 +274,6 @@ def _via(raw: bytes) -> str:
 
 def _prefix(family: int, raw: bytes | None, length: int) -> str:
     return "" if raw is None else f"{socket.inet_ntop(family, raw)}/{length}"
-
-
-def _default(family: int) -> str:
-    return "0.0.0.0/0" if family == socket.AF_INET else "::/0"
 
 
 def _number(raw: bytes | None) -> int | None:

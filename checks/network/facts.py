@@ -205,9 +205,10 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
     if isinstance(found, Unknown) or not isinstance(found, dict):
         why = found if isinstance(found, Unknown) else Unknown("services.connect: no answer")
         return ServiceAnswer(addresses, why)
-    answer = ServiceAnswer(addresses, found.get("open") is True, _refusal(found))
-    if answer.open is not True:
-        return answer
+    if found.get("open") is not True:
+        refusal = f"{found.get('error', '')}: {found.get('text', '')}"
+        return ServiceAnswer(addresses, False, refusal)
+    answer = ServiceAnswer(addresses, True)
     if service.kind in ("metadata-http", "master-admin"):
         path = (service.path or METADATA_PATH) + ABSENT_KEY
         if service.kind == "master-admin":
@@ -232,10 +233,6 @@ def _is_address(host: str) -> bool:
             continue
         return True
     return False
-
-
-def _refusal(found: dict[str, object]) -> str:
-    return "" if found.get("open") is True else f"{found.get('error', '')}: {found.get('text', '')}"
 
 
 @or_unknown

@@ -113,7 +113,9 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 @CHECKS.check("network.time-wait", the_launch)
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     """Judge the host, where a process of the launch moves data over TCP."""
-    if not _moves_over_tcp(needs):
+    embedded = any(service.kind == "master" for service in needs.services)
+    stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
+    if all(one.program not in stores or one.rdma is not None for one in needs.processes):
         yield skip("no process of the launch moves data over TCP")
         return
     span, resting = known(network.ephemeral), known(network.time_wait)
@@ -127,13 +129,6 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
         "connections fail when all of them rest",
         "keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range",
     )
-
-
-def _moves_over_tcp(needs: LaunchNeeds) -> bool:
-    """Tell whether a store of the launch, or one inside a server, uses no RDMA."""
-    embedded = any(service.kind == "master" for service in needs.services)
-    stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
-    return any(process.program in stores and process.rdma is None for process in needs.processes)
 
 
 @CHECKS.check("network.advertised-address", the_launch)

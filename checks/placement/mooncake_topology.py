@@ -121,16 +121,13 @@ def _of_gpu(
             return Location(location, function.node)
         if not function.parents:
             return Location(location, Unknown(f"{function.address}: sysfs shows no bridge above"))
-    near = {name: nic for name, nic in nics.items() if _same_node(gpu, nic)}
+    known_node = isinstance(gpu.node, int)
+    near = {name: nic for name, nic in nics.items() if known_node and nic.node == gpu.node}
     if release is not None and not release.looks_at_nodes:
         near = {}
     steps = {name: pci_steps(_path(gpu), _path(nic)) for name, nic in (near or nics).items()}
     least = min(steps.values(), default=0)
     return _location(location, tuple(name for name in steps if steps[name] == least), names)
-
-
-def _same_node(one: Function, other: Function) -> bool:
-    return isinstance(one.node, int) and one.node == other.node
 
 
 def _path(function: Function) -> str:

@@ -167,16 +167,13 @@ def _read_gids(
             continue
         last_used = number
         netdev = root.word(f"{folder}/gid_attrs/ndevs/{number}")
-        if isinstance(netdev, Unknown) and _no_entry(netdev):
+        # The kernel answers with EINVAL, in these words, where no interface is behind it.
+        no_entry = isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument")
+        if no_entry or (isinstance(netdev, Unknown) and netdev.absent):
             netdev = ""
         kind = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
         found.append(Gid(number, raw, kind, netdev))
     return tuple(found)
-
-
-def _no_entry(failed: Unknown) -> bool:
-    """Tell whether an interface is not there: the kernel answers with EINVAL, in these words."""
-    return failed.absent or failed.reason.endswith("Invalid argument")
 
 
 @or_unknown

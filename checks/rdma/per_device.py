@@ -52,11 +52,11 @@ def judge_devices(
         for nic in use.takes:
             finding = _judge_device(use, nic, cause, problem_of, describe)
             found.setdefault(nic.name, []).append(finding)
-    yield from (min(one, key=_badness) for one in found.values()) if found else [skip(NO_DEVICE)]
-
-
-def _badness(finding: Finding) -> int:
-    return list(Status).index(finding.status)
+    worst_first = list(Status)
+    for findings in found.values():
+        yield min(findings, key=lambda finding: worst_first.index(finding.status))
+    if not found:
+        yield skip(NO_DEVICE)
 
 
 def _judge_device(

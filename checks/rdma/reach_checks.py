@@ -55,7 +55,11 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
-        seen = "; ".join(_state(port) for port in ports) or "no port"
+        states = [
+            f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
+            for port in ports
+        ]
+        seen = "; ".join(states) or "no port"
         evidence = tuple(
             Evidence(f"{DEVICES}/{nic.name}/ports/{port.number}/state", _shown(port.state))
             for port in ports
@@ -68,10 +72,6 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return finding._replace(text=text, advice=advice, settings=settings)
 
     return judge_devices(rdma, needs, Cause.PORT, problem, describe)
-
-
-def _state(port: Port) -> str:
-    return f"port {port.number} {_shown(port.state)} ({_shown(port.physical_state)})"
 
 
 def _shown(fact: str | Unknown) -> str:

@@ -163,7 +163,8 @@ def devices_in_use(
         return reach_problem(there[name])
 
     def opened(name: str) -> Lost | Unknown | None:
-        return open_problem(there[name], environment, release)
+        problem = port_problem(there[name], environment)
+        return gid_problem(there[name], environment, release) if problem is None else problem
 
     reached, problems = _without_problem(candidates, reach)
     names, more = _without_problem(reached, opened)
@@ -300,17 +301,6 @@ def provider_problem(nic: Nic) -> Lost | Unknown | None:
     if known(nic.verbs.listed):
         return None
     return Lost(nic.name, Cause.PROVIDER, "libibverbs does not list it")
-
-
-def open_problem(
-    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
-) -> Lost | Unknown | None:
-    """Return why Mooncake drops a device that it listed, None where it uses it.
-
-    Source: rdma_context.cpp, openRdmaDevice.
-    """
-    problem = port_problem(nic, environment)
-    return gid_problem(nic, environment, release) if problem is None else problem
 
 
 @or_unknown

@@ -188,22 +188,18 @@ def _card(row: Row) -> Html:
         element("li", element("code", each.source), ": ", element("code", each.value or "(empty)"))
         for each in finding.evidence
     ]
+    heading = f"Seen in {len(seen)} places" if len(seen) > 1 else "Seen"
     parts = [
         head,
         element("p", follows) if follows else "",
         facts_list(quantities),
         element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
         element("pre", "\n".join(row.commands)) if row.commands else "",
-        _folded(f"Seen in {len(seen)} places" if len(seen) > 1 else "Seen", seen),
+        element("details", element("summary", heading), element("ul", *seen, class_="small"))
+        if seen
+        else "",
     ]
     return element("article", *parts, class_=f"card {word}")
-
-
-def _folded(heading: str, items: list[Html]) -> Html:
-    if not items:
-        return Html("")
-    inner = element("ul", *items, class_="small")
-    return element("details", element("summary", heading), inner)
 
 
 def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:

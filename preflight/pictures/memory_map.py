@@ -294,7 +294,12 @@ def _host(facts: Facts) -> _Memory | Unknown:
         return _first_unknown(total, available)
     if available > total:
         return Unknown(f"MemAvailable is more than MemTotal ({total} bytes)")
-    pools = _pools(_hugetlb(facts), _whole)
+
+    def whole(pool: Pool) -> tuple[int, int]:
+        free = max(0, pool.free_pages - pool.reserved_pages)
+        return pool.total_pages - free, free
+
+    pools = _pools(_hugetlb(facts), whole)
     notes: tuple[str, ...] = ()
     allowed = None
     if isinstance(topic.headroom, Unknown):
@@ -334,11 +339,6 @@ def _node(
         )
     notes = (f"{format_bytes(promised)} of all nodes' free huge pages are promised to others",)
     return _Memory(total, available, pools, notes=notes if promised else ())
-
-
-def _whole(pool: Pool) -> tuple[int, int]:
-    free = max(0, pool.free_pages - pool.reserved_pages)
-    return pool.total_pages - free, free
 
 
 def _pools(

@@ -342,16 +342,10 @@ def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
         if isinstance(kernel, Unknown) or counts is None:
             yield Users(nic.name, None, None, ())
         elif counts.get("ctx", 0) or counts.get("mr", 0):
-            openers = tuple(_openers(nic.uverbs))
+            pids = sorted((name for name in os.listdir("/proc") if name.isdecimal()), key=int)
+            names = ((pid, _name_of_opener(pid, f"/dev/infiniband/{nic.uverbs}")) for pid in pids)
+            openers = tuple(f"{name} ({pid})" for pid, name in names if name)
             yield Users(nic.name, counts.get("ctx", 0), counts.get("mr", 0), openers)
-
-
-def _openers(uverbs: str | None) -> Iterator[str]:
-    node = f"/dev/infiniband/{uverbs}"
-    for pid in sorted((name for name in os.listdir("/proc") if name.isdecimal()), key=int):
-        name = _name_of_opener(pid, node)
-        if name:
-            yield f"{name} ({pid})"
 
 
 def _name_of_opener(pid: str, node: str) -> str:

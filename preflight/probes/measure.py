@@ -41,7 +41,7 @@ _LEFT_SHARE = 10
 class Order(NamedTuple):
     """What to measure. drivers: of each device. soft: some device is one in software.
 
-    memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: max_mr of each device, 0: no bound.
+    memlock_bytes, lifted: as ``RegistrationRefusal``. most_keys: of each device, 0: no bound.
     """
 
     devices: tuple[str, ...]
@@ -174,7 +174,9 @@ class _Run:
     def register(self, size: int) -> bool:
         if self.spent(self._held + size) > self._order.spend_bytes:
             return self._refused(size, SPEND)
-        if _memory_is_short():
+        available = memory_available_bytes()
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if available is not None and available < total // _LEFT_SHARE:
             return self._refused(size, "the host has less than a tenth of its memory left")
         self.registrations += 1
         taken: list[OpenDevice] = []
@@ -284,12 +286,6 @@ def _keys_in_use(device: str) -> int | None:
         return None
     count = counts.get("mr")
     return count if isinstance(count, int) else None
-
-
-def _memory_is_short() -> bool:
-    available = memory_available_bytes()
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return available is not None and available < total // _LEFT_SHARE
 
 
 # Registers so many bytes more: True, they are held; False, a limit was met and nothing changed.

@@ -174,10 +174,10 @@ def _order(
             up_to = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     up_to = round_up(max(up_to, region), region)
     granted = grant(facts.system, facts.limits, None)
-    limit = granted.limit
+    limit, lifted = granted.limit, facts.limits.effective(IPC_LOCK_BIT)
     order = Order(
         tuple(nic.name for nic in nics),
-        tuple(_driver(nic) for nic in nics),
+        tuple(nic.provider if isinstance(nic.provider, str) else nic.driven_by for nic in nics),
         tuple(
             0 if isinstance(nic.verbs.limits, Unknown) else nic.verbs.limits.max_mr for nic in nics
         ),
@@ -188,22 +188,10 @@ def _order(
         up_to,
         sizes.spend_bytes,
         None if isinstance(limit, Unknown) else limit.soft,
-        _lifted(facts),
+        None if isinstance(lifted, Unknown) else lifted,
     )
     _refuse_small_spend(order)
     return order
-
-
-def _driver(nic: Nic) -> str:
-    for word in (nic.provider, nic.driver):
-        if isinstance(word, str):
-            return word
-    return ""
-
-
-def _lifted(facts: Facts) -> bool | None:
-    void = facts.limits.effective(IPC_LOCK_BIT)
-    return None if isinstance(void, Unknown) else void
 
 
 def _refuse_small_spend(order: Order) -> None:

@@ -49,11 +49,14 @@ def answer_text(answer: ProbeAnswer) -> str:
         each = "each of " if len(answer.devices) > 1 else ""
         held = f"{format_bytes(measured.held_bytes)} on {each}{', '.join(answer.devices)}"
         page = format_page_size(order.page_bytes)
+        left = f"{measured.left} regions are left"
+        if measured.left is None:
+            left = "what is left registered is not known"
         rows = [
             ("measured", f"{held}, on {page} pages, to {format_bytes(measured.region_bytes)}"),
             ("", f"{measured.held_regions} regions of up to {format_bytes(measured.range_bytes)}"),
             ("took", f"{measured.registrations} registrations, {format_bytes(measured.spent_bytes)}"
-             f" of memory at most; {_left(measured.left)}"),
+             f" of memory at most; {left}"),
         ]  # fmt: skip
     else:
         rows = []
@@ -61,7 +64,10 @@ def answer_text(answer: ProbeAnswer) -> str:
         sure = "" if answer.met.sure else " (by its error alone)"
         rows.append(("met", f"{answer.met.kind}{sure}: {answer.met.text}"))
     for ceiling in answer.predicted:
-        rows.append(("predicted", f"{ceiling.kind}: {_ceiling(ceiling)} ({ceiling.source})"))
+        most = f"{ceiling.regions} regions"
+        if ceiling.bytes is not None:
+            most = f"{format_bytes(ceiling.bytes)} on each device"
+        rows.append(("predicted", f"{ceiling.kind}: {most} ({ceiling.source})"))
     if isinstance(answer.need, ProbeNeed):
         need = answer.need
         rows.append(
@@ -75,16 +81,6 @@ def answer_text(answer: ProbeAnswer) -> str:
         rows.append(("saved", f"{path} (later checks of this device use it)"))
     lines += [f"  {name:<{_WIDTH}}{clean(text)}" for name, text in rows]
     return "\n".join(lines)
-
-
-def _left(left: int | None) -> str:
-    return "what is left registered is not known" if left is None else f"{left} regions are left"
-
-
-def _ceiling(ceiling: RegistrationCeiling) -> str:
-    if ceiling.bytes is not None:
-        return f"{format_bytes(ceiling.bytes)} on each device"
-    return f"{ceiling.regions} regions"
 
 
 def answer_object(answer: ProbeAnswer) -> dict[str, Any]:

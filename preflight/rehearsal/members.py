@@ -32,7 +32,7 @@ from preflight.mooncake.allocations import (
 from preflight.mooncake.process_run import SLAB_BYTES
 from preflight.mooncake.replay import replay
 from preflight.processes.processes import Kind
-from preflight.programs.memory_records import HotCache, Launch, OwnAllocator, Process, StoreClient
+from preflight.programs.memory_records import HotCache, Launch, Process, StoreClient
 from preflight.rehearsal.records import Member
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -208,6 +208,7 @@ def _process(process: Process, launch: Launch, scale: int) -> Process:
     settings, own = process.settings, process.own_allocator
     huge = settings.hugepages and launch.release.hugepages
     page = settings.hugepage_bytes if huge else REGULAR_PAGE_BYTES
+    pool_page = page if own is None else own.hugepage_bytes or REGULAR_PAGE_BYTES
     cache = settings.hot_cache
     arena = settings.arena_bytes
     return process._replace(
@@ -215,18 +216,10 @@ def _process(process: Process, launch: Launch, scale: int) -> Process:
             arena_bytes=None if arena is None else scaled(arena, scale, page),
             hot_cache=None if cache is None else _hot_cache(cache, scale),
         ),
-        host_pools_bytes=tuple(
-            scaled(size, scale, _pool_page(own, page)) for size in process.host_pools_bytes
-        ),
+        host_pools_bytes=tuple(scaled(size, scale, pool_page) for size in process.host_pools_bytes),
         clients=tuple(_client(client, scale, page, huge) for client in process.clients),
         metadata_bytes=scaled(process.metadata_bytes, scale, REGULAR_PAGE_BYTES),
     )
-
-
-def _pool_page(own: OwnAllocator | None, page_bytes: int) -> int:
-    if own is None:
-        return page_bytes
-    return own.hugepage_bytes or REGULAR_PAGE_BYTES
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:

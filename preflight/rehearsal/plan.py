@@ -121,11 +121,15 @@ def _steps(
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
             which = f" {number + 1} of {count}" if count > 1 else ""
+            own = member.process.own_allocator
+            order = {"do": "pool", "bytes": size}
+            if own is not None:
+                order = {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
             yield RehearsalStep(
                 index,
                 "pool",
                 f"{MemoryKind.HOST_POOL}{which}",
-                _pool_order(member, size),
+                order,
                 tuple(every[index].pools[number]),
                 _nth(here[index].pools, number),
             )
@@ -195,13 +199,6 @@ def _ends(process: Process, launch: Launch, last: int) -> tuple[int, ...]:
         (alone,) = asked_for(launch._replace(processes=(first,)))
         ends.append(len(alone.allocations))
     return (*ends, last)
-
-
-def _pool_order(member: Member, size: int) -> dict[str, Any]:
-    own = member.process.own_allocator
-    if own is None:
-        return {"do": "pool", "bytes": size}
-    return {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
 
 
 def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, Any]:

@@ -206,7 +206,12 @@ class _Stage:
         segments = [c.segment_bytes for m in self._plan.members for c in m.process.clients]
         largest = max(segments, default=0)
         if not able or not largest:
-            return Transfer("", "", 0, skipped=_why_no_transfer(bool(able)))
+            why = "no process of the launch has a segment"
+            if not able:
+                why = (
+                    "no process of the launch can be asked to put a value: none has a local buffer"
+                )
+            return Transfer("", "", 0, skipped=why)
         (first, local), (last, _) = able[0], able[-1]
         size = min(_VALUE_BYTES, largest // 4, local.local_buffer_bytes // 4)
         put, got = (self._plan.members[index].name for index in (first, last))
@@ -224,12 +229,6 @@ class _Stage:
                 lines = "; ".join(self._programs.players[index].last_lines()[-1:])
                 return Transfer(put, got, size, f"{answer.error}: {lines}")
         return Transfer(put, got, size, seconds=seconds)
-
-
-def _why_no_transfer(able: bool) -> str:
-    if able:
-        return "no process of the launch has a segment"
-    return "no process of the launch can be asked to put a value: none has a local buffer"
 
 
 class StepTimes:

@@ -257,7 +257,9 @@ def _of_view(topology: Topology, seen: MooncakeView) -> Iterator[str]:
             f"{folded(idle)}: preferred for no memory, so used only when a transfer is tried "
             "again; everything is registered there all the same"
         )
-    yield from _of_gpus(seen.view, known, len(used))
+    of_gpus = [nics for name, nics in known.items() if name.startswith("cuda:")]
+    if len(of_gpus) > 1 and len(set(of_gpus)) == 1 and len(of_gpus[0]) == 1:
+        yield f"all {len(of_gpus)} GPUs share {of_gpus[0][0]}, of {len(used)} NICs in use"
     yield from _of_nodes(topology, seen, used)
 
 
@@ -284,13 +286,6 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
             f"{folded(gpus)}: {nearest} ({best_name}) is nearer than {folded(names)} "
             f"({used_name}), and {seen.devices.how} leaves it out"
         )
-
-
-def _of_gpus(view: View, known: dict[str, tuple[str, ...]], nics: int) -> Iterator[str]:
-    gpus = {name: nics for name, nics in known.items() if name.startswith("cuda:")}
-    if len(gpus) > 1 and len(set(gpus.values())) == 1 and len(next(iter(gpus.values()))) == 1:
-        (name,) = next(iter(gpus.values()))
-        yield f"all {len(gpus)} GPUs share {name}, of {nics} NICs in use"
 
 
 def _of_nodes(topology: Topology, seen: MooncakeView, names: tuple[str, ...]) -> Iterator[str]:

@@ -59,15 +59,11 @@ def natural(name: str) -> tuple[str, int]:
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
     function = next((one for one in facts.gpus.on_pci if one.address == address), None)
-    nvml = _nvml(facts.gpus, address)
+    seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
+    nvml = next((gpu for gpu in seen if gpu.address == address), None)
     node = None if function is None or isinstance(function.node, Unknown) else function.node
     known = address if ":" in address else ""
     return TopologyDevice("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
-
-
-def _nvml(gpus: GpuFacts, address: str) -> NvmlGpu | None:
-    seen = () if isinstance(gpus.nvml, Unknown) else gpus.nvml.gpus
-    return next((gpu for gpu in seen if gpu.address == address), None)
 
 
 def _model(function: Function | None, nvml: NvmlGpu | None) -> str:

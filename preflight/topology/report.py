@@ -183,10 +183,10 @@ def _locations(found: Iterable[Location] | Unknown | None) -> Any:
 
 
 # What a frame is drawn with: across, down, and its four corners.
-ASCII, LINES = "-|++++", "─│┌┐└┘"
+ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 
-def boxes(topology: Topology, width: int, strokes: str) -> list[str]:
+def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
     """Draw a box per node that has a device, one for other nodes, one for devices on none."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].node if len(topology.nodes) == 1 else None
@@ -243,7 +243,7 @@ def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
     return "  ".join((*words, clean(folded(device.used_by)))).rstrip()
 
 
-def box(title: str, rows: Sequence[str], width: int, strokes: str) -> list[str]:
+def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -> list[str]:
     """Draw ``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
     across, down, top_left, top_right, bottom_left, bottom_right = strokes
     room = width - 4
@@ -274,7 +274,7 @@ def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
 
 def draws_lines(encoding: str | None) -> bool:
     """Return whether an encoding has the characters of the frames."""
-    return can_encode(LINES, encoding)
+    return can_encode("".join(LINES), encoding)
 
 
 Paint = Callable[[str, str], str]
@@ -303,7 +303,7 @@ def matrix(
     if not gpus or not nics:
         return []
     cells = {
-        (gpu, nic): _cell(topology.paths[gpu, nic], nic in preferred.get(gpu, ()))
+        (gpu, nic): f"{_word(topology.paths[gpu, nic])}{'*' * (nic in preferred.get(gpu, ()))}"
         for gpu in gpus
         for nic in nics
     }
@@ -338,9 +338,8 @@ def matrix(
     return [*lines, *_legend(cells.values(), width)]
 
 
-def _cell(path: str | Unknown, starred: bool) -> str:
-    word = path if isinstance(path, str) else "-" if path.absent else "?"
-    return f"{word}*" if starred else word
+def _word(path: str | Unknown) -> str:
+    return path if isinstance(path, str) else "-" if path.absent else "?"
 
 
 def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[str]]:
