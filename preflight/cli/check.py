@@ -91,10 +91,14 @@ def check(
     from preflight.check.exit_protocols import exit_code, protocol_line
 
     topics: tuple[str, ...] = ()
-    if html is not None or memory_map:
-        from preflight.pictures.check_page import MAP_TOPICS, PAGE_TOPICS
+    if html is not None:
+        from preflight.pictures.check_page import PAGE_TOPICS
 
-        topics = PAGE_TOPICS if html is not None else MAP_TOPICS
+        topics = PAGE_TOPICS
+    elif memory_map:
+        from preflight.pictures.memory_map import MAP_TOPICS
+
+        topics = MAP_TOPICS
     slow = _say_slow if sys.stderr.isatty() and verbosity >= 0 else None
     try:
         report, seen = checked(
@@ -139,7 +143,7 @@ def check(
             text = report_text(report, painter(color), columns(), verbosity)
         if memory_map:
             from preflight.pictures.bars import bars_text, draws_blocks
-            from preflight.pictures.check_page import memory_of
+            from preflight.pictures.memory_map import memory_of
 
             plain = plain or not draws_blocks(sys.stdout.encoding)
             text += f"\n\n{bars_text(memory_of(seen), painter(color), columns(), plain)}"

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.hugetlb.pools import Pool
+from checks.memory.facts import MemoryFacts
+from checks.run.facts import Facts
+from checks.system.facts import SystemFacts
 from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
+from preflight.capacity.answer import CapacityRequest, compute_capacity
+from preflight.capacity.report import summarize_rounds
 from preflight.check.report import Report, Row
 from preflight.check.verdict import count_text, verdict_reason
 from preflight.inputs.host_source import Sized, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost
+from preflight.pictures.figures import capacity_figure, memory_figure, topology_figure
+from preflight.pictures.memory_map import MAP_TOPICS, memory_of
 from preflight.render.html_page import (
     Html,
     element,
@@ -26,18 +34,10 @@ from preflight.render.html_page import (
     status_badge,
     table,
 )
-
-if TYPE_CHECKING:
-    from checks.hugetlb.pools import Pool
-    from checks.memory.facts import MemoryFacts
-    from checks.run.facts import Facts
-    from checks.system.facts import SystemFacts
-    from preflight.pictures.memory_map import MemoryMap, Take
-    from preflight.sizing.launch_sizing import LaunchSizing
-
+from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.topology.build import topology_of
 
 # What the pictures are drawn from, whatever was checked.
-MAP_TOPICS = ("memory", "hugetlb", "numa")
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")
 
 
@@ -48,8 +48,8 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
     """
     launch = seen.launch
     sections = [
-        Section("Memory", lambda: _memory_section(seen)),
-        Section("GPUs and NICs", lambda: _topology_section(seen)),
+        Section("Memory", lambda: memory_figure(memory_of(seen))),
+        Section("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
     ]
     if isinstance(launch, Unknown):
         sections.append(Section("What the cache holds", lambda: launch))
@@ -61,35 +61,8 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
     return report_page(report, sections, made)
 
 
-def memory_of(seen: JudgedHost) -> MemoryMap:
-    """Return the host's memory, with the launch on it where one was given."""
-    from preflight.pictures.memory_map import launch_takes, memory_map
-
-    takes: tuple[Take, ...] | Unknown | None = None
-    if seen.launch is not None:
-        takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
-    return memory_map(seen.facts, takes)
-
-
-def _memory_section(seen: JudgedHost) -> Html:
-    from preflight.pictures.figures import memory_figure
-
-    return memory_figure(memory_of(seen))
-
-
-def _topology_section(seen: JudgedHost) -> Html:
-    from preflight.pictures.figures import topology_figure
-    from preflight.topology.build import topology_of
-
-    return topology_figure(topology_of(seen.facts, seen.needs))
-
-
 def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
     """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
-    from preflight.capacity.answer import CapacityRequest, compute_capacity
-    from preflight.capacity.report import summarize_rounds
-    from preflight.pictures.figures import capacity_figure
-
     launch = launch_of(words, seen.host)
     assert launch is not None
     folders = seen.facts.storage.folders

@@ -7,21 +7,23 @@ The same numbers as the checks judge by: of the whole host what ``MemAvailable``
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.needs import MemoryKind
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from checks.hugetlb.pools import HugeTlb, Pool
+from checks.memory.facts import MemoryFacts
 from checks.memory.judge import RESERVE_BYTES
+from checks.run.facts import Facts
 from preflight.inputs.host_source import Sized
+from preflight.judging.judge_host import JudgedHost
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.replay import ProcessReplay
 from preflight.sizing.page_usages import ON_HUGE_PAGES
 
-if TYPE_CHECKING:
-    from checks.hugetlb.pools import HugeTlb, Pool
-    from checks.memory.facts import MemoryFacts
-    from checks.run.facts import Facts
+# What the map is drawn from, whatever was checked.
+MAP_TOPICS = ("memory", "hugetlb", "numa")
 
 
 class PartName(NamedTuple):
@@ -378,6 +380,14 @@ class Take(NamedTuple):
     bytes: int
     page_bytes: int | None
     node: int | None
+
+
+def memory_of(seen: JudgedHost) -> MemoryMap:
+    """Return the host's memory, with the launch on it where one was given."""
+    takes: tuple[Take, ...] | Unknown | None = None
+    if seen.launch is not None:
+        takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
+    return memory_map(seen.facts, takes)
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
