@@ -82,6 +82,12 @@ class Region(NamedTuple):
     dontfork: bool = False
 
 
+class Default(str):
+    """An origin that nobody wrote: the words that say whose default a value is."""
+
+    __slots__ = ()
+
+
 class RdmaUse(NamedTuple):
     """How a process comes to its NICs.
 

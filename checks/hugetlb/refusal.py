@@ -42,10 +42,13 @@ def refusal_of(findings: Iterable[Finding]) -> Refusal:
     return Refusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
 
 
-def without_refused(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused."""
+def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
+    """Return the findings, with a sentence in place of each setting that is refused.
+
+    beside: findings that decide with them and are not returned, those of the launch.
+    """
     found = list(findings)
-    refusal = refusal_of(found)
+    refusal = refusal_of((*found, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
     return [_explained(finding, reasons[0]) for finding in found] if reasons else found
 

@@ -177,7 +177,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
     counts = kernel.resources.get(nic.name)
     if counts is None:
-        return finding.unknown(f"the kernel counts no {nic.name}")
+        return finding.unknown("the kernel does not count it")
     regions, pairs = counts.get("mr", 0), counts.get("qp", 0)
     finding = finding._replace(
         have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "

@@ -47,7 +47,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
             wanted = _index_for_all(use)
             return finding._replace(
                 have="no usable GID",
-                text=f"Mooncake drops {nic.name}: {choice.how}",
+                text=f"Mooncake drops it: {choice.how}",
                 evidence=(Evidence(folder, choice.how),),
                 advice=_advice(choice, wanted),
                 settings=_settings(use, choice, wanted),

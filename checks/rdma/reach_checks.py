@@ -68,7 +68,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         if lost is None:
             return finding
         advice, settings = _port_remedy(ports, use.environment.get("MC_IB_PORT", ""))
-        text = f"Mooncake leaves {nic.name} out: {lost.why}"
+        text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(text=text, advice=advice, settings=settings)
 
     return judge_devices(rdma, needs, Cause.PORT, problem, describe)
@@ -184,7 +184,7 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
         kernel = rdma.kernel
         exclusive = not isinstance(kernel, Unknown) and kernel.netns_mode == "exclusive"
         advice, settings = _node_remedy(nic, exclusive)
-        text = f"Mooncake leaves {nic.name} out: {lost.why}"
+        text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
     return judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
@@ -228,7 +228,7 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
         seen = "unknown" if isinstance(known, Unknown) else " ".join(sorted(known))
         return finding._replace(
             have="not listed by libibverbs",
-            text=f"Mooncake does not see {nic.name}: {nic.verbs.error}",
+            text=f"Mooncake does not see it: {nic.verbs.error}",
             evidence=(Evidence(PROVIDER_CONFIGURATION, seen or "no provider"),),
             advice=f"install the provider {name} in this image",
             settings=tuple(

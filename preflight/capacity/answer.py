@@ -9,16 +9,25 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.storage.facts import Folder, read_storage
 from preflight.base.usage_error import UsageError
-from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, deployments
-from preflight.capacity.page_objects import PageObjects, page_objects
-from preflight.capacity.records import Bounds, Capacity, Round, Tier
+from preflight.capacity.deployment import (
+    Bounds,
+    Capacity,
+    Cluster,
+    Deployment,
+    Round,
+    Tier,
+    cluster_hosts,
+    deployments,
+)
 from preflight.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
 from preflight.capacity.server_tiers import gpu_tier, host_tier
 from preflight.capacity.store_tiers import (
     Eviction,
+    PageObjects,
     Segments,
     eviction,
     offload_tier,
+    page_objects,
     pool_tier,
     segments,
 )
@@ -26,8 +35,9 @@ from preflight.capacity.workload import Workload, WorkloadOptions, workload_of
 from preflight.inputs.host_source import launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import Kind, LaunchOptions
-from preflight.sizing.chosen_versions import choose_mooncake
+from preflight.programs.mooncake_flags import is_on
 from preflight.sizing.launch_inputs import LaunchInputs, worst
+from preflight.sizing.sizing_inputs import choose_mooncake
 
 
 class CapacityRequest(NamedTuple):
@@ -95,9 +105,9 @@ def compute_capacity(
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
     servers = tuple(_server(each, inputs, store, workload, asked) for each in found)
-    return CapacityAnswer(
-        servers, workload, _conversation(workload, asked, 1), tuple(_notes(inputs))
-    )
+    refused = worst(inputs.findings)
+    notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
+    return CapacityAnswer(servers, workload, _conversation(workload, asked, 1), notes)
 
 
 def _store(
@@ -110,11 +120,9 @@ def _store(
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
     alone = any(
-        word.text.lstrip("-").partition("=")[0] == "offload_on_evict"
-        and word.text.partition("=")[2].lower() not in ("false", "0")
+        is_on(process.arguments, "mooncake_master", "offload_on_evict")
         for process in inputs.processes
         if process.kind is Kind.MASTER
-        for word in process.arguments
     )
     return _Store(
         segments(inputs, asked.cluster),
@@ -175,12 +183,6 @@ def _counted(tier: Tier, length: int | None) -> Tier:
         return tier
     held = Bounds(tier.tokens.least // length, tier.tokens.most // length)
     return tier._replace(conversations=held)
-
-
-def _notes(inputs: LaunchInputs) -> Iterator[str]:
-    refused = worst(inputs.findings)
-    if refused is not None:
-        yield f"this launch does not start as it is: {refused.text}"
 
 
 def _server_notes(

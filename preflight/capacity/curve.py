@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from preflight.base.one_line import clean
-from preflight.capacity.records import Round
+from preflight.capacity.deployment import Round
 
 Paint = Callable[[str, str], str]
 
@@ -110,9 +110,7 @@ def hit_text(hit: Hit) -> str:
 
 def evicting_text(each: Round) -> str:
     """``L1, L2, perhaps L3``."""
-    sure = [*each.evicting]
-    sure += [f"perhaps {name}" for name in each.may_evict if name not in each.evicting]
-    return ", ".join(sure)
+    return ", ".join((*each.evicting, *(f"perhaps {name}" for name in each.may_evict_too)))
 
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:

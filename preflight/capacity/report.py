@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.base.program_version import program_version
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.curve import Paint, curve_text
-from preflight.capacity.records import Bounds, Keys, Round, Tier
+from preflight.capacity.deployment import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import Workload
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, table
@@ -83,16 +83,11 @@ def _rounds_table(rounds: Sequence[Round]) -> str:
             f"{each.held_tokens:,}",
             f"{each.reusable_tokens:,}",
             *(share(least, most) if each.reusable_tokens else "-" for _, least, most in each.hits),
-            _evicting(each),
+            " ".join((*each.evicting, *(f"{name}?" for name in each.may_evict_too))),
         ]
         for each in rounds
     ]
     return table(rows, [*heads, "evicting"], right=range(len(heads)))
-
-
-def _evicting(each: Round) -> str:
-    maybe = [f"{name}?" for name in each.may_evict if name not in each.evicting]
-    return " ".join((*each.evicting, *maybe))
 
 
 def _workload(workload: Workload) -> str:
@@ -139,7 +134,9 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
             f"{last.held_tokens:,} tokens"
         )
     held = rounds[maybe - 1].held_tokens
-    before = f"holds {_through(maybe - 1)}" if maybe > 1 else "holds no whole round"
+    before = "holds no whole round"
+    if maybe > 1:
+        before = f"holds {'round 1' if maybe == 2 else f'rounds 1 to {maybe - 1}'}"
     if certain == maybe:
         return f"{lead}: {before} and starts to evict in round {maybe} ({held:,} tokens)"
     ends = f"has in round {certain}" if certain else f"may never in {_rounds(last.number)}"
@@ -160,10 +157,6 @@ def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
             f"in round {each.number}, of {each.reusable_tokens:,} tokens seen before, "
             f"{share(least, most)} are still there{said}"
         )
-
-
-def _through(last: int) -> str:
-    return "round 1" if last == 1 else f"rounds 1 to {last}"
 
 
 def _rounds(count: int) -> str:

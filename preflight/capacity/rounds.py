@@ -19,10 +19,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Deployment
-from preflight.capacity.records import Bounds, Round, Tier
-from preflight.capacity.server_tiers import ServerTier
-from preflight.capacity.store_tiers import StoreTier
+from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Deployment, Round, Tier
 from preflight.capacity.workload import Workload
 
 
@@ -117,7 +114,10 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     most = float(reusable)
     if _evicts(turn, tier, False):
         high = tier.keeps.most
-        most = _reverse_order(turn, high) if tier.ordered else float(min(high, reusable))
+        most = float(min(high, reusable))
+        if tier.ordered:
+            # At most: those before a client in this round were the ones after it in the last.
+            most = _falling(high, turn.after, turn.clients, turn.before)
     if not tier.sticky:
         return 0.0, most / reusable, None
     least = _before_full(turn, tier)
@@ -149,11 +149,6 @@ def _same_order(turn: Turn, capacity: int) -> float:
     # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
     first = capacity - (turn.clients - 1) * turn.before
     return _falling(first, step, turn.clients, turn.before)
-
-
-def _reverse_order(turn: Turn, capacity: int) -> float:
-    """Those before it in this round were the ones after it in the last."""
-    return _falling(capacity, turn.after, turn.clients, turn.before)
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
@@ -196,21 +191,15 @@ _ANY_TOKENS = 10**18
 class Tiers(NamedTuple):
     """The tiers of one deployment. evicted_alone: disks get what leaves the pool, not all of it."""
 
-    gpu: ServerTier
-    host: ServerTier | None
-    pool: StoreTier | None
+    gpu: Tier
+    host: Tier | None
+    pool: Tier | None
     disk: Tier | None
     evicted_alone: bool = False
 
     @property
     def shown(self) -> tuple[Tier, ...]:
-        parts = (
-            self.gpu.tier,
-            None if self.host is None else self.host.tier,
-            None if self.pool is None else self.pool.tier,
-            self.disk,
-        )
-        return tuple(part for part in parts if part is not None)
+        return tuple(tier for tier in (self.gpu, self.host, self.pool, self.disk) if tier)
 
 
 def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
@@ -229,15 +218,15 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
     return tuple(found)
 
 
-def _spread(tier: ServerTier) -> Bounds | Unknown:
+def _spread(tier: Tier) -> Bounds | Unknown:
     """Of all groups: as many as one holds where all hold the same, else all of them."""
-    own, total = tier.group_tokens, tier.tier.tokens
-    if isinstance(own, Unknown):
-        return own
-    return total if isinstance(total, Unknown) else Bounds(own.least, total.most)
+    own, total = tier.group_tokens, tier.tokens
+    if isinstance(own, Bounds) and isinstance(total, Bounds):
+        return Bounds(own.least, total.most)
+    return own if isinstance(own, Unknown) else total
 
 
-def _host(deployment: Deployment, host: ServerTier, gpu: Bounds | Unknown) -> TierModel:
+def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
     own = _spread(host)
     if isinstance(own, Unknown):
         return TierModel("L2", own, own)
@@ -256,8 +245,8 @@ def _host(deployment: Deployment, host: ServerTier, gpu: Bounds | Unknown) -> Ti
     return TierModel("L2", Bounds(own.least, both), Bounds(max(own.least, gpu.least), both))
 
 
-def _pool(deployment: Deployment, pool: StoreTier, nearer: TierModel) -> TierModel:
-    own = pool.tier.tokens
+def _pool(deployment: Deployment, pool: Tier, nearer: TierModel) -> TierModel:
+    own = pool.tokens
     if isinstance(own, Unknown):
         return TierModel("L3", own, own, ordered=False)
     front = _front(nearer)

@@ -6,15 +6,11 @@ whole copy each: tokens count once for each replica and each data-parallel atten
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from checks.base.unknown import Unknown
-from preflight.capacity.deployment import Deployment
-from preflight.capacity.page_objects import held_token_bytes
-from preflight.capacity.records import Bounds, Tier
-from preflight.sglang.device_pool import Interval
-from preflight.sglang.host_pool_layers import attention_ranks
-from preflight.sglang.host_pools import HostPools, PoolRequest, host_pools
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
+from preflight.capacity.deployment import Bounds, Deployment, Tier
+from preflight.capacity.store_tiers import held_token_bytes, model_of
+from preflight.sglang.host_pool_records import HostPools, PoolKind, PoolRequest
+from preflight.sglang.host_pools import host_pools
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sglang.pool_request import ratio_tokens
 
@@ -23,52 +19,38 @@ from preflight.sglang.pool_request import ratio_tokens
 _MOST_DEVICE_TOKENS = 1 << 40
 
 
-class ServerTier(NamedTuple):
-    """A tier, and what one of its groups holds."""
-
-    tier: Tier
-    group_tokens: Bounds | Unknown
-
-
-def gpu_tier(deployment: Deployment) -> ServerTier:
+def gpu_tier(deployment: Deployment) -> Tier:
     """L1."""
-    request, what = deployment.request, "GPU memory"
+    request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.given, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
         assert isinstance(tokens, Unknown)
-        unknown = _with_advice(tokens)
-        return ServerTier(Tier("L1", what, unknown, unknown, ""), unknown)
-    own = Bounds(tokens.least, tokens.most)
-    each = held_token_bytes(request, attention_ranks(request))
-    size: Bounds | Unknown
-    if isinstance(each, Unknown):
-        size = each
-    else:
-        size = Bounds(own.least * each[0], own.most * each[1]).times(deployment.groups)
-    total = own.times(deployment.groups)
-    return ServerTier(Tier("L1", what, size, total, _l1_formula(deployment, tokens)), own)
+        if not isinstance(request, Unknown) and tokens is request.geometry and tokens.absent:
+            tokens = Unknown(f"{tokens.reason}: give --model-config")
+        return Tier("L1", "GPU memory", tokens, tokens, "", group_tokens=tokens)
+    own, groups = Bounds(tokens.least, tokens.most), deployment.groups
+    each = held_token_bytes(request)
+    size = each
+    if not isinstance(each, Unknown):
+        size = Bounds(own.least * each.least, own.most * each.most).times(groups)
+    formula = tokens.reason if groups == 1 else f"{groups} x {tokens.reason}"
+    return Tier("L1", "GPU memory", size, own.times(groups), formula, group_tokens=own)
 
 
-def host_tier(deployment: Deployment) -> ServerTier | None:
+def host_tier(deployment: Deployment) -> Tier | None:
     """L2; None where the server has none."""
     if not deployment.server.hicache:
         return None
-    own = _l2_tokens(deployment)
-    memory, ranks = deployment.memory, deployment.ranks
+    own, memory = _l2_tokens(deployment), deployment.memory
     most = memory.most_pools_bytes
     size: Bounds | Unknown
     if isinstance(most, Unknown):
         size = most
     else:
-        size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(ranks)
+        size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(deployment.ranks)
     total = own if isinstance(own, Unknown) else own.times(deployment.groups)
     formula = f"{memory.why}; {_spread(deployment)}"
-    return ServerTier(Tier("L2", "host memory", size, total, formula), own)
-
-
-def _l1_formula(deployment: Deployment, tokens: Interval) -> str:
-    copies = "" if deployment.groups == 1 else f"{deployment.groups} x "
-    return f"{copies}{tokens.reason}"
+    return Tier("L2", "host memory", size, total, formula, group_tokens=own)
 
 
 def _spread(deployment: Deployment) -> str:
@@ -87,27 +69,23 @@ def _spread(deployment: Deployment) -> str:
     return said if groups == 1 else f"{said}, {groups} times over"
 
 
-def _l2_tokens(deployment: Deployment) -> Bounds | Unknown:
+@or_unknown
+def _l2_tokens(deployment: Deployment) -> Bounds:
     """Of one group: what all of its ranks hold at once."""
-    request, memory = deployment.request, deployment.memory
-    if isinstance(request, Unknown):
-        return request
+    request, memory = known(deployment.request), deployment.memory
     if memory.refused:
-        return Unknown(memory.refused)
-    if isinstance(request.geometry, Unknown):
-        return Unknown(f"{request.geometry.reason}: give --model-config")
+        raise UnknownFactError(Unknown(memory.refused))
+    model_of(request)
     if request.dcp > 1:
-        return Unknown("decode context parallelism: how tokens spread over ranks is not computed")
-    drafts = deployment.given.hardware.drafts.own
-    if isinstance(drafts, Unknown):
-        return drafts
+        why = "decode context parallelism: how tokens spread over ranks is not computed"
+        raise UnknownFactError(Unknown(why))
+    known(deployment.given.hardware.drafts.own)
     if request.size_gb > 0:
         return _sized_tokens(deployment, request)
-    if isinstance(memory.most_pools_bytes, Unknown):
-        return _with_advice(memory.most_pools_bytes)
+    known(memory.most_pools_bytes)
     if not memory.pools:
-        return Unknown(memory.why)
-    most = _tokens(HostPools(memory.pools), request)
+        raise UnknownFactError(Unknown(memory.why))
+    most = _tokens(HostPools(memory.pools))
     if memory.least_pools_bytes == memory.most_pools_bytes:
         return most
     # Between the bounds of a ratio the pools shrink alike, so as the first of them does.
@@ -119,42 +97,31 @@ def _l2_tokens(deployment: Deployment) -> Bounds | Unknown:
     return Bounds(least, most.most)
 
 
-def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds | Unknown:
+def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
     """Of ``--hicache-size``: exact, but for sliding windows without the GPU's size."""
     counts: list[int | None] = [None]
-    geometry = request.geometry
-    if isinstance(geometry, ModelGeometry) and geometry.sliding is not None:
-        device = ratio_tokens(deployment.given, request)
+    if model_of(request).sliding is not None:
+        device, page = ratio_tokens(deployment.given, request), request.page_tokens
         if isinstance(device, Unknown):
-            counts = [request.page_tokens, _MOST_DEVICE_TOKENS]
+            counts = [page, _MOST_DEVICE_TOKENS]
         else:
-            counts = [max(device.least, request.page_tokens), max(device.most, request.page_tokens)]
+            counts = [max(device.least, page), max(device.most, page)]
     found: list[Bounds] = []
     for count in counts:
         for stage in range(request.pp):
             draft = request.draft if stage == request.pp - 1 else None
             asked = request._replace(stage=stage, draft=draft, device_tokens=count)
             pools = host_pools(asked)
-            if isinstance(pools, Unknown):
-                return pools
-            if not isinstance(pools, HostPools):
-                return Unknown(pools.reason)
-            found.append(_tokens(pools, request))
-    if len(counts) == 1:
-        # A token is reusable where every stage has it.
-        return Bounds(min(it.least for it in found), min(it.most for it in found))
-    return Bounds(min(it.least for it in found), max(it.most for it in found))
+            if not isinstance(pools, HostPools):  # bounds, or Unknown: not told apart by tokens
+                raise UnknownFactError(Unknown(pools.reason))
+            found.append(_tokens(pools))
+    # A token is reusable where every stage has it.
+    highest = min if len(counts) == 1 else max
+    return Bounds(min(one.least for one in found), highest(one.most for one in found))
 
 
-def _tokens(pools: HostPools, request: PoolRequest) -> Bounds:
+def _tokens(pools: HostPools) -> Bounds:
     """The main pool's; with a second one for sliding windows, as few as that holds at worst."""
     own = pools.pools[0].tokens
-    windows = [pool.tokens for pool in pools.pools if pool.what == "sliding-window KV"]
+    windows = [pool.tokens for pool in pools.pools if pool.kind is PoolKind.WINDOW]
     return Bounds(min([own, *windows]), own)
-
-
-def _with_advice(unknown: Unknown) -> Unknown:
-    """A model that is not known can be given."""
-    if "--" in unknown.reason or "table of well-known models" not in unknown.reason:
-        return unknown
-    return Unknown(f"{unknown.reason}: give --model-config")

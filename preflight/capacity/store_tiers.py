@@ -6,6 +6,17 @@ allocator's rounding to bins counts for the second alone. The least of the two i
 Source: Mooncake ``mooncake-store/include/types.h`` (defaults, by release), ``master.cpp`` (flags)
 and ``master_service.cpp`` (``EvictionThreadFunc``: objects count with their own size, not with the
 bins that they take).
+
+A page of the KV cache is objects of the store. A rank stores K and V of a page as an object each, a
+rank of latent attention the row as one, and then the first rank alone: all have the same (SGLang
+0.5.23 ``mooncake_store.py``, ``_k`` and ``_v`` keys; ``cache_controller.py``). Data-parallel
+attention groups share keys: the rank in a key is the one within its group.
+
+Mooncake's offset allocator rounds an object up to a bin. Bins are small floats of three mantissa
+bits, so eight for each power of two: nothing is lost at their edges, and up to a ninth just above
+one. A segment above 3.75 GiB is counted in units of the least power of two with which its size fits
+32 bits' worth of bins. Source: ``mooncake-store/src/offset_allocator.cpp`` (``SmallFloat``,
+``calculateMultiplier``); held against a real store in ``tests/capacity/test_capacity_real.py``.
 """
 
 from __future__ import annotations
@@ -14,21 +25,28 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import mooncake_release
 from checks.storage.facts import Folder
 from preflight.base.usage_error import UsageError
-from preflight.capacity.deployment import Cluster, Deployment, cluster_hosts, instances
-from preflight.capacity.page_objects import PageObjects, objects_that_fit, occupied_bytes
-from preflight.capacity.records import Bounds, Keys, Tier
+from preflight.capacity.deployment import (
+    Bounds,
+    Cluster,
+    Deployment,
+    Keys,
+    Tier,
+    cluster_hosts,
+    instances,
+)
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
 from preflight.programs.sglang_arguments import unresolved_reason
-from preflight.sglang.launch import server_client
-from preflight.sglang.ranks import server_ranks
+from preflight.sglang.host_pool_records import PoolRequest, RowBytes, stage_rows
+from preflight.sglang.launch import server_client, server_ranks
+from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sizing.launch_inputs import LaunchInputs
 
 # Measured: what mooncake_master 0.3.13.post1 grows by for each key of 100 characters with one
@@ -37,48 +55,38 @@ MASTER_KEY_BYTES = 920
 _CACHELIB = "the cachelib allocator's rounding is not computed here: the default one is offset"
 
 
-class StoreTier(NamedTuple):
-    """The pool, and what its master keeps when it is full."""
-
-    tier: Tier
-    keys: Keys | Unknown
-
-
 def pool_tier(
     deployment: Deployment,
     objects: PageObjects | Unknown,
     pool: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
-) -> StoreTier | None:
+) -> Tier | None:
     """L3; None for a server without a store."""
     if deployment.server.store is None:
         return None
-    for missing in (pool, eviction, objects):
-        if isinstance(missing, Unknown):
-            return _unknown(missing, pool)
-    assert not isinstance(objects, Unknown)
-    assert not isinstance(pool, Unknown)
-    assert not isinstance(eviction, Unknown)
-    if eviction.cachelib:
-        return _unknown(Unknown(_CACHELIB), pool)
-    every = objects._replace(whole=(*objects.whole, *objects.beside), beside=())
-    least, most = sorted((pages_held(every, pool, eviction), pages_held(objects, pool, eviction)))
-    pages = Bounds(least, most)
-    tokens = pages.times(objects.page_tokens)
-    size = Bounds(
-        min(pages.least * sum(every.whole), pages.most * sum(objects.whole)),
-        max(pages.least * sum(every.whole), pages.most * sum(objects.whole)),
-    )
-    number = max(pages.most * len(objects.whole), pages.least * len(every.whole))
-    return StoreTier(
-        Tier("L3", "Mooncake pool", size, tokens, _formula(objects, pool, eviction)),
-        Keys(number, number * MASTER_KEY_BYTES),
-    )
+    found = _full_pool(objects, pool, eviction)
+    if isinstance(found, Unknown):
+        said = "" if isinstance(pool, Unknown) else _sum(pool)
+        return Tier("L3", "Mooncake pool", found, found, said, keys=found)
+    return found
 
 
-def _unknown(why: Unknown, pool: tuple[Segments, ...] | Unknown) -> StoreTier:
-    said = "" if isinstance(pool, Unknown) else _sum(pool)
-    return StoreTier(Tier("L3", "Mooncake pool", why, why, said), why)
+@or_unknown
+def _full_pool(
+    objects: PageObjects | Unknown,
+    pool: tuple[Segments, ...] | Unknown,
+    eviction: Eviction | Unknown,
+) -> Tier:
+    parts, limit, page = known(pool), known(eviction), known(objects)
+    if limit.cachelib:
+        raise UnknownFactError(Unknown(_CACHELIB))
+    every = page._replace(whole=(*page.whole, *page.beside), beside=())
+    pages = Bounds(*sorted(pages_held(one, parts, limit) for one in (every, page)))
+    sizes = pages.least * sum(every.whole), pages.most * sum(page.whole)
+    number = max(pages.most * len(page.whole), pages.least * len(every.whole))
+    size, tokens = Bounds(min(sizes), max(sizes)), pages.times(page.page_tokens)
+    keys = Keys(number, number * MASTER_KEY_BYTES)
+    return Tier("L3", "Mooncake pool", size, tokens, _formula(page, parts, limit), keys=keys)
 
 
 def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> int:
@@ -99,33 +107,30 @@ def pages_held(objects: PageObjects, pool: tuple[Segments, ...], eviction: Evict
 
 def _sum(pool: tuple[Segments, ...]) -> str:
     return " + ".join(
-        f"{format_bytes(part.bytes)} ({part.what})"
-        if part.number == 1
-        else f"{part.number} x {format_bytes(part.bytes)} ({part.what})"
-        for part in pool
+        f"{_times(part.number)}{format_bytes(part.bytes)} ({part.what})" for part in pool
     )
+
+
+def _times(number: int) -> str:
+    return "" if number == 1 else f"{number} x "
 
 
 def _formula(objects: PageObjects, pool: tuple[Segments, ...], eviction: Eviction) -> str:
     sizes = sorted(set(objects.whole))
     largest = pool[0].bytes
-    taken = [occupied_bytes(size, largest) for size in sizes]
-    each = ", ".join(
-        f"{format_bytes(size)}"
-        if place == size
-        else f"{format_bytes(size)} (takes {format_bytes(place)})"
-        if place is not None
-        else f"{format_bytes(size)} (larger than any bin)"
-        for size, place in zip(sizes, taken, strict=True)
-    )
+    each = ", ".join(_occupied(size, largest) for size in sizes)
+    count = len(objects.whole)
     return (
         f"{_sum(pool)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
-        f"{objects.page_tokens} tokens is {_objects(len(objects.whole))} of {each}"
+        f"{objects.page_tokens} tokens is {count} object{'s' * (count > 1)} of {each}"
     )
 
 
-def _objects(count: int) -> str:
-    return "1 object" if count == 1 else f"{count} objects"
+def _occupied(object_bytes: int, segment_bytes: int) -> str:
+    size, place = format_bytes(object_bytes), occupied_bytes(object_bytes, segment_bytes)
+    if place is None:
+        return f"{size} (larger than any bin)"
+    return size if place == object_bytes else f"{size} (takes {format_bytes(place)})"
 
 
 def offload_tier(
@@ -147,8 +152,7 @@ def offload_tier(
         if isinstance(folder, Folder) and folder.available_bytes < each * count:
             each, said = folder.available_bytes // count, f"free in {path}"
         limit += each * count
-        times = "" if count == 1 else f"{count} x "
-        parts.append(f"{times}{format_bytes(each)} ({said})")
+        parts.append(f"{_times(count)}{format_bytes(each)} ({said})")
     if not parts:
         return None
     formula = f"{' + '.join(parts)}, if the disk has as much"
@@ -187,7 +191,8 @@ class Eviction(NamedTuple):
     cachelib: bool = False
 
 
-def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...] | Unknown:
+@or_unknown
+def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
     """Every segment of the cluster that is known of; Unknown where one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
     found: list[Segments] = []
@@ -195,9 +200,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...] | U
         client: StoreClient | Unknown | None = None
         count = hosts
         if process.server is not None:
-            ranks = server_ranks(process.server)
-            if isinstance(ranks, Unknown):
-                return ranks
+            ranks = known(server_ranks(process.server))
             pools = inputs.memory.get(process.number)
             if pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
@@ -206,19 +209,19 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...] | U
             count = ranks.tp * ranks.pp * ranks.replicas * each
         elif process.store is not None:
             client = process.store.client
-        if isinstance(client, Unknown):
-            return client
+        client = known(client)
         if client is not None and client.segment_bytes > 0:
             what = "ranks" if process.server is not None else process.kind.value
             found.append(Segments(what, client.segment_bytes, count))
     if cluster.other_bytes:
         found.append(Segments("--other-segments", cluster.other_bytes, 1))
-    return tuple(found) or Unknown(NO_SEGMENT)
+    if not found:
+        raise UnknownFactError(Unknown(NO_SEGMENT))
+    return tuple(found)
 
 
-def eviction(
-    processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None
-) -> Eviction | Unknown:
+@or_unknown
+def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None) -> Eviction:
     """As the launch's own master is told, else ``given``, else the default of ``mooncake``."""
     watermark = mooncake_release(mooncake).eviction_watermark
     origin = f"default of Mooncake {mooncake}"
@@ -228,10 +231,7 @@ def eviction(
             continue
         word = value_of(process.arguments, _WATERMARK)
         if word is not None:
-            told = _ratio(word, _WATERMARK)
-            if isinstance(told, Unknown):
-                return told
-            watermark, origin = told, f"--{_WATERMARK} at {word.origin}"
+            watermark, origin = _ratio(word, _WATERMARK), f"--{_WATERMARK} at {word.origin}"
         allocator = value_of(process.arguments, "memory_allocator")
         cachelib = allocator is not None and allocator.text == "cachelib"
     if given is not None:
@@ -239,9 +239,9 @@ def eviction(
     return Eviction(watermark, origin, cachelib)
 
 
-def _ratio(word: Word, name: str) -> float | Unknown:
+def _ratio(word: Word, name: str) -> float:
     if word.unresolved:
-        return Unknown(unresolved_reason(word))
+        raise UnknownFactError(Unknown(unresolved_reason(word)))
     try:
         number = float(word.text)
     except ValueError:
@@ -252,3 +252,108 @@ def _ratio(word: Word, name: str) -> float | Unknown:
             "is 0 to 1, such as 0.9; the master does not start with it"
         )
     return number
+
+
+class PageObjects(NamedTuple):
+    """The objects of one page, all writing ranks together, in bytes.
+
+    whole: what every page has. beside: what comes on top for some or all of them (the keys of a
+    sliding window, a draft's cache): between none and all of it is stored.
+    """
+
+    page_tokens: int
+    whole: tuple[int, ...]
+    beside: tuple[int, ...] = ()
+
+    @property
+    def token_bytes(self) -> int:
+        return sum(self.whole) // self.page_tokens
+
+
+@or_unknown
+def page_objects(request: PoolRequest) -> PageObjects:
+    """The objects of a page of ``request``'s server; Unknown where its model's are not known."""
+    geometry = model_of(request)
+    whole: list[int] = []
+    beside: list[int] = []
+    page = request.page_tokens
+    for row in _rows(request):
+        if geometry.kind is AttentionKind.MLA:
+            whole += [page * row.parts[0], page * row.index_per_layer * row.index_layers]
+        else:
+            writers = request.attention_ranks
+            whole += [page * size for size in _halves(row.parts)] * writers
+            beside += [page * size for size in _halves(row.sliding_parts)] * writers
+    if request.draft is not None:
+        beside += known(page_objects(request.of_draft())).whole
+    kept = tuple(size for size in whole if size)
+    if not kept:
+        raise UnknownFactError(Unknown(f"{geometry.name}: no layer of it keeps every token"))
+    return PageObjects(page, kept, tuple(size for size in beside if size))
+
+
+def model_of(request: PoolRequest) -> ModelGeometry:
+    """Return the model; raise UnknownFactError with what to give where it is not known."""
+    if isinstance(request.geometry, Unknown):
+        raise UnknownFactError(Unknown(f"{request.geometry.reason}: give --model-config"))
+    return request.geometry
+
+
+def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
+    """One rank's row in each pipeline stage. Raises UnknownFactError."""
+    geometry = model_of(request)
+    why = ""
+    if request.dcp > 1:
+        why = "decode context parallelism: how tokens spread over ranks is not computed"
+    elif LayerKind.LINEAR in geometry.layers:
+        why = (
+            f"{geometry.name} has linear-attention layers, whose states follow requests and "
+            "not tokens"
+        )
+    if why:
+        raise UnknownFactError(Unknown(why))
+    return stage_rows(request)
+
+
+@or_unknown
+def held_token_bytes(request: PoolRequest) -> Bounds:
+    """One token on the ranks of one group; by the sliding-window layers' part of the tokens."""
+    rows = _rows(request)
+    row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
+    sliding = sum(row.sliding for row in rows)
+    return Bounds(row, row + sliding).times(request.attention_ranks)
+
+
+def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
+    """K and V: the two halves of one tensor, or a tensor each where they differ in width."""
+    return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
+
+
+_MANTISSA_BITS = 3
+# SmallFloat::MAX_BIN_SIZE, in units.
+_MOST_UNITS = 4026531840
+
+
+def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
+    """What an object of ``object_bytes`` takes; None where it is larger than any bin."""
+    unit_bits = 0
+    while segment_bytes >> unit_bits > _MOST_UNITS:
+        unit_bits += 1
+    units = -(-object_bytes // (1 << unit_bits))
+    if units > _MOST_UNITS:
+        return None
+    return _bin_units(units) << unit_bits
+
+
+def _bin_units(units: int) -> int:
+    """The least bin that is not smaller."""
+    if units < 1 << _MANTISSA_BITS:
+        return units
+    step = 1 << (units.bit_length() - 1 - _MANTISSA_BITS)
+    return -(-units // step) * step
+
+
+def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
+    """How many objects of one size a segment takes."""
+    taken = occupied_bytes(object_bytes, segment_bytes)
+    return 0 if not taken else segment_bytes // taken

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
@@ -67,27 +67,13 @@ _DEFAULTS: Mapping[str, str] = {
     "max_rounds": "0",
     "range_ratio": "1.0",
 }
-_SWITCHES = (
-    "enable_round_barrier",
-    "disable_random_sample",
-    "disable_auto_run",
-    "flush_between_rounds",
+_SWITCHES = tuple(
+    "enable_round_barrier disable_random_sample disable_auto_run flush_between_rounds".split()
 )
 # Those that say nothing here, so that an abbreviation is told from them (argparse).
-_OTHERS = (
-    "max_parallel",
-    "distribution",
-    "request_rate",
-    "host",
-    "port",
-    "model_path",
-    "dataset_path",
-    "log_file",
-    "tag",
-    "seed",
-    "lora_path",
-    "api_format",
-    "flush_url",
+_OTHERS = tuple(
+    "max_parallel distribution request_rate host port model_path dataset_path log_file tag seed "
+    "lora_path api_format flush_url".split()
 )
 
 
@@ -133,19 +119,15 @@ def workload_of(
 
 
 def _over(found: Workload, numbers: WorkloadOptions) -> Workload:
-    first, following = found.first_tokens, found.next_tokens
-    if numbers.request_length is not None:
-        first = following = numbers.request_length
-    output = numbers.output_length
-    return _checked(
-        found._replace(
-            clients=found.clients if numbers.clients is None else numbers.clients,
-            rounds=found.rounds if numbers.rounds is None else numbers.rounds,
-            first_tokens=first,
-            next_tokens=following,
-            output_tokens=found.output_tokens if output is None else output,
-        )
-    )
+    given = {
+        "clients": numbers.clients,
+        "rounds": numbers.rounds,
+        "first_tokens": numbers.request_length,
+        "next_tokens": numbers.request_length,
+        "output_tokens": numbers.output_length,
+    }
+    told: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    return _checked(found._replace(**told))
 
 
 def read_command(text: str) -> Workload:
@@ -167,16 +149,14 @@ def read_command(text: str) -> Workload:
 def _of_process(process: LaunchProcess) -> Workload | Unknown:
     before = ""
     for word in process.arguments:
-        if word.unresolved and any(map(_deciding, (before, word.text.partition("=")[0]))):
+        flags = before, word.text.partition("=")[0]
+        names = [flag[2:].replace("-", "_") for flag in flags if flag.startswith("--")]
+        if word.unresolved and any(name in _DEFAULTS for name in names):
             return Unknown(unresolved_reason(word))
         before = word.text
     words = [word.text for word in process.arguments]
     where = str(process.command.origin)
     return _workload(_options(words, where), where)
-
-
-def _deciding(flag: str) -> bool:
-    return flag.startswith("--") and flag[2:].replace("-", "_") in _DEFAULTS
 
 
 def _options(words: Sequence[str], where: str) -> dict[str, str]:

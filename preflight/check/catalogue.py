@@ -1,4 +1,7 @@
-"""Everything that can be found, by id: by ``check`` (host, launch, rules), and by ``fleet``."""
+"""Everything that can be found, by id: by ``check`` (host, launch, rules), and by ``fleet``.
+
+Each has a page, which ``explain`` shows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
-from preflight.rules.rules import Rule
+from checks.base.finding import Status
+from checks.base.page import Page
+from preflight.render.text import wrapped
+from preflight.rules.rules import Rule, Severity
 
 
 class Catalogue(NamedTuple):
@@ -40,3 +46,87 @@ def catalogue() -> Catalogue:
     return Catalogue(
         tuple(every_check()), tuple(LAUNCH_CHECKS), FLEET_CHECKS, tuple(RULES.values())
     )
+
+
+MEANS = {
+    Severity.FAIL: "fail: the process does not start, or ends by itself",
+    Severity.WARN: "warn: it runs, and not as it was written",
+    Severity.NOTE: "note: worth knowing; nothing is wrong by itself",
+}
+
+
+class PageText(NamedTuple):
+    """lead: the question or finding, one sentence. rows: what there is to know in a few words.
+
+    outcomes: each status, and when it is given.
+    """
+
+    title: str
+    lead: str
+    why: str
+    rows: tuple[tuple[str, str], ...]
+    outcomes: tuple[tuple[Status, str], ...] = ()
+
+
+def check_page(check: Check) -> PageText:
+    """Return the page of a check of the host or the launch."""
+    page = check.page
+    rows = [_worst_row(page), ("what to do", page.remedy), ("read or seen in", page.source)]
+    if check.topics:
+        rows.append(("facts that it reads", ", ".join(check.topics)))
+    if page.root:
+        rows.append(("as root", page.root))
+    return PageText(check.id, page.asks, page.why, tuple(rows), page.outcomes)
+
+
+def worst_status(page: Page) -> Status:
+    """The worst that its findings can be, but unknown, which counts where there is nothing else."""
+    given = {status for status, _ in page.outcomes}
+    return next(
+        (status for status in (Status.FAIL, Status.WARN) if status in given), Status.UNKNOWN
+    )
+
+
+def consequence_text(page: Page) -> str:
+    """What comes of what it finds; "" where it never finds anything, and only does not know."""
+    if worst_status(page) is Status.UNKNOWN:
+        return ""
+    return ", or ".join(one.value for one in (page.consequence, *page.or_else))
+
+
+def _worst_row(page: Page) -> tuple[str, str]:
+    """What comes of a finding, under the status that it really has."""
+    worst = worst_status(page)
+    if worst is Status.FAIL:
+        return "when it fails", consequence_text(page)
+    if worst is Status.WARN:
+        return "what it warns of", consequence_text(page)
+    return "when it is unknown", "nothing was found to fail, and nothing passes"
+
+
+def rule_page(rule: Rule) -> PageText:
+    """The page of a rule about launches."""
+    rows = (
+        ("severity", MEANS[rule.severity]),
+        ("what follows", rule.consequence),
+        ("what to do", rule.remedy),
+        ("read or seen in", rule.source),
+    )
+    return PageText(rule.id, _sentence(rule.finds), "", rows)
+
+
+def as_text(page: PageText, width: int) -> str:
+    """For a terminal."""
+    paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
+    outcomes = [
+        line
+        for status, when in page.outcomes
+        for line in wrapped(f"  {status.value}: {when}", width, 2)
+    ]
+    rows = [line for name, text in page.rows for line in wrapped(f"{name}: {text}", width, 2)]
+    parts = [[page.title], *(wrapped(text, width, 0) for text in (page.lead, *paragraphs))]
+    return "\n\n".join("\n".join(lines) for lines in (*parts, outcomes, rows) if lines)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -109,7 +109,7 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 def _refused(report: Report | None, fail_on: str) -> bool:
     """Whether the verdict is bad enough; without a verdict, as where it is unknown."""
-    from preflight.check.exit_protocols import FAIL_ON
+    from preflight.check.forms import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
     return verdict in FAIL_ON[fail_on]
@@ -135,7 +135,7 @@ def _save(path: str | None, report: Report | None, reason: str) -> None:
     import json
 
     from checks.base.archive import write_whole
-    from preflight.check.to_json import error_object, report_object
+    from preflight.check.forms import error_object, report_object
 
     found = (
         error_object("native", 3, reason)

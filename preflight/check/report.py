@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check
-from checks.base.finding import Consequence, Evidence, Finding, Status
+from checks.base.finding import Consequence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
 from preflight.base import exit_codes
+from preflight.base.one_line import clean
 
 # A folded row names so many subjects that have no number to count by.
 MOST_NAMES = 4
@@ -126,38 +126,64 @@ def _place(row: Row) -> tuple[int, int]:
 def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
     first = group[0]
     subjects = tuple(dict.fromkeys(finding.subject for finding in group))
-    subject = fold(subjects)
     shown = first._replace(
-        subject=subject,
-        text=_about(first.text, first.subject, subject),
-        evidence=_evidence(group),
+        subject=fold(subjects),
+        evidence=tuple(dict.fromkeys(e for one in group for e in one.evidence)),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
     consequence = first.consequence or found.consequence_of(first.check)
     return Row(shown, subjects, ignored, consequence, commands)
 
 
-def _evidence(group: Iterable[Finding]) -> tuple[Evidence, ...]:
-    return tuple(dict.fromkeys(seen for finding in group for seen in finding.evidence))
-
-
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Findings that differ in nothing but what they are about, and where that was seen."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
-        text = _about(finding.text, finding.subject, "")
-        key = finding._replace(subject="", text=text, evidence=())
+        key = finding._replace(subject="", evidence=())
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
 
-def _about(text: str, subject: str, other: str) -> str:
-    """``text`` with ``other`` in place of the subject that it names."""
-    if not subject or subject == other or subject not in text:
-        return text
-    return re.sub(rf"(?<!\w){re.escape(subject)}(?!\w)", lambda _: other, text)
+def amounts(finding: Finding) -> str:
+    """``have 8.00 MiB, need 60.00 GiB``: what there is of the two, on one line."""
+    told = (("have", finding.have), ("need", finding.need))
+    return ", ".join(f"{word} {clean(text)}" for word, text in told if text)
 
 
 def fold(subjects: Sequence[str]) -> str:
     """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first by name."""
     return fold_alike(subjects, MOST_NAMES)
+
+
+_WORST = (
+    Consequence.WILL_NOT_START,
+    Consequence.CORRUPTS,
+    Consequence.DIES_LATER,
+    Consequence.DEGRADED,
+)
+
+
+def verdict_reason(report: Report) -> str:
+    """What the verdict means for this launch, or for this host where none was given."""
+    launch = None if report.needs is None else clean(report.needs.source)
+    where = "this host" if report.root == "/" else clean(report.root)
+    if report.reason:
+        return report.reason
+    if report.verdict is Status.FAIL:
+        found = {row.consequence for row in report.of(Status.FAIL)}
+        worst = next((kind for kind in _WORST if kind in found), Consequence.WILL_NOT_START)
+        degraded = worst is Consequence.DEGRADED
+        said = f"would be {worst.value}" if degraded else worst.value
+        return f"{launch or 'a launch'} {said} on {where}"
+    if report.verdict is Status.UNKNOWN:
+        return f"what decides for {launch or 'a launch'} on {where} cannot be known"
+    about = f"{launch} on {where}" if launch else f"{where}, without a launch to hold against it"
+    if report.verdict is Status.WARN:
+        return f"{about}: nothing fails, something is not as it should be"
+    return f"{about}: nothing stands in the way"
+
+
+def count_text(report: Report) -> str:
+    """``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
+    counts = [f"{number} {name}" for name, number in report.counts.items() if number]
+    return ", ".join(counts) or "nothing checked"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
-from checks.base.finding import Evidence, Status
+from checks.base.finding import Status
 from preflight.base.one_line import clean
-from preflight.check.report import Report, Row
-from preflight.check.verdict import count_text, verdict_reason
-from preflight.render.text import cell_widths, table
+from preflight.check.report import Report, Row, amounts, count_text, verdict_reason
+from preflight.render.text import cell_widths, filled, table, wrapped
 
 Paint = Callable[[str, str], str]
 
@@ -48,7 +46,7 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
     """The verdict, what it is about and the counts."""
     text = f"{report.verdict.value.upper()}: {verdict_reason(report)} ({count_text(report)})"
-    return _first_word(_hanging(text, width), paint, COLOURS[report.verdict])
+    return _first_word(filled(text, width), paint, COLOURS[report.verdict])
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
@@ -56,12 +54,13 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
     cells = [
-        [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in _seen(row))]
+        [label(row), row.finding.check, *(_short(text, LONGEST_CELL) for text in told)]
         for row in rows
+        for told in [(row.finding.subject, row.finding.have, row.finding.need)]
     ]
-    filled = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
-    heads = [heads[at] for at in filled]
-    cells = [[line[at] for at in filled] for line in cells]
+    used = [at for at in range(len(heads)) if at < 2 or any(line[at] for line in cells)]
+    heads = [heads[at] for at in used]
+    cells = [[line[at] for at in used] for line in cells]
     limits = cell_widths([heads, *cells], width, firm=(0, 1))
     for line, row in zip(cells, rows, strict=True):
         line[0] = paint(line[0], _colour(row))
@@ -97,7 +96,7 @@ def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
         return _details(rows[0], paint, width)
     text = rows[0].finding.text
     cause = clean(text.partition(_OF_WHAT)[2] or text)
-    head = _hanging(f"{label(rows[0])}: {_ids(rows)}", width)
+    head = filled(f"{label(rows[0])}: {_ids(rows)}", width)
     lines = [_first_word(head, paint, _colour(rows[0])), _indented(cause, width)]
     before, unset, _ = cause.partition(_NOT_SET)
     if unset:
@@ -105,10 +104,6 @@ def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
         advice = f"to do: put {name}=... in front of this command, or give --env-file"
         lines.append(_indented(advice, width))
     return "\n".join(lines)
-
-
-def _seen(row: Row) -> tuple[str, str, str]:
-    return row.finding.subject, row.finding.have, row.finding.need
 
 
 def _short(text: str, most: int) -> str:
@@ -137,11 +132,15 @@ def _details(row: Row, paint: Paint, width: int) -> str:
     evidence = [
         seen for seen in finding.evidence if seen.value not in finding.text or not seen.value
     ]
+    unshown = len(evidence) - MOST_EVIDENCE
     said = (
         follows,
         f"need: {clean(finding.formula)}" if finding.formula else "",
-        *(f"seen: {_evidence(seen)}" for seen in evidence[:MOST_EVIDENCE]),
-        _more(len(evidence) - MOST_EVIDENCE),
+        *(
+            f"seen: {clean(seen.source)}: {_short(seen.value, LONGEST_VALUE) or '(empty)'}"
+            for seen in evidence[:MOST_EVIDENCE]
+        ),
+        f"and {unshown} more, in --json" if unshown > 0 else "",
         f"to do: {clean(finding.advice)}" if finding.advice else "",
     )
     lines += [_indented(text, width) for text in said if text]
@@ -153,22 +152,10 @@ def _details(row: Row, paint: Paint, width: int) -> str:
 def _headed(row: Row, paint: Paint, width: int) -> str:
     """``fail: memlock.limit, rank 0-3: have 8.00 MiB, need 60.00 GiB``."""
     finding = row.finding
-    seen = ", ".join(
-        f"{word} {clean(text)}"
-        for word, text in (("have", finding.have), ("need", finding.need))
-        if text
-    )
+    seen = amounts(finding)
     head = f"{label(row)}: {finding.check}, {clean(finding.subject)}"
-    text = _hanging(f"{head}: {seen}" if seen else head, width)
+    text = filled(f"{head}: {seen}" if seen else head, width)
     return _first_word(text, paint, _colour(row))
-
-
-def _evidence(seen: Evidence) -> str:
-    return f"{clean(seen.source)}: {_short(seen.value, LONGEST_VALUE) or '(empty)'}"
-
-
-def _more(count: int) -> str:
-    return f"and {count} more, in --json" if count > 0 else ""
 
 
 def _passes(report: Report, paint: Paint, width: int, verbosity: int) -> str:
@@ -179,7 +166,7 @@ def _passes(report: Report, paint: Paint, width: int, verbosity: int) -> str:
         return _table(rows, paint, width)
     if verbosity > 0:
         return "\n".join(_headed(row, paint, width) for row in rows)
-    return _first_word(_hanging(f"pass: {_ids(rows)}", width), paint, COLOURS[Status.PASS])
+    return _first_word(filled(f"pass: {_ids(rows)}", width), paint, COLOURS[Status.PASS])
 
 
 def _skips(report: Report, paint: Paint, width: int, verbosity: int) -> str:
@@ -191,7 +178,7 @@ def _skips(report: Report, paint: Paint, width: int, verbosity: int) -> str:
         findings = [row.finding for row in rows]
         said = [f"skip: {f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
     colour = COLOURS[Status.SKIP]
-    return "\n".join(_first_word(_hanging(text, width), paint, colour) for text in said)
+    return "\n".join(_first_word(filled(text, width), paint, colour) for text in said)
 
 
 def _ids(rows: Iterable[Row]) -> str:
@@ -203,7 +190,7 @@ def _ids(rows: Iterable[Row]) -> str:
 
 def _notes(report: Report, width: int) -> str:
     lines = [
-        _hanging(f"--ignore {check}: there was nothing to ignore", width)
+        filled(f"--ignore {check}: there was nothing to ignore", width)
         for check in report.unused_waivers
     ]
     if any(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)):
@@ -217,20 +204,5 @@ def _first_word(text: str, paint: Paint, colour: str) -> str:
     return paint(word, colour) + colon + rest
 
 
-def _hanging(text: str, width: int) -> str:
-    return _fill(text, width, "")
-
-
 def _indented(text: str, width: int) -> str:
-    return _fill(text, width, "    ")
-
-
-def _fill(text: str, width: int, first: str) -> str:
-    return textwrap.fill(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(wrapped(f"    {text}", width, 0))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
     from preflight.pictures.check_page import Made
 
-# As preflight.check.exit_protocols, which is imported where it is used.
+# As preflight.check.forms, which is imported where it is used.
 PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 
 
@@ -88,7 +88,7 @@ def check(
     _refuse_two_outputs(protocol, fail_on, junit, html, memory_map, plain, as_json)
     from preflight.base.output import columns, painter, say, say_json
     from preflight.check.answer import checked
-    from preflight.check.exit_protocols import exit_code, protocol_line
+    from preflight.check.forms import exit_code, protocol_line
 
     topics: tuple[str, ...] = ()
     if html is not None:
@@ -114,7 +114,7 @@ def check(
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         if junit not in (None, "-"):
-            from preflight.check.to_junit import error_junit
+            from preflight.check.forms import error_junit
 
             _write("--junit", junit, error_junit(message))
         if html not in (None, "-"):
@@ -124,7 +124,7 @@ def check(
         raise
     code = exit_code(report.verdict, protocol, fail_on)
     if junit is not None:
-        from preflight.check.to_junit import report_junit
+        from preflight.check.forms import report_junit
 
         _write("--junit", junit, report_junit(report))
     if html is not None:
@@ -132,7 +132,7 @@ def check(
 
         _write("--html", html, check_page(report, seen, launch, _made()))
     if as_json:
-        from preflight.check.to_json import report_object
+        from preflight.check.forms import report_object
 
         say_json(report_object(report, protocol, code))
     elif "-" not in (junit, html):
@@ -161,7 +161,7 @@ def _refuse_two_outputs(
     as_json: bool,
 ) -> None:
     """Refuse options that ask for two things at once."""
-    from preflight.check.exit_protocols import YES_OR_NO
+    from preflight.check.forms import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:
         raise click.UsageError(

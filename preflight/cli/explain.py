@@ -66,7 +66,7 @@ def explain(what: tuple[str, ...], log: str | None, as_json: bool, color: str) -
         return explain_log_file(words, as_json, color)
     if len(words.split()) == 1 and any(mark in words for mark in ".-/"):
         from preflight.base.usage_error import UsageError
-        from preflight.check.selection import nearest
+        from preflight.check.answer import nearest
 
         near = nearest(words, every.ids)
         raise UsageError(f"{words}: no check or rule has this id, and no file is called so{near}")
@@ -107,7 +107,7 @@ def list_text(width: int) -> str:
 def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
     """Print the page of a check or rule that there is."""
     from preflight.base.output import columns, say, say_json
-    from preflight.check.page_text import as_text, check_page, rule_page
+    from preflight.check.catalogue import as_text, check_page, rule_page
     from preflight.logs.explain import SCHEMA
 
     check = every.checks.get(id_)
@@ -136,7 +136,7 @@ def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> in
     """
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.usage_error import UsageError
-    from preflight.check.selection import nearest
+    from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text
 
     rows = {row["id"]: row["asks"] for row in list_rows()}
@@ -164,7 +164,7 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
         read_log,
     )
     from preflight.logs.patterns import Stage
-    from preflight.logs.text import Bounded, read_blocks, why_no_log
+    from preflight.logs.search import Bounded, read_blocks, why_no_log
 
     def read(stream: BinaryIO) -> LogReading:
         why = why_no_log(stream.fileno())

@@ -11,7 +11,7 @@ from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, command, 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
-# As preflight.fit.records.Goal, which is imported where it is used.
+# As preflight.fit.judged_values.Goal, which is imported where it is used.
 GOALS = ("l2", "pool", "balanced")
 
 
@@ -94,7 +94,7 @@ def fit(
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.error_object import error_object
-            from preflight.fit.to_json import SCHEMA
+            from preflight.fit.report import SCHEMA
 
             say_json(error_object(SCHEMA, exit_codes.UNKNOWN, found.reason))
         else:
@@ -103,15 +103,15 @@ def fit(
     found = found._replace(hints=hints(found.state, found.machine, found.answer))
     # Half of the values would be another launch: neither the old one nor the one that fits.
     if write and found.edited is not None and not found.edited.advice:
-        from preflight.fit.launch_edit import write_edits
+        from preflight.fit.fit_launch import write_edits
 
         found = found._replace(written=write_edits(found.edited.edits))
     if as_json:
-        from preflight.fit.to_json import fit_object
+        from preflight.fit.report import fit_object
 
         say_json(fit_object(found))
     else:
-        from preflight.fit.to_text import fit_text
+        from preflight.fit.report import fit_text
 
         say(fit_text(found, painter(color), columns()), color=colored(color))
     return found.exit_code

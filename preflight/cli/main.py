@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """The object, the line and the exit code that were asked for, where there is no answer."""
-    from preflight.check.exit_protocols import PROTOCOLS, refusal_code, refusal_line
+    from preflight.check.forms import PROTOCOLS, refusal_code, refusal_line
 
     words = own_words(arguments)
     asked = _value(words, "--exit-protocol")
@@ -91,7 +91,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
             say_json(own_error(own, exit_code, message))
             return exit_code
-        from preflight.check.to_json import error_object
+        from preflight.check.forms import error_object
 
         say_json(error_object(protocol, code, message))
         return code

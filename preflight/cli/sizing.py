@@ -153,7 +153,6 @@ def command(
     if tp_size is None or hicache_size is None or global_segment_size is None:
         missing = next(name for name, value in described.items() if value is None)
         raise click.UsageError(f"Missing option '{missing}' (or a launch to read).")
-    from preflight.sizing.advice import recommend
     from preflight.sizing.flag_inputs import Flags
     from preflight.sizing.sizing import size_flags
 
@@ -176,15 +175,14 @@ def command(
         sglang_version=launch.sglang_version,
     )
     sizing = size_flags(flags, os.environ, host)
-    advice = recommend(sizing)
     if as_json:
         from preflight.sizing.sizing_json import sizing_object
 
-        say_json(sizing_object(sizing, advice, rule))
+        say_json(sizing_object(sizing, rule))
     else:
         from preflight.sizing.sizing_text import sizing_text
 
-        say(sizing_text(sizing, advice, rule, painter(color)), color=colored(color))
+        say(sizing_text(sizing, rule, painter(color)), color=colored(color))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
 
 
@@ -212,14 +210,17 @@ def _size_launch(
 ) -> int:
     """Size a launch as it is written: a file, or a command line."""
     from preflight.inputs.written_launch import size_launch_words
-    from preflight.sizing.launch_answer import as_object, as_text, exit_code_of
 
     sizing = size_launch_words(launch, available_bytes, os.environ, host)
     if as_json:
-        say_json(as_object(sizing, rule))
+        from preflight.sizing.sizing_json import launch_object
+
+        say_json(launch_object(sizing, rule))
     else:
-        say(as_text(sizing, rule, painter(color), explained))
-    return exit_code_of(sizing, rule)
+        from preflight.sizing.sizing_text import launch_text
+
+        say(launch_text(sizing, rule, painter(color), explained))
+    return sizing.exit_code_by(rule)
 
 
 def _refuse_beside_a_launch(flags: dict[str, object]) -> None:

@@ -1,7 +1,8 @@
 """A host that is not there yet, from its description: memory, GPUs, NICs and NUMA nodes.
 
 It is a tree of files and answers like any other that is read, so nothing else knows of it. What a
-description leaves open is assumed, and every assumption is a sentence for the user.
+description leaves open is assumed, and every assumption is a sentence for the user. The files and
+the models that are known stand in ``data/described_host.toml``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from checks.base.recording import RecordingRoot
@@ -16,9 +20,14 @@ from checks.base.root import CALLS_FILE
 from checks.base.tree_root import TreeRoot
 from checks.base.units import GIB, KIB, MIB, TIB, format_bytes
 from checks.base.unknown import Unknown
+from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
-from preflight.fit.described_devices import GPUS, NICS, Tree, add_gpus, add_nics
 from preflight.inputs.host_source import Host
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 NAME = "the host that is described"
 _CPUS_PER_NODE = 48
@@ -29,15 +38,48 @@ _PAGE_TABLE_SHARE = 64
 _IN_USE_PERCENT = 2
 _MOST_DEVICES = 64
 _MEMORY_LEAST, _MEMORY_MOST = 4 * GIB, 64 * TIB
+_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+_DRIVER = "570.124.06"
+# A character device that may be opened.
+_OPENABLE = {"mode": 0o20666, "open": True}
+
+Table = dict[str, Any]
+
+
+@cache
+def _table() -> Table:
+    with open(data_file("described_host.toml"), "rb") as file:
+        return tomllib.load(file)
+
+
+def known_models(kind: str) -> Mapping[str, Table]:
+    """Return what is known of each model of ``gpus`` or ``nics``, by its name."""
+    found: Mapping[str, Table] = _table()[kind]
+    return found
+
+
+class Devices(NamedTuple):
+    """``8xH800``: how many of which. model: its row in the table."""
+
+    number: int
+    name: str
+    model: Table
 
 
 class Description(NamedTuple):
-    """gpus, nics: how many, and the name of one of ``GPUS`` or ``NICS``."""
+    """What there is to know of the host; None for what is not described."""
 
     memory_bytes: int
-    gpus: tuple[int, str] | None
-    nics: tuple[int, str] | None
+    gpus: Devices | None
+    nics: Devices | None
     nodes: int
+
+    @property
+    def usable(self) -> tuple[int, int]:
+        """MemTotal and MemAvailable of one node, in whole MiB."""
+        each = self.memory_bytes // self.nodes
+        total = (each - each // _PAGE_TABLE_SHARE) // MIB * MIB
+        return total, total * (100 - _IN_USE_PERCENT) // 100 // MIB * MIB
 
 
 class DescribedRoot(TreeRoot):
@@ -63,48 +105,36 @@ def described_host(
             f"{format_bytes(_MEMORY_MOST)}, all of the host's"
         )
     number = 1 if nodes is None else nodes
-    described = Description(
-        memory_bytes,
-        _devices("--gpus", gpus, tuple(GPUS)),
-        _devices("--nics", nics, tuple(NICS)),
-        number,
-    )
-    root = DescribedRoot(*_tree(described))
+    described = Description(memory_bytes, _devices("gpus", gpus), _devices("nics", nics), number)
+    root = DescribedRoot(*described_tree(described))
     return Host(RecordingRoot(root), NAME, os.environ, None), _assumptions(described, nodes is None)
 
 
-def _devices(option: str, text: str | None, known: tuple[str, ...]) -> tuple[int, str] | None:
-    """Return ``8xH800``: how many of which."""
+def _devices(kind: str, text: str | None) -> Devices | None:
     if text is None:
         return None
-    names = ", ".join(known)
+    option, known = f"--{kind}", known_models(kind)
     match = re.fullmatch(r"(\d{1,3})\s*[x*]\s*(\S+)", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
-        raise UsageError(f"{option} {text!r}: write how many of which, as 8x{known[0]}")
+        raise UsageError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
     name = next((name for name in known if name.lower() == wanted.lower()), None)
     if name is None:
+        names = ", ".join(known)
         raise UsageError(f"{option} {text}: {wanted} is not known here: known are {names}")
     if not 1 <= count <= _MOST_DEVICES:
         raise UsageError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
-    return count, name
+    return Devices(count, name, known[name])
 
 
 def gpu_bytes(gpus: str) -> int | None:
     """Return the memory of one GPU of ``8xH800``, as its maker sells it."""
-    found = _devices("--gpus", gpus, tuple(GPUS))
-    return None if found is None else GPUS[found[1]].memory_gib * GIB
-
-
-def _usable(described: Description) -> tuple[int, int]:
-    """MemTotal and MemAvailable of one node, in whole MiB."""
-    each = described.memory_bytes // described.nodes
-    total = (each - each // _PAGE_TABLE_SHARE) // MIB * MIB
-    return total, total * (100 - _IN_USE_PERCENT) // 100 // MIB * MIB
+    found = _devices("gpus", gpus)
+    return None if found is None else found.model["memory_gib"] * GIB
 
 
 def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
-    total, available = (size * described.nodes for size in _usable(described))
+    total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
         f"{_PAGE_TABLE_SHARE}th (64 bytes for each 4 KiB): MemTotal {format_bytes(total)}",
@@ -118,20 +148,18 @@ def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
     if one_node:
         assumed.append("one NUMA node: --numa says otherwise")
     if described.gpus is not None:
-        count, name = described.gpus
-        gpu = GPUS[name]
+        count, _, gpu = described.gpus
         assumed.append(
-            f"{count} {gpu.product} of {gpu.memory_gib} GiB each ({gpu.source}), evenly over the "
-            "nodes"
+            f"{count} {gpu['product']} of {gpu['memory_gib']} GiB each (NVIDIA's data sheet), "
+            "evenly over the nodes"
         )
     else:
         assumed.append(
             "GPUs are not described (--gpus): the sizes are those of ranks bound to no NUMA node"
         )
     if described.nics is not None:
-        count, name = described.nics
-        nic = NICS[name]
-        assumed.append(f"{count} NICs, {nic.product}, with limits as seen: {nic.source}")
+        count, _, nic = described.nics
+        assumed.append(f"{count} NICs, {nic['product']}, with limits as seen: {nic['source']}")
     else:
         assumed.append(
             "NICs are not described (--nics): the sizes are those of memory that no NIC bounds"
@@ -139,148 +167,173 @@ def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
     return tuple(assumed)
 
 
-def _tree(described: Description) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
-    tree = Tree({}, {}, {})
-    files, links, calls = tree
-    _system(files, calls, described)
-    _memory(files, described)
-    _process(files, calls, described)
+class Tree(NamedTuple):
+    """A host as files, links and answers of calls, to be filled."""
+
+    files: dict[str, str]
+    links: dict[str, str]
+    calls: dict[str, Any]
+
+    def add(self, section: str, **values: Any) -> None:
+        """Add the files and links of a section of the table, with ``values`` in their places."""
+        for table, found in (
+            (_table()[section], self.files),
+            (_table()["links"].get(section, {}), self.links),
+        ):
+            for name, text in table.items():
+                found[name.format(**values)] = text.format(**values)
+
+
+def described_tree(
+    described: Description,
+) -> tuple[dict[str, bytes], dict[str, str], dict[str, int]]:
+    """Return the host's files, links and modes, as a ``TreeRoot`` has them."""
+    tree = Tree({}, {}, dict(_table()["calls"]["host"]))
+    _add_host(tree, described)
+    _add_nodes(tree, described)
     if described.gpus is not None:
-        add_gpus(tree, *described.gpus, described.nodes)
+        _add_gpus(tree, described.gpus, described.nodes)
     if described.nics is not None:
-        add_nics(tree, *described.nics, described.nodes)
-    files[f"/{CALLS_FILE}"] = json.dumps(calls)
-    return {name: f"{text}\n".encode() for name, text in files.items()}, links, {}
+        _add_nics(tree, described.nics, described.nodes)
+    tree.files[f"/{CALLS_FILE}"] = json.dumps(tree.calls)
+    return {name: f"{text}\n".encode() for name, text in tree.files.items()}, tree.links, {}
 
 
 def _listed(count: int) -> str:
     return f"0-{count - 1}" if count > 1 else "0"
 
 
-def _system(files: dict[str, str], calls: dict[str, Any], described: Description) -> None:
-    total, _ = _usable(described)
-    files |= {
-        "/proc/cmdline": "ro iommu=pt",
-        "/proc/modules": "",
-        "/proc/version": "Linux version 6.8.0",
-        "/proc/sys/kernel/osrelease": "6.8.0",
-        "/proc/sys/kernel/numa_balancing": "0",
-        "/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999",
-        "/proc/sys/net/ipv4/ip_local_reserved_ports": "",
-        "/sys/devices/system/cpu/online": _listed(described.nodes * _CPUS_PER_NODE),
-        "/sys/class/net/lo/mtu": "65536",
-    }
-    shm = total * described.nodes // 2
-    calls |= {
-        "system.machine": {
-            "architecture": "x86_64",
-            "page_bytes": 4 * KIB,
-            "pid_namespace": "pid:[4026531836]",
-            "kubernetes": False,
-            "container": "",
-        },
-        "system.io_uring": 0,
-        "memory.space /dev/shm": {"size_bytes": shm, "available_bytes": shm},
-        "numa.memory_policy": {"get_mempolicy": 0, "set_mempolicy": 0, "mbind": 0},
-        "network.addresses": [{"interface": "lo", "address": "127.0.0.1", "up": True}],
-    }
-
-
-def _memory(files: dict[str, str], described: Description) -> None:
-    total, free = _usable(described)
-    nodes = described.nodes
-    files |= {
-        "/proc/meminfo": _rows(
-            "",
-            {
-                "MemTotal": total * nodes,
-                "MemFree": free * nodes,
-                "MemAvailable": free * nodes,
-                "SwapTotal": 0,
-                "SwapFree": 0,
-                "CommitLimit": total * nodes // 2,
-                "Committed_AS": (total - free) * nodes,
-            },
-        )
-        + "HugePages_Total: 0\nHugePages_Free: 0\nHugePages_Rsvd: 0\nHugePages_Surp: 0\n"
-        "Hugepagesize: 2048 kB",
-        "/proc/sys/vm/max_map_count": "1048576",
-        "/proc/sys/vm/overcommit_memory": "0",
-        "/proc/sys/vm/swappiness": "60",
-        "/proc/sys/vm/zone_reclaim_mode": "0",
-        "/proc/sys/vm/nr_overcommit_hugepages": "0",
-        "/proc/sys/vm/nr_hugepages": "0",
-        "/sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never",
-        "/sys/kernel/mm/transparent_hugepage/shmem_enabled": "always within_size advise [never]",
-    }
-    folder = "/sys/devices/system/node"
-    for name in ("online", "possible", "has_memory", "has_cpu"):
-        files[f"{folder}/{name}"] = _listed(nodes)
-    blocks = []
-    for node in range(nodes):
-        first = node * _CPUS_PER_NODE
-        table = {"MemTotal": total, "MemFree": free}
-        cache = dict.fromkeys(("Active(file)", "Inactive(file)", "SReclaimable"), 0)
-        files |= {
-            f"{folder}/node{node}/cpulist": f"{first}-{first + _CPUS_PER_NODE - 1}",
-            f"{folder}/node{node}/distance": " ".join(
-                "10" if other == node else "21" for other in range(nodes)
-            ),
-            f"{folder}/node{node}/meminfo": _rows(f"Node {node} ", {**table, **cache}),
-        }
-        # Idle: all that is free lies in blocks of the largest order, 4 MiB.
-        counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
-        blocks.append(f"Node {node}, zone   Normal {counts}")
-    files["/proc/buddyinfo"] = "\n".join(blocks)
-    for size in (2 * MIB, GIB):
-        name = f"hugepages-{size // KIB}kB"
-        pools = [f"/sys/kernel/mm/hugepages/{name}"]
-        pools += [f"{folder}/node{node}/hugepages/{name}" for node in range(nodes)]
-        for pool in pools:
-            for count in ("nr", "free", "surplus", "resv", "nr_overcommit"):
-                files[f"{pool}/{count}_hugepages"] = "0"
-
-
-def _rows(lead: str, table: dict[str, int]) -> str:
-    return "".join(f"{lead}{name}: {size // KIB} kB\n" for name, size in table.items())
-
-
-def _process(files: dict[str, str], calls: dict[str, Any], described: Description) -> None:
-    limits = "\n".join(
-        f"{name:<25} {'unlimited':<20} {'unlimited':<20} {unit:<10}"
-        for name, unit in (
-            ("Max processes", "processes"),
-            ("Max open files", "files"),
-            ("Max locked memory", "bytes"),
-        )
+def _add_host(tree: Tree, described: Description) -> None:
+    nodes, (total, free) = described.nodes, described.usable
+    # Idle: all that is free lies in blocks of the largest order, 4 MiB.
+    counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
+    rows = [("Limit", "Soft Limit", "Hard Limit", "Units")]
+    units = {"processes": "processes", "open files": "files", "locked memory": "bytes"}
+    rows += [(f"Max {what}", "unlimited", "unlimited", unit) for what, unit in units.items()]
+    tree.add(
+        "host",
+        cpus=_listed(nodes * _CPUS_PER_NODE),
+        nodes=_listed(nodes),
+        total_kib=total * nodes // KIB,
+        free_kib=free * nodes // KIB,
+        half_kib=total * nodes // 2 // KIB,
+        used_kib=(total - free) * nodes // KIB,
+        blocks="\n".join(f"Node {node}, zone   Normal {counts}" for node in range(nodes)),
+        limits="\n".join(f"{a:<25} {b:<20} {c:<20} {d:<10}" for a, b, c, d in rows),
     )
-    head = f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} {'Units':<10}\n"
-    whole = f"{(1 << 41) - 1:016x}"
-    files |= {
-        "/proc/self/status": (
-            "Name:\tpython3\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n"
-            f"CapInh:\t{0:016x}\nCapPrm:\t{whole}\nCapEff:\t{whole}\nCapBnd:\t{whole}\n"
-            f"CapAmb:\t{0:016x}\nNoNewPrivs:\t0\nSeccomp:\t0\n"
-            f"Cpus_allowed_list:\t{_listed(described.nodes * _CPUS_PER_NODE)}\n"
-            f"Mems_allowed_list:\t{_listed(described.nodes)}"
-        ),
-        "/proc/self/uid_map": "         0          0 4294967295",
-        "/proc/self/limits": head + limits,
-        "/proc/1/limits": head + limits,
-        "/proc/1/cgroup": "0::/",
-        "/proc/self/cgroup": "0::/",
-        "/proc/self/mountinfo": (
-            "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
-            "24 23 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
-            "25 21 0:23 / /dev/shm rw,nosuid - tmpfs tmpfs rw"
-        ),
-        "/sys/fs/cgroup/cgroup.procs": "1",
-    }
-    calls |= {
+    shm = total * nodes // 2
+    calls = {
+        "memory.space /dev/shm": {"size_bytes": shm, "available_bytes": shm},
+        "network.addresses": [{"interface": "lo", "address": "127.0.0.1", "up": True}],
         "limits.identity": {
             "user_namespace": "user:[4026531837]",
             "sudo_uid": None,
             "slurm_job": False,
         },
-        "limits.processes": {"pinned": [], "daemons": [], "complete": True},
     }
+    tree.calls.update(calls)
+
+
+def _add_nodes(tree: Tree, described: Description) -> None:
+    nodes, (total, free) = described.nodes, described.usable
+    folders = ["/sys/kernel/mm"]
+    for node in range(nodes):
+        folders.append(f"/sys/devices/system/node/node{node}")
+        tree.add(
+            "node",
+            node=node,
+            first_cpu=node * _CPUS_PER_NODE,
+            last_cpu=(node + 1) * _CPUS_PER_NODE - 1,
+            distances=" ".join("10" if other == node else "21" for other in range(nodes)),
+            total_kib=total // KIB,
+            free_kib=free // KIB,
+        )
+    for size in (2 * MIB, GIB):
+        for folder in folders:
+            tree.add("pool", folder=f"{folder}/hugepages/hugepages-{size // KIB}kB")
+
+
+def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
+    """Add so many of one model, evenly over the nodes."""
+    count, _, model = gpus
+    devices = []
+    for index in range(count):
+        node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
+        _add_function(tree, address, node, "nvidia", "0x10de", model["device"], "0x030200")
+        tree.add("gpu", index=index, driver=_DRIVER)
+        devices.append(
+            {
+                "name": model["product"],
+                "uuid": f"GPU-00000000-0000-0000-0000-{index:012d}",
+                "address": f"0000{address.upper()}",
+                "memory_bytes": model["memory_gib"] * GIB,
+                "numa_node": node,
+                **_table()["calls"]["gpu"],
+            }
+        )
+    _load(tree, "nvidia_peermem", "nvidia")
+    tree.calls["gpus.visible_devices"] = None
+    tree.calls["gpus.nvml"] = {"driver": _DRIVER, "cuda": 12080, "devices": devices}
+    tree.calls["gpus.cuda_attributes"] = [{"rdma": 1, "dma_buf": 1} for _ in devices]
+
+
+def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
+    """Add so many of one model, evenly over the nodes."""
+    count, kind, model = nics
+    kernel: Table = {}
+    interfaces: Table = {"lo": [["127.0.0.1", 8]]}
+    bound = model["max_mr_size_gib"] * GIB if "max_mr_size_gib" in model else (1 << 64) - 1
+    limits = {"max_mr_size": bound, **_table()["calls"]["limits"]}
+    for index in range(count):
+        address, name, interface = (
+            f"0000:{0x60 + index:02x}:00.0",
+            f"{kind}_{index}",
+            f"eth{index + 1}",
+        )
+        ids = model["driver"], model["vendor"], model["device"], "0x020000"
+        folder = _add_function(tree, address, index * nodes // count, *ids)
+        tree.add(
+            "nic",
+            folder=folder,
+            own=f"{folder}/infiniband/{name}",
+            verbs=f"{folder}/infiniband_verbs/uverbs{index}",
+            net=f"{folder}/net/{interface}",
+            name=name,
+            interface=interface,
+            provider=model["provider"],
+            index=index,
+            number=index + 1,
+            minor=192 + index,
+            libraries=_LIBRARIES,
+        )
+        kernel[name] = {
+            "resources": {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0},
+            "driver_id": model["driver_id"],
+        }
+        ip = f"10.0.0.{index + 1}"
+        interfaces[interface] = [[ip, 24]]
+        tree.calls["network.addresses"].append({"interface": interface, "address": ip, "up": True})
+        tree.calls[f"rdma.device_node /dev/infiniband/uverbs{index}"] = _OPENABLE
+        port = {"active_mtu_bytes": 4096, "gid_table": 255, "pkey_table": 1}
+        told = {"listed": True, "opened": True, "limits": limits, "ports": {"1": port}}
+        tree.calls[f"rdma.verbs {name}"] = told
+    _load(tree, "ib_uverbs", "ib_core")
+    tree.calls["rdma.kernel"] = {"netns_mode": "shared", "copy_on_fork": True, "devices": kernel}
+    tree.calls["rdma.interfaces"] = interfaces
+    tree.calls["rdma.device_node /dev/infiniband/rdma_cm"] = _OPENABLE
+
+
+def _load(tree: Tree, *modules: str) -> None:
+    for module in modules:
+        tree.files["/proc/modules"] += f"{module} 16384 0 - Live 0x0\n"
+
+
+def _add_function(
+    tree: Tree, address: str, node: int, driver: str, vendor: str, device: str, kind: str
+) -> str:
+    """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
+    bus = address[5:7]
+    folder = f"/sys/devices/pci0000:{bus}/{address}"
+    ids = {"driver": driver, "vendor": vendor, "device": device, "class": kind}
+    tree.add("function", folder=folder, address=address, bus=bus, node=node, **ids)
+    return folder

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
-from preflight.fit.judged_values import GATES, HostState, LaunchState, is_not_described, tolerant
-from preflight.fit.launch_edit import Edited, edited, launch_texts
+from preflight.fit.hints import shares
+from preflight.fit.judged_values import (
+    GATES,
+    FitAnswer,
+    Goal,
+    HostState,
+    LaunchState,
+    is_not_described,
+    tolerant,
+)
+from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
-from preflight.fit.records import FitAnswer, Fitted, Goal
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, launch_of, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.commands import Context, commands, context_of
+from preflight.sglang.model import Models
 
 
 class Description(NamedTuple):
@@ -35,6 +49,29 @@ class Description(NamedTuple):
         from preflight.fit.described_host import gpu_bytes
 
         return words._replace(gpu_bytes=gpu_bytes(self.gpus))
+
+
+class Fitted(NamedTuple):
+    """The answer with what goes with it.
+
+    command: the launch's new command line, where it was given as one. host_commands: what sets
+    the pools. assumptions: of a host that was described. state, machine: what was asked about.
+    hints: what would let more fit.
+    """
+
+    launch: str
+    host: str
+    answer: FitAnswer
+    keep_bytes: int
+    edited: Edited | None
+    written: tuple[str, ...]
+    command: str
+    host_commands: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    state: LaunchState
+    machine: HostState
+    exit_code: int
+    hints: tuple[str, ...] = ()
 
 
 def host_to_fit(root: str, described: Description) -> tuple[Host, tuple[str, ...]]:
@@ -80,6 +117,9 @@ def fitted(
         checks = tolerant(checks, GATES, with_gpus, with_nics)
     machine = HostState(host.root, facts, checks, keep_bytes)
     answer = solve(state, machine, Goal(goal))
+    if answer.fits is not None:
+        models = Models(host.root, options.model_config)
+        answer = answer._replace(shares=shares(answer.fits, answer.goal, models))
     if assumptions:
         answer = _of_description(answer, machine)
     changes, command = None, ""
@@ -127,7 +167,7 @@ def _edited(
 ) -> tuple[Edited | None, str]:
     """Return the launch's files with the new values, or the command line with them."""
     words = launch.words
-    changed = with_values(state.launch.reading, state.launch.read_file, answer.sizes, answer.values)
+    changed = with_values(state.launch, answer.sizes, answer.values)
     if words == (state.launch.name,):  # a file is called as it was given
         texts = launch_texts(words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
@@ -155,3 +195,45 @@ def _host_commands(answer: FitAnswer, context: Context) -> tuple[str, ...]:
         kind, name = (Kind.SYSCTL, NR_HUGEPAGES) if whole else (Kind.SYSFS, target.file)
         settings.append(Setting(kind, name, str(target.pages), str(now)))
     return commands(settings, context)
+
+
+# What the copy of an edited file is called, behind its name.
+COPY = ".bak"
+_MARK = b"\xef\xbb\xbf"
+
+
+def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
+    """Write each file whole or not at all, with its mode, its owner and a copy of it before.
+
+    Returns the paths written. Raises UsageError for what cannot be, before anything is.
+    """
+    path, why = "", ""
+    try:
+        for edit in edits:
+            path = edit.path
+            if _read_bytes(path).removeprefix(_MARK) != edit.before.encode():
+                changed = "it has changed since it was read: run fit again"
+                raise UsageError(f"--write {path}: {changed}")
+        why = ": it is as it was"
+        for edit in edits:
+            path = edit.path
+            _write(edit)
+    except OSError as error:
+        raise UsageError(f"--write {path}: {error.strerror}{why}") from None
+    return tuple(edit.path for edit in edits)
+
+
+def _write(edit: Edit) -> None:
+    real = os.path.realpath(edit.path)
+    before, status = _read_bytes(real), os.stat(real)
+    write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))
+    # Who may not give it to the owner is the owner himself, or cannot help.
+    with suppress(PermissionError):
+        os.chown(f"{real}{COPY}", status.st_uid, status.st_gid)
+    mark = _MARK if before.startswith(_MARK) else b""
+    write_whole(real, mark + edit.after.encode())
+
+
+def _read_bytes(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

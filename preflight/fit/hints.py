@@ -1,20 +1,34 @@
-"""What would let more fit, where it is no size: found by asking the same checks again."""
+"""What would let more fit, where it is no size; and what 1 GiB more of a size costs and buys.
+
+The first is found by asking the same checks again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.units import GIB, format_bytes, format_page_size
+from checks.base.needs import MemoryKind
+from checks.base.units import GIB, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import Pool
-from preflight.fit.judged_values import HostState, LaunchState, facts_with_pools
+from preflight.fit.judged_values import (
+    FitAnswer,
+    Goal,
+    HostState,
+    Judgement,
+    LaunchState,
+    Share,
+    facts_with_pools,
+)
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import released_root
-from preflight.fit.records import FitAnswer, Goal
 from preflight.fit.solver import largest_sizes
 from preflight.judging.launch_checks import GATE
-from preflight.sglang.host_pool_records import GIGABYTE
+from preflight.mooncake.allocations import Allocation, Backing
+from preflight.sglang.launch import server_ranks
+from preflight.sglang.model import Models
+from preflight.sglang.model_geometry import AttentionKind
 
 _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
@@ -43,7 +57,7 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
     found = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
     if found is not None and _more(found, answer):
         yield (
-            f"without {_SWITCH}, {_said(found)} would pass: SGLang's own check asks for as much "
+            f"without {_SWITCH}, {found.text} would pass: SGLang's own check asks for as much "
             "available memory as the pools take, and the pages that they lie on are no longer part "
             "of it"
         )
@@ -71,7 +85,7 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
         )
         yield (
             f"{names} are reserved, free, and not taken by this launch; were the pools only as "
-            f"large as they have to be, {_said(found)} would pass (nothing here lowers a pool)"
+            f"large as they have to be, {found.text} would pass (nothing here lowers a pool)"
         )
 
 
@@ -97,10 +111,60 @@ def _more(found: Values, answer: FitAnswer) -> bool:
     return all(new >= old for new, old in pairs) and any(new > old for new, old in pairs)
 
 
-def _said(values: Values) -> str:
-    parts = []
-    if values.l2_bytes is not None:
-        parts.append(f"--hicache-size {values.l2_bytes // GIGABYTE}")
-    if values.segment_bytes is not None:
-        parts.append(f"a segment of {format_bytes(values.segment_bytes)}")
-    return " and ".join(parts)
+def shares(found: Judgement, goal: Goal, models: Models) -> tuple[Share, ...]:
+    """Of the sizes that ``goal`` is about."""
+    return tuple(_shares(found, goal, models))
+
+
+def _shares(found: Judgement, goal: Goal, models: Models) -> Iterator[Share]:
+    shown = found.sizing.shown
+    if shown is None:
+        return
+    mapped = [a for process in shown.asked for a in process.allocations]
+    if goal is not Goal.POOL:
+        ranks = sum(1 for p in shown.inputs.launch.processes if p.host_pools_bytes)
+        yield _share(
+            "l2", mapped, MemoryKind.HOST_POOL, ranks, _tokens(found, models, of_one_rank=True)
+        )
+    if goal is not Goal.L2:
+        yield _share(
+            "segment", mapped, MemoryKind.SEGMENT, 1, _tokens(found, models, of_one_rank=False)
+        )
+
+
+def _share(
+    size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
+) -> Share:
+    own = [a for a in mapped if a.what == what]
+    own = [a for a in own if a.backing is not Backing.ARENA] or [
+        a for a in mapped if a.what == MemoryKind.ARENA
+    ]
+    pages = [a.page_size_bytes for a in own if a.on_huge_pages]
+    host_bytes = times * GIB
+    page = max(pages, default=0)
+    return Share(size, host_bytes, host_bytes // page if page else 0, page, tokens)
+
+
+def _tokens(found: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
+    """Tokens of 1 GiB: on every rank of a server, or in a store that all ranks write to."""
+    for process in found.sizing.inputs.processes:
+        memory = found.sizing.inputs.memory.get(process.number)
+        if process.server is None or memory is None:
+            continue
+        ranks = server_ranks(process.server)
+        whole = [pool for pool in memory.pools if pool.tokens]
+        if isinstance(ranks, Unknown) or not whole:
+            continue
+        # One token in all pools of one rank.
+        token_bytes = sum(pool.bytes / pool.tokens for pool in whole)
+        groups = ranks.attention_dp * ranks.replicas
+        if of_one_rank:
+            return int(GIB / token_bytes) * groups
+        geometry = models.target(process.server.value("model_path")).geometry
+        if isinstance(geometry, Unknown):
+            return None
+        # Of latent attention one rank stores each token, of others each with heads a part of it.
+        latent = geometry.kind is AttentionKind.MLA
+        writers = ranks.pp * (1 if latent else max(1, ranks.tp // ranks.attention_dp))
+        return int(GIB / (token_bytes * writers))
+    return None

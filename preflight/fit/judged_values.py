@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.facts import HugetlbFacts
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import regular_bytes
@@ -133,6 +134,62 @@ class Judgement(NamedTuple):
         return tuple(f for f in self.findings if f.check in wanted and f.status in statuses)
 
 
+class Goal(Enum):
+    """What gets the memory."""
+
+    L2 = "l2"
+    POOL = "pool"
+    BALANCED = "balanced"
+
+
+class Bound(NamedTuple):
+    """What stops one size: ``findings`` are those that one step more has, the worst first.
+
+    size: ``l2`` or ``segment``. value_bytes: one step more than the answer.
+    """
+
+    size: str
+    value_bytes: int
+    findings: tuple[Finding, ...]
+
+
+class Share(NamedTuple):
+    """What 1 GiB more of one size costs and buys, were there room for it.
+
+    host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None where the model's
+    geometry is not known.
+    """
+
+    size: str
+    host_bytes: int
+    pages: int
+    page_bytes: int
+    tokens: int | None
+
+
+class FitAnswer(NamedTuple):
+    """fits: the sizes found, judged; None where nothing fits, and then ``blocking`` says why, for
+    the sizes in ``values``, or ``reason`` why no size can be given.
+
+    sizes: the launch's places. least: the least sizes, judged by every check. unknown: gates that
+    could not be judged at any size. bounds: what stops each size of the goal. beside: what check
+    finds beside the gates, the worst first. gates: the checks that sizes were held against.
+    """
+
+    goal: Goal
+    sizes: Knobs
+    values: Values
+    fits: Judgement | None
+    least: Judgement
+    blocking: tuple[Finding, ...]
+    unknown: tuple[Finding, ...]
+    bounds: tuple[Bound, ...] = ()
+    beside: tuple[Finding, ...] = ()
+    shares: tuple[Share, ...] = ()
+    gates: frozenset[str] = frozenset()
+    reason: str = ""
+
+
 def judged_values(
     state: LaunchState,
     host: HostState,
@@ -146,9 +203,16 @@ def judged_values(
     """
     launch, sizing = sized_values(state, host, values)
     needs = launch_needs(sizing)
-    targets, gaps = _targets(needs, host.facts)
+    hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
+    # What the plan sets each pool to, and what of the pools it cannot tell.
+    targets, _, gaps = pools(needs, hugetlb)
     before = [pair for pair in host.checks if pair[0].id == _RESERVATION]
-    findings = [*_tolerated(judge(host.facts, needs, before)), *gaps]
+    # That memory is in pieces is no bound: it is compacted, or reserved at boot.
+    findings = [
+        found._replace(status=Status.PASS) if found.status is Status.WARN else found
+        for found in judge(host.facts, needs, before)
+    ]
+    findings += [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=g.reason) for g in gaps]
     facts, planned = host.facts, host.root
     if ids is not None and any(found.status is Status.FAIL for found in findings):
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
@@ -173,25 +237,8 @@ def sized_values(
     state: LaunchState, host: HostState, values: Values
 ) -> tuple[WrittenLaunch, LaunchSizing]:
     """Return the launch with ``values``, sized on the host as it is now."""
-    changed = with_values(state.launch.reading, state.launch.read_file, state.sizes, values)
-    launch = state.launch._replace(reading=changed.reading, read_file=changed.read_file)
+    launch = with_values(state.launch, state.sizes, values)
     return launch, size_written(launch, state.options, host.root)
-
-
-def _targets(needs: LaunchNeeds, facts: Facts) -> tuple[tuple[PoolTarget, ...], list[Finding]]:
-    """Return what the plan sets each pool to, and what of the pools it cannot tell."""
-    hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
-    targets, _, gaps = pools(needs, hugetlb)
-    unknown = [Finding(_RESERVATION, Status.UNKNOWN, "huge pages", text=gap.reason) for gap in gaps]
-    return targets, unknown
-
-
-def _tolerated(findings: Iterable[Finding]) -> list[Finding]:
-    """That memory is in pieces is no bound: it is compacted, or reserved at boot."""
-    return [
-        found._replace(status=Status.PASS) if found.status is Status.WARN else found
-        for found in findings
-    ]
 
 
 def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
@@ -210,12 +257,10 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> list[Finding]:
     if not keep_bytes:
         return []
     memory: MemoryFacts | Unknown = facts.topic("memory")
-    available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
-    taken = regular_bytes(needs)
-    if isinstance(available, Unknown) or isinstance(taken, Unknown):
-        why = available if isinstance(available, Unknown) else taken
-        reason = why.reason if isinstance(why, Unknown) else ""
-        return [Finding(KEEP, Status.UNKNOWN, "memory to keep", text=reason)]
+    try:
+        available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
+    except UnknownFactError as error:
+        return [Finding(KEEP, Status.UNKNOWN, "memory to keep", text=error.fact.reason)]
     left = available - taken
     have, need = f"{format_bytes(max(0, left))} left", f"{format_bytes(keep_bytes)} to keep"
     status = Status.PASS if left >= keep_bytes else Status.FAIL

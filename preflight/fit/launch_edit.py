@@ -3,7 +3,6 @@
 A file is never written from what was understood of it: a token of its text is replaced, the whole
 is read again as before, and the edit stands only where the reading is the one that is wanted, word
 for word, and nothing else of the launch has changed. What no edit brings about is said instead.
-A file is written whole or not at all, with its mode, its owner and a copy before.
 """
 
 from __future__ import annotations
@@ -12,12 +11,9 @@ import json
 import os
 import re
 import shlex
-import stat
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from preflight.base.usage_error import UsageError
 from preflight.fit.launch_values import (
     KEY,
     Knobs,
@@ -101,21 +97,18 @@ def proposals(
         if place.written and text is not None:
             yield from ((path, after) for after in _replaced(content, place, text, line))
         elif place.written:
-            yield from ((path, after) for after in _removed(content, place, line))
+            yield from ((path, after) for after in _removed(content, place))
         elif text is not None:
             yield from ((path, after) for after in _added(content, place, text, line))
 
 
 def _replaced(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
-    new = text
-    old = place.old
+    new, old = text, place.old
     if place.kind == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
-        bare = old.strip('"')
-        new = text
         if not old.startswith('"') and not text.isdecimal():
             new = f'"{text}"'
-        old = bare
+        old = old.strip('"')
     for start, end in _places(content, old, line):
         # A bare number behind a key of YAML is no text, which Kubernetes wants.
         bare_value = new.isdecimal() and not old.isdecimal() and content[:start].endswith(": ")
@@ -127,19 +120,17 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
     """Return where ``old`` stands as a token of its own, near ``line`` first, then behind it."""
     if not old:
         return []
-    first = re.escape(old)
     lead = _BEFORE if old[0].isalnum() else ""
     tail = _BEHIND if old[-1].isalnum() else ""
-    spans = [match.span() for match in re.finditer(f"{lead}{first}{tail}", content)]
+    spans = [match.span() for match in re.finditer(f"{lead}{re.escape(old)}{tail}", content)]
     at = line or 1
     return sorted(spans, key=lambda span: abs(content.count("\n", 0, span[0]) + 1 - at))
 
 
-def _removed(content: str, place: Place, line: int | None) -> Iterator[str]:
+def _removed(content: str, place: Place) -> Iterator[str]:
     """Without the variable: its word, the option in front of it, or its whole line."""
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
-    spans: list[tuple[int, int]] = []
     patterns = (
         rf"(?m)^[ \t]*(?:export|declare -x|-|ENV)?[ \t]*{quoted}[ \t]*;?[ \t]*\n",
         rf"""(?m)^[ \t]*-[ \t]*["']?name["']?:[ \t]*["']?{name}["']?[ \t]*\n"""
@@ -150,9 +141,8 @@ def _removed(content: str, place: Place, line: int | None) -> Iterator[str]:
         rf"{quoted},?",
     )
     for pattern in patterns:
-        spans += [match.span() for match in re.finditer(pattern, content)]
-    for start, end in spans:
-        yield content[:start] + content[end:]
+        for match in re.finditer(pattern, content):
+            yield content[: match.start()] + content[match.end() :]
 
 
 def _added(content: str, place: Place, text: str, line: int | None) -> Iterator[str]:
@@ -241,9 +231,8 @@ def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
     reading = source.read(texts)
     advice: list[Advice] = []
     more: list[Edit] = []
-    for knob, value in changes(sizes, values):
-        text = None if value == 0 and knob is sizes.arena else knob.spell(value)
-        for place in sorted(knob.places, key=lambda place: -place.at):
+    for knob, text in changes(sizes, values):
+        for place in knob.last_first:
             if place.kind == "file":
                 edit = _configuration(source, place, text or "0")
                 if isinstance(edit, Edit):
@@ -251,7 +240,7 @@ def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
                 else:
                     advice.append(Advice(KEY, text, place.name, edit))
                 continue
-            if _says(reading, place, text):
+            if _wanted(reading, place, text) == [meaning(one) for one in reading.commands]:
                 continue
             computed = place.written and _COMPUTED.search(place.old) is not None
             found = None if computed else _try(source, texts, reading, place, text)
@@ -270,11 +259,12 @@ def edited(source: LaunchTexts, sizes: Knobs, values: Values) -> Edited:
 
 def by_hand(reading: Reading, sizes: Knobs, values: Values) -> Edited:
     """Return every value as something to change, for a launch that is no file here."""
-    advice = []
-    for knob, value in changes(sizes, values):
-        text = None if value == 0 and knob is sizes.arena else knob.spell(value)
-        for place in knob.places:
-            advice.append(Advice(place.name, text, str(place.origin), "the launch is no file here"))
+    why = "the launch is no file here"
+    advice = (
+        Advice(place.name, text, str(place.origin), why)
+        for knob, text in changes(sizes, values)
+        for place in knob.places
+    )
     return Edited((), tuple(advice), reading)
 
 
@@ -305,12 +295,12 @@ def _why(place: Place) -> str:
     return "the value is put together from others, or is used for something else as well"
 
 
-def _says(reading: Reading, place: Place, text: str | None) -> bool:
-    wanted = [with_text(reading.commands[index], place, text) for index in place.commands]
-    return all(
-        meaning(reading.commands[index]) == meaning(command)
-        for index, command in zip(place.commands, wanted, strict=True)
-    )
+def _wanted(reading: Reading, place: Place, text: str | None) -> list[Meaning]:
+    """Return what each command is to mean with ``text`` at ``place``."""
+    return [
+        meaning(with_text(command, place, text) if index in place.commands else command)
+        for index, command in enumerate(reading.commands)
+    ]
 
 
 def _try(
@@ -321,10 +311,7 @@ def _try(
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
     """Return the first edit that is read as ``place`` with ``text``, and else as before."""
-    commands = list(reading.commands)
-    for index in place.commands:
-        commands[index] = with_text(commands[index], place, text)
-    wanted = [meaning(command) for command in commands]
+    wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
     for tries, (path, after) in enumerate(proposals(texts, place, text)):
         if tries == _MOST_TRIES:
@@ -403,63 +390,3 @@ def _without_lines(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_lines(item) for key, item in value.items()}
     return value
-
-
-COPY = ".bak"
-_MARK = b"\xef\xbb\xbf"
-
-
-def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """Return the paths written. Raises UsageError for what cannot be, before anything is."""
-    for edit in edits:
-        _refuse_changed(edit)
-    for edit in edits:
-        _write(edit)
-    return tuple(edit.path for edit in edits)
-
-
-def _refuse_changed(edit: Edit) -> None:
-    try:
-        with open(edit.path, "rb") as file:
-            now = file.read()
-    except OSError as error:
-        raise UsageError(f"--write {edit.path}: {error.strerror}") from None
-    if now.removeprefix(_MARK) != edit.before.encode():
-        raise UsageError(f"--write {edit.path}: it has changed since it was read: run fit again")
-
-
-def _write(edit: Edit) -> None:
-    try:
-        _replace(edit)
-    except OSError as error:
-        raise UsageError(f"--write {edit.path}: {error.strerror}: it is as it was") from None
-
-
-def _replace(edit: Edit) -> None:
-    real = os.path.realpath(edit.path)
-    folder = os.path.dirname(real)
-    with open(real, "rb") as file:
-        before = file.read()
-    status = os.stat(real)
-    mark = _MARK if before.startswith(_MARK) else b""
-    for place, content in ((f"{real}{COPY}", before), (real, mark + edit.after.encode())):
-        number, name = tempfile.mkstemp(dir=folder, prefix=".fit-")
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fchmod(file.fileno(), stat.S_IMODE(status.st_mode))
-                _own(file.fileno(), status)
-                os.fsync(file.fileno())
-            os.replace(name, place)
-        except BaseException:
-            os.unlink(name)
-            raise
-
-
-def _own(number: int, status: os.stat_result) -> None:
-    """The owner stays where this may say so; who may not is the owner himself, or cannot help."""
-    try:
-        os.fchown(number, status.st_uid, status.st_gid)
-    except PermissionError:
-        return

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.units import MIB
+from checks.base.units import MIB, format_bytes
 from checks.base.unknown import Unknown
-from preflight.launches.source import Command, Origin, ReadFile, Reading, Word
-from preflight.processes.processes import Kind, LaunchProcess, SglangServer
+from preflight.inputs.written_launch import WrittenLaunch
+from preflight.launches.source import Command, Origin, Reading, Word
+from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.store_config import Source
 from preflight.programs.store_service_config import service_arguments
 from preflight.sglang.host_pool_records import GIGABYTE
@@ -61,6 +62,11 @@ class Knob(NamedTuple):
     step_bytes: int
     spell: Callable[[int], str]
 
+    @property
+    def last_first(self) -> list[Place]:
+        """The places, the last of a command first: words that are added move those behind them."""
+        return sorted(self.places, key=lambda place: -place.at)
+
 
 class Knobs(NamedTuple):
     """The sizes of a launch that can be set; None where it has no such thing, with the reason."""
@@ -78,6 +84,16 @@ class Values(NamedTuple):
     l2_bytes: int | None = None
     segment_bytes: int | None = None
     arena_bytes: int | None = None
+
+    @property
+    def text(self) -> str:
+        """As a person reads them: ``--hicache-size 30 and a segment of 8.00 GiB``."""
+        said = []
+        if self.l2_bytes is not None:
+            said.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
+        if self.segment_bytes is not None:
+            said.append(f"a segment of {format_bytes(self.segment_bytes)}")
+        return " and ".join(said)
 
 
 def gigabytes(size: int) -> str:
@@ -103,7 +119,10 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
     places, sizes = [], []
     for index, process in enumerate(processes):
         server = process.server
-        if server is None or not _has_l2(server):
+        if server is None:
+            continue
+        offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+        if not server.hicache and not offloads:
             continue
         value = server.value("hicache_size")
         given = isinstance(value, int) and value > 0
@@ -113,11 +132,6 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
         return None
     now = max((size for size in sizes if size is not None), default=None)
     return Knob(HICACHE_SIZE, tuple(places), now, GIGABYTE, gigabytes)
-
-
-def _has_l2(server: SglangServer) -> bool:
-    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
-    return server.hicache or offloads
 
 
 def _flag(command: Command, index: int, name: str, beside: str) -> Place:
@@ -141,14 +155,13 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
     for index, process in enumerate(processes):
-        found = _segment_of(process)
-        if found is None:
+        size = _segment_of(process)
+        if size is None:
             continue
-        size = found
         if size == 0:
             why = f"{process.name} contributes no segment, as its settings say"
             continue
-        if size is not None and not isinstance(size, Unknown):
+        if not isinstance(size, Unknown):
             sizes.append(size)
         place = _segment_place(process, index, reading)
         if place not in places:
@@ -156,13 +169,9 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     places = _together(places)
     if not places:
         return None, why
-    spell = segment_text if all(map(_reads_gigabytes, processes)) else str
+    stores = [process.server.store for process in processes if process.server]
+    spell = segment_text if all(store is None or store.gigabytes for store in stores) else str
     return Knob(SEGMENT, tuple(places), max(sizes, default=None), MIB, spell), ""
-
-
-def _reads_gigabytes(process: LaunchProcess) -> bool:
-    store = None if process.server is None else process.server.store
-    return store is None or store.gigabytes
 
 
 def _together(places: list[Place]) -> list[Place]:
@@ -191,18 +200,16 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Place:
     command = process.command
     if process.kind is Kind.CLIENT:
-        for name in ("--global_segment_size", "-global_segment_size", "--global-segment-size"):
-            place = _flag(command, index, name, command.words[0].text)
-            if place.written:
-                return place
-        return _flag(command, index, "--global_segment_size", command.words[0].text)
+        names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
+        found = [_flag(command, index, name, command.words[0].text) for name in names]
+        return next((place for place in found if place.written), found[0])
     if process.server is not None and process.server.store is not None:
         source = process.server.store.source
         path = command.environment.get(_CONFIG)
         if source is Source.EXTRA_CONFIG or (path is None and isinstance(source, Unknown)):
             return _in_words(command, index)
         if path is not None:
-            return _in_file(path, index)
+            return Place("file", path.text, (index,), -1, "", path.origin)
     if process.kind is Kind.STORE_SERVICE:
         for at, word in enumerate(command.words):
             name, equals, value = word.text.partition("=")
@@ -213,7 +220,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Plac
             config if config and config.text else command.environment.get("MOONCAKE_CONFIG_PATH")
         )
         if config is not None:
-            return _in_file(config, index)
+            return Place("file", config.text, (index,), -1, "", config.origin)
     return _variable(reading, index, SEGMENT)
 
 
@@ -226,10 +233,6 @@ def _in_words(command: Command, index: int) -> Place:
         if word.text.startswith("@"):
             return Place("file", word.text[1:], (index,), -1, "", word.origin)
     return Place("json", KEY, (index,), -1, "", command.origin)
-
-
-def _in_file(path: Word, index: int) -> Place:
-    return Place("file", path.text, (index,), -1, "", path.origin)
 
 
 def _variable(reading: Reading, index: int, name: str) -> Place:
@@ -252,34 +255,30 @@ def _same_word(reading: Reading, name: str) -> tuple[Place, ...]:
     return tuple(found)
 
 
-class Changed(NamedTuple):
-    """A launch with other values: its reading, and the texts of files that it names."""
-
-    reading: Reading
-    read_file: ReadFile
-
-
-def with_values(reading: Reading, read_file: ReadFile, sizes: Knobs, values: Values) -> Changed:
+def with_values(launch: WrittenLaunch, sizes: Knobs, values: Values) -> WrittenLaunch:
     """Return the launch as it would be read with ``values`` in the places of ``sizes``."""
-    commands = list(reading.commands)
+    commands = list(launch.reading.commands)
     files: dict[str, str] = {}
-    for knob, value in changes(sizes, values):
-        text = None if value == 0 and knob is sizes.arena else knob.spell(value)
-        # Words that are added move those behind them: the last of a command first.
-        for place in sorted(knob.places, key=lambda place: -place.at):
+    for knob, text in changes(sizes, values):
+        for place in knob.last_first:
             if place.kind == "file":
-                content = read_file(files.get(place.name, place.name))
+                content = launch.read_file(files.get(place.name, place.name))
                 if not isinstance(content, Unknown):
                     files[place.name] = json_with(content, text or "0")
                 continue
             for index in place.commands:
                 commands[index] = with_text(commands[index], place, text)
-    changed = reading._replace(commands=tuple(commands))
-    return Changed(changed, _reading_files(read_file, files))
+
+    def read_file(name: str) -> str | Unknown:
+        return files[name] if name in files else launch.read_file(name)
+
+    return launch._replace(
+        reading=launch.reading._replace(commands=tuple(commands)), read_file=read_file
+    )
 
 
-def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, int]]:
-    """Yield the knobs that are turned, and to what."""
+def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, str | None]]:
+    """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
     pairs = (
         (sizes.segment, values.segment_bytes),
         (sizes.arena, values.arena_bytes),
@@ -287,7 +286,7 @@ def changes(sizes: Knobs, values: Values) -> Iterator[tuple[Knob, int]]:
     )
     for knob, value in pairs:
         if knob is not None and value is not None:
-            yield knob, value
+            yield knob, None if value == 0 and knob is sizes.arena else knob.spell(value)
 
 
 def with_text(command: Command, place: Place, text: str | None) -> Command:
@@ -323,13 +322,3 @@ def json_with(content: str, text: str) -> str:
     if _IN_JSON.search(content):
         return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)
     return content.replace("{", f'{{"{KEY}": {written}, ', 1)
-
-
-def _reading_files(read_file: ReadFile, files: Mapping[str, str]) -> ReadFile:
-    if not files:
-        return read_file
-
-    def read(name: str) -> str | Unknown:
-        return files[name] if name in files else read_file(name)
-
-    return read

@@ -51,8 +51,11 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
         if target.node is not None:
             shares = {target.node: added}
         else:
-            nodes = [n for n in free if not _is_absent(root, f"{NODES}/node{n}/hugepages/{name}")]
-            room = {node: (free[node] + cache[node]) // size for node in nodes}
+            room = {}
+            for node in free:
+                there = root.integer(f"{NODES}/node{node}/hugepages/{name}/nr_hugepages")
+                if not isinstance(there, Unknown) or not there.absent:
+                    room[node] = (free[node] + cache[node]) // size
             shares = _spread(added, room)
         _add(now, f"{POOLS}/{name}", added)
         for node, pages in shares.items():
@@ -125,11 +128,6 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     for index, node in enumerate(shares):
         shares[node] += left // len(shares) + (index < left % len(shares))
     return shares
-
-
-def _is_absent(root: Root, folder: str) -> bool:
-    total = root.integer(f"{folder}/nr_hugepages")
-    return isinstance(total, Unknown) and total.absent
 
 
 def _add(now: PlannedRoot, folder: str, pages: int) -> None:

@@ -8,7 +8,6 @@ never pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from checks.base.finding import Finding, Status
 from checks.base.needs import MemoryKind
@@ -17,6 +16,9 @@ from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
 from preflight.fit.judged_values import (
+    Bound,
+    FitAnswer,
+    Goal,
     HostState,
     Judgement,
     LaunchState,
@@ -25,10 +27,7 @@ from preflight.fit.judged_values import (
     sized_values,
 )
 from preflight.fit.launch_values import Values
-from preflight.fit.records import Bound, FitAnswer, Goal
-from preflight.fit.shares import shares
 from preflight.sglang.host_pool_records import GIGABYTE
-from preflight.sglang.model import Models
 from preflight.sizing.sizing import Sizing
 
 
@@ -88,13 +87,6 @@ _WANTING = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 _ENDLESS_ARENA = 1 << 50
 
 
-class _Allowed(NamedTuple):
-    """What a candidate may find: (check, subject) of warnings and of what cannot be judged."""
-
-    warned: frozenset[tuple[str, str]]
-    unknown: frozenset[tuple[str, str]]
-
-
 class Solver:
     """Asks the checks about candidates; remembers what they said."""
 
@@ -103,7 +95,8 @@ class Solver:
         self._known: dict[Values, Judgement] = {}
         self._arenas: dict[int | None, int] = {}
         self._ids: frozenset[str] | None = None
-        self._allowed = _Allowed(frozenset(), frozenset())
+        # What a candidate may find: what the least sizes warn of, and cannot judge either.
+        self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: Values) -> Judgement:
         """Judge by the gates alone once they are known."""
@@ -137,9 +130,7 @@ class Solver:
     def _allow(self, low: Judgement, ids: frozenset[str]) -> None:
         self._ids = ids
         gates = low.of(ids, Status.WARN, Status.UNKNOWN)
-        warned = {(f.check, f.subject) for f in gates if f.status is Status.WARN}
-        unknown = {(f.check, f.subject) for f in gates if f.status is Status.UNKNOWN}
-        self._allowed = _Allowed(frozenset(warned), frozenset(unknown))
+        self._allowed = frozenset((one.check, one.subject, one.status) for one in gates)
 
     @property
     def ids(self) -> frozenset[str]:
@@ -147,15 +138,12 @@ class Solver:
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return what keeps a candidate from passing, the worst first."""
-        found = []
-        for status in _WANTING:
-            for finding in judgement.of(self.ids, status):
-                key = (finding.check, finding.subject)
-                warned = status is Status.WARN and key in self._allowed.warned
-                unread = status is Status.UNKNOWN and key in self._allowed.unknown
-                if not warned and not unread:
-                    found.append(finding)
-        return tuple(found)
+        return tuple(
+            one
+            for status in _WANTING
+            for one in judgement.of(self.ids, status)
+            if (one.check, one.subject, status) not in self._allowed
+        )
 
     def unknown(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the gates that could not be judged."""
@@ -290,8 +278,7 @@ def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
         solver.unknown(found),
         bounds,
         solver.beside(found),
-        shares(found, goal, Models(host.root, state.options.model_config)),
-        solver.ids,
+        gates=solver.ids,
     )
 
 
@@ -330,11 +317,11 @@ def _refuse(state: LaunchState, goal: Goal) -> None:
 def _most_bytes(host: HostState) -> int:
     """More than any size that this host takes; where its memory is not known, 1 PiB."""
     memory: MemoryFacts | Unknown = host.facts.topic("memory")
-    total = memory if isinstance(memory, Unknown) else memory.value("MemTotal")
-    available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
-    if isinstance(total, Unknown) or isinstance(available, Unknown):
+    if isinstance(memory, Unknown):
         return 1 << 50
-    return total + available
+    sizes = [memory.value(row) for row in ("MemTotal", "MemAvailable")]
+    known = [size for size in sizes if isinstance(size, int)]
+    return sum(known) if len(known) == len(sizes) else 1 << 50
 
 
 class _Limits:
@@ -358,7 +345,9 @@ class _Limits:
             return Values(l2_bytes=steps * GIGABYTE)
         if goal is Goal.POOL:
             return Values(segment_bytes=steps * MIB)
-        return Values(l2_bytes=steps * GIGABYTE, segment_bytes=self._equal(steps * GIGABYTE))
+        # The segment contributes as much of this host as L2 takes of it.
+        equal = self._setting(steps * GIGABYTE * self._ranks()) // MIB * MIB
+        return Values(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, equal))
 
     def solve(self, goal: Goal) -> Values | None:
         def make(steps: int) -> Values:
@@ -372,24 +361,17 @@ class _Limits:
         if goal is not Goal.BALANCED:
             return values
         # What is left of it: to L2 while a step of that fits, then to the segment.
-        values = values._replace(l2_bytes=self._grow_l2(values))
-        return values._replace(segment_bytes=self._grow_segment(values))
+        values = self._grown(values, "l2", GIGABYTE, self.most(Goal.L2))
+        return self._grown(values, "segment", MIB, self.most(Goal.POOL))
 
-    def _grow_l2(self, values: Values) -> int:
+    def _grown(self, values: Values, size: str, step_bytes: int, most: int) -> Values:
+        """``values`` with as much of one size as fits, and no less than they have."""
+
         def make(steps: int) -> Values:
-            return values._replace(l2_bytes=steps * GIGABYTE)
+            return values._replace(**{f"{size}_bytes": steps * step_bytes})
 
-        assert values.l2_bytes is not None
-        low = values.l2_bytes // GIGABYTE
-        return self._solver.grown(make, low, self.most(Goal.L2)) * GIGABYTE
-
-    def _grow_segment(self, values: Values) -> int:
-        def make(steps: int) -> Values:
-            return values._replace(segment_bytes=steps * MIB)
-
-        assert values.segment_bytes is not None
-        low = values.segment_bytes // MIB
-        return self._solver.grown(make, low, self.most(Goal.POOL)) * MIB
+        low = getattr(values, f"{size}_bytes") // step_bytes
+        return make(self._solver.grown(make, low, most))
 
     def bounds(self, values: Values, goal: Goal) -> Iterable[Bound]:
         """Yield what one step more of each size meets."""
@@ -401,10 +383,6 @@ class _Limits:
     def _bound(self, size: str, values: Values, value: int) -> Bound:
         more = values._replace(**{f"{size}_bytes": value})
         return Bound(size, value, self._solver.stopping(self._solver.best(more)))
-
-    def _equal(self, l2_bytes: int) -> int:
-        """Return the segment that contributes as much of this host as L2 takes of it."""
-        return max(MIB, self._setting(l2_bytes * self._ranks()) // MIB * MIB)
 
     def _ranks(self) -> int:
         """Return how many processes of this host have an L2 pool."""

@@ -77,7 +77,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
             words.words, words.env_files, host.environment, host.root, words.is_command
         )
         if host.capture is None:
-            from preflight.sizing.chosen_versions import installed_there
+            from preflight.sizing.sizing_inputs import installed_there
 
             given = given._replace(installed=installed_there(launch.reading, host.root))
         return launch, given

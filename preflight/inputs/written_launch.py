@@ -15,8 +15,8 @@ from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
-from preflight.sizing.chosen_versions import installed_there
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
+from preflight.sizing.sizing_inputs import installed_there
 
 
 class WrittenLaunch(NamedTuple):

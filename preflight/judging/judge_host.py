@@ -56,7 +56,7 @@ def judge_host(
 
         found = between(found, judge(facts, sized.least_needs, checks))
     of_launch = _of_launch(launch)
-    of_host = without_refused([*found, *of_launch])[: len(found)]
+    of_host = without_refused(found, of_launch)
     return JudgedHost(host, launch, needs, facts, of_host, of_launch)
 
 

@@ -10,10 +10,8 @@ from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
 from preflight.judging.store_checks import KEYS, key_findings
 from preflight.processes.container_limits import unknown_settings
-from preflight.rules.rules import Finding as RuleFinding
-from preflight.rules.rules import Severity
-from preflight.sizing.admission import Admission
-from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.rules.rules import RuleFinding, Severity
+from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
 
@@ -168,9 +166,7 @@ def _admission(admission: Admission) -> Finding:
     said = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
-        most = "any" if pages.most is None else str(pages.most)
-        span = "no number" if pages.empty else f"{pages.least} to {most}"
-        need = f"huge pages that suffice and are admitted: {span}; {pages.reason}"
+        need = f"huge pages that suffice and are admitted: {pages.span}; {pages.reason}"
     if said is None:
         return Finding(GATE.id, Status.PASS, admission.origin, have="admitted", need=need)
     status = Status.FAIL if admission.refused else Status.WARN

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-from preflight.logs.conclusions import Explanation
 from preflight.logs.explain import (
     SCHEMA,
+    Explanation,
     Paint,
     explanation_object,
     explanation_text,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import string
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from preflight.logs.conclusions import Explanation, explanation
-from preflight.logs.patterns import Stage, read_patterns
-from preflight.logs.search import MOST_NAMES, Search
-from preflight.logs.text import MOST_LOG_BYTES, blocks
+from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
+from preflight.logs.patterns import Case, Groups, Hits, Pattern, Stage, read_patterns
+from preflight.logs.search import MOST_LOG_BYTES, MOST_NAMES, Search, blocks
+from preflight.sglang.admission_gate import RESERVE_BYTES
 
 SCHEMA = "mooncake-preflight/explain-log/v1"
 
@@ -169,3 +170,247 @@ def explanation_object(each: Explanation) -> dict[str, Any]:
         "remedy": _sentence(each.remedy),
         "checks": list(each.checks),
     }
+
+
+# Groups of the line and what was computed from them: texts as they stand there, and numbers.
+Values = dict[str, Any]
+Compute = Callable[[Groups, Hits], Mapping[str, Any]]
+
+# The sizes that Mooncake names in its messages.
+_PAGE_BYTES = {"2MB": 2 * MIB, "512MB": 512 * MIB, "1GB": GIB}
+_DRIVER_PAGE_BYTES = 4 * KIB
+
+
+class Explanation(NamedTuple):
+    """One kind of known line, explained for this log.
+
+    line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
+    variables or addresses that differ between the lines. sums: what its numbers come to. decided:
+    what other lines of the log tell about it. checks: ids that see it coming, the best first.
+    """
+
+    pattern: str
+    printer: str
+    stage: Stage
+    times: int
+    line: int
+    excerpt: str
+    names: tuple[str, ...]
+    groups: Groups
+    cause: str
+    sums: str
+    decided: str
+    apart: str
+    remedy: str
+    checks: tuple[str, ...]
+
+
+def explanation(pattern: Pattern, seen: Hits) -> Explanation:
+    """Return what this log tells of ``pattern``, which is in it."""
+    hit, case = seen[pattern.id], Case()
+    values: Values = dict(hit.first)
+    if pattern.compute:
+        values.update(COMPUTE[pattern.compute](hit.first, seen))
+    for each in pattern.cases:
+        with_others = {**values, **_of_others(each, seen)}
+        if _holds(each, with_others, seen):
+            case, values = each, with_others
+            break
+    return Explanation(
+        pattern.id,
+        pattern.printer,
+        pattern.stage if case.stage is None else case.stage,
+        hit.times,
+        hit.line,
+        hit.excerpt,
+        hit.names,
+        hit.first,
+        _filled(case.cause or pattern.cause, values),
+        _summed(case.sums or pattern.sums, values),
+        _filled(case.decided, values),
+        _filled(pattern.apart, values),
+        _filled(case.remedy or pattern.remedy, values),
+        case.checks or pattern.checks,
+    )
+
+
+def number(values: Mapping[str, Any], name: str) -> int | None:
+    """A value as a whole number, decimal or 0x; None where it is missing or absurd."""
+    text = values.get(name, "")
+    if isinstance(text, int):
+        return text
+    if len(text) > 40:
+        return None
+    try:
+        return int(text, 0) if text.startswith("0x") else int(text)
+    except ValueError:
+        return None
+
+
+def _of_others(case: Case, seen: Hits) -> Values:
+    """The groups of the first of the case's other lines that the log holds."""
+    other = next((seen[id_] for id_ in case.seen if id_ in seen), None)
+    if other is None:
+        return {}
+    first = {f"seen.{name}": value for name, value in other.first.items()}
+    return {**first, **{f"last.{name}": value for name, value in other.last.items()}}
+
+
+def _holds(case: Case, values: Values, seen: Hits) -> bool:
+    def word(name: str) -> str:
+        return str(values.get(name, ""))
+
+    return (
+        (not case.seen or any(id_ in seen for id_ in case.seen))
+        and not any(id_ in seen for id_ in case.unseen)
+        and all(word(name) in words for name, words in case.is_.items())
+        and all(word(name).startswith(words) for name, words in case.begins.items())
+        and all(any(w in word(name) for w in words) for name, words in case.has.items())
+        and all((number(values, name) or 0) > least for name, least in case.above.items())
+    )
+
+
+class _Words(string.Formatter):
+    """Fills texts: ``{seen.limit}`` is one name, ``{size:bytes}`` a number with its unit."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[field_name], field_name
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if format_spec != "bytes":
+            return super().format_field(value, format_spec)
+        if isinstance(value, int):
+            return format_bytes(value)
+        size_bytes = number({"": value}, "")
+        if not size_bytes or size_bytes < 0:
+            raise KeyError(value)
+        return format_bytes(size_bytes)
+
+
+class _Known(dict[str, Any]):
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+def _filled(template: str, values: Values) -> str:
+    return _Words().vformat(template, (), _Known(values))
+
+
+def _summed(template: str, values: Values) -> str:
+    try:
+        return _Words().vformat(template, (), values)
+    except KeyError:
+        return ""
+
+
+def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """How many pages a mapping takes, of the size that the line or the log names."""
+    mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
+    size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
+    default = 2 * MIB
+    if "page" in groups:
+        page_bytes = _PAGE_BYTES.get(groups["page"])
+    else:
+        page_bytes = _PAGE_BYTES.get(mark.last.get("page", ""), default) if mark else default
+    if not size_bytes or not page_bytes:
+        return {}
+    return {
+        "size": size_bytes,
+        "page_count": round_up(size_bytes, page_bytes) // page_bytes,
+        "page_size": format_page_size(page_bytes),
+    }
+
+
+def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """What is left of the arena, and how large it would have to be."""
+    asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
+    if asked is None or offset is None or size is None:
+        return {}
+    return {"asked": asked, "size": size, "left": max(size - offset, 0), "least": offset + asked}
+
+
+def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """What SGLang's check of host memory misses, in its GB of 10^9.
+
+    What it prints as free is after its reserve, in all releases from 0.5.2 on.
+    """
+    try:
+        asked, free = float(groups["asked"]), float(groups["free"])
+    except (KeyError, ValueError):
+        return {}
+    reserve = RESERVE_BYTES / 1e9
+    admitted = asked <= free
+    return {
+        "admitted": "yes" if admitted else "no",
+        "free_gb": f"{free:.2f}",
+        "reserve_gb": f"{reserve:.2f}",
+        "kept_gb": f"{free - reserve:.2f}",
+        "wanted_gb": f"{asked + reserve:.2f}",
+        "missing_gb": f"{asked - free + (reserve if admitted else 0):.2f}",
+    }
+
+
+def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """What the process that the kernel killed held."""
+    hit = seen.get("kernel.oom-victim")
+    sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
+    known = [size for size in sizes if size is not None]
+    if hit is None or not known:
+        return {}
+    return {
+        "victim": hit.first.get("name", "it"),
+        "held": sum(known) * KIB,
+        "shared": (sizes[2] or 0) * KIB,
+    }
+
+
+def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """What the pages of one call of the GPU's driver come to."""
+    pages = number(groups, "pages")
+    if pages is None or pages > 1 << 48:
+        return {}
+    return {"page_count": pages, "pinned": pages * _DRIVER_PAGE_BYTES}
+
+
+def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """How many of what was asked for, or waited for, did not come."""
+    wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
+    most, least = number(groups, wanted), number(groups, got)
+    if most is None or least is None:
+        return {}
+    return {wanted: most, got: least, "missing": max(most - least, 0)}
+
+
+def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """What is no multiple of the allocator's slabs."""
+    size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
+    if not slab or size is None or address is None:
+        return {}
+    over = [f"its size ({format_bytes(size)})"] * bool(size % slab)
+    over += [f"its address ({address:#x})"] * bool(address % slab)
+    return {"over": " and ".join(over)} if over else {}
+
+
+def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """Which program of Mooncake has the flag in some releases, and in which."""
+    from preflight.programs.mooncake_flags import flag_table
+
+    releases, programs = flag_table()
+    for program, flags in programs.items():
+        flag = flags.get(groups.get("name", ""))
+        if flag is not None and (flag.since or flag.until):
+            until = f"to {flag.until}" if flag.until else "on"
+            return {"program": program, "since": flag.since or releases[0], "until": until}
+    return {"oldest": releases[0], "newest": releases[-1]}
+
+
+COMPUTE: dict[str, Compute] = {
+    "pages": _pages,
+    "arena": _arena,
+    "admission": _admission,
+    "victim": _victim,
+    "pinned-pages": _pinned_pages,
+    "missing": _missing,
+    "slabs": _slabs,
+    "flag-releases": _flag_releases,
+}

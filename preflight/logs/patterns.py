@@ -61,7 +61,7 @@ class Hit(NamedTuple):
 
 
 # Everything that was found in one log, by the ids of the patterns.
-Seen = Mapping[str, Hit]
+Hits = Mapping[str, Hit]
 
 
 class Case(NamedTuple):

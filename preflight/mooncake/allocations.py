@@ -51,6 +51,7 @@ class Allocation(NamedTuple):
     when the pages are not there. handed: what of it is registered. offset_bytes: where in a page it
     begins; of plain memory, whose address nobody knows, where it would take the most pages.
     may_die: a bus error may come in place of ``error``, where others take the pages meanwhile.
+    split: 0 for a mapping of its own; of one node's share, which mapping of the process it is of.
     """
 
     what: MemoryKind
@@ -66,6 +67,15 @@ class Allocation(NamedTuple):
     handed: Handed = Handed.AS_ASKED
     offset_bytes: int = 0
     may_die: bool = False
+    split: int = 0
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self.pages * self.page_size_bytes
+
+    @property
+    def on_huge_pages(self) -> bool:
+        return self.backing in (Backing.HUGETLB, Backing.MEMFD_HUGETLB)
 
 
 class Pools(Protocol):
@@ -98,8 +108,7 @@ class StockedPools:
         self._left = dict(pages)
 
     def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        in_all = self._left.get(Spot(page_size_bytes, None), 0)
-        return pages <= in_all and (node is None or pages <= self._on(page_size_bytes, node))
+        return all(pages <= self._left.get(Spot(page_size_bytes, of), 0) for of in {None, node})
 
     def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
         if not self.grants(page_size_bytes, pages, node):
@@ -109,9 +118,6 @@ class StockedPools:
             self._left[Spot(page_size_bytes, node)] -= pages
         return True
 
-    def _on(self, page_size_bytes: int, node: int) -> int:
-        return self._left.get(Spot(page_size_bytes, node), 0)
-
 
 def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
     """Yield the regions of one process; a segment in shares is one region, registered once."""
@@ -120,24 +126,11 @@ def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
 
 
 def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ...]]:
-    """Yield the allocations of one process, mapping by mapping.
-
-    Those that follow each other and differ in their node alone are shares of one mapping.
-    """
-    shares: list[Allocation] = []
-    for one in allocations:
-        if shares and not _is_share_beside(one, shares):
-            yield tuple(shares)
-            shares = []
-        shares.append(one)
-    if shares:
-        yield tuple(shares)
-
-
-def _is_share_beside(one: Allocation, shares: list[Allocation]) -> bool:
-    nodes = {one.node, *(share.node for share in shares)}
-    same = one._replace(node=None) == shares[0]._replace(node=None)
-    return same and None not in nodes and len(nodes) > len(shares)
+    """Yield the allocations of one process, mapping by mapping; shares of one mapping together."""
+    found: dict[object, list[Allocation]] = {}
+    for number, one in enumerate(allocations):
+        found.setdefault(one.split or -number - 1, []).append(one)
+    yield from map(tuple, found.values())
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:

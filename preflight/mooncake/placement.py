@@ -14,6 +14,7 @@ from checks.base.unknown import Unknown
 from checks.numa.nodes import numa_nodes
 from checks.pci.facts import gpu_nodes
 from checks.rdma.devices import device_nodes
+from preflight.base.usage_error import UsageError
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note
 
@@ -27,6 +28,11 @@ class NicPlacement(NamedTuple):
     nodes: tuple[int, ...] | Unknown
     origin: str
     notes: tuple[Note, ...] = ()
+
+    @property
+    def listed(self) -> list[int] | None:
+        """As it is shown; None where the nodes are not known."""
+        return None if isinstance(self.nodes, Unknown) else list(self.nodes)
 
 
 class RankPlacement(NamedTuple):
@@ -51,7 +57,9 @@ def place_nics(
         note = Note("nic-nodes-unknown", text)
         return NicPlacement(devices, f"unknown: {devices.reason}", (note,))
     origin, notes = "this host's RDMA devices", []
-    wanted = _named_devices(device_names)
+    # A JSON map per rank names them all together.
+    names = () if device_names.strip().startswith("{") else device_names.split(",")
+    wanted = {name.strip() for name in names if name.strip()}
     if wanted and devices:
         missing = sorted(wanted - devices.keys())
         if missing:
@@ -69,15 +77,21 @@ def place_nics(
     return NicPlacement(tuple(nodes), origin, tuple(notes))
 
 
-def _named_devices(text: str) -> set[str]:
-    """A plain list of names; a JSON map per rank names them all together."""
-    if text.strip().startswith("{"):
-        return set()
-    return {name.strip() for name in text.split(",") if name.strip()}
-
-
 def unbound(ranks: int, why: str) -> RankPlacement:
     return RankPlacement((None,) * ranks, f"not bound: {why}")
+
+
+def given_ranks(ranks: int, given: tuple[int, ...]) -> RankPlacement:
+    """Return the nodes that --rank-numa-nodes names.
+
+    Raises UsageError if it is not one for each rank.
+    """
+    if len(given) not in (0, ranks):
+        raise UsageError(
+            f"--rank-numa-nodes: the number of nodes ({len(given)}) is not that of the ranks "
+            f"({ranks}): name one for each, or none"
+        )
+    return RankPlacement(given or (None,) * ranks, "--rank-numa-nodes")
 
 
 def binds_ranks(environment: Mapping[str, str]) -> bool:

@@ -28,7 +28,7 @@ from preflight.mooncake.allocations import (
     Outcome,
     Pools,
 )
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
 SLAB_BYTES = 16 * MIB
@@ -70,7 +70,7 @@ class ProcessRun:
     """One process on its way through its allocations."""
 
     def __init__(
-        self, process: Process, launch: Launch, pools: Pools, offload_folders: set[str]
+        self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
     ) -> None:
         self.process = process
         self.arena: _Arena | None = None
@@ -82,6 +82,7 @@ class ProcessRun:
         self._hugepages = process.settings.hugepages and launch.release.hugepages
         self._page_bytes = process.settings.hugepage_bytes
         self._arena_tried = False
+        self._splits = 0  # segments in shares, so far
 
     def steps(self) -> Iterator[Allocation]:
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
@@ -237,10 +238,11 @@ class ProcessRun:
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
         """Yield one mapping, an equal share bound to each node; never from the arena."""
+        self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
             for node in nodes:
-                yield _regular(what, share, True, node)
+                yield _regular(what, share, True, node)._replace(split=self._splits)
             return
         page = self._page_bytes
         share = round_up(size, page * len(nodes)) // len(nodes)
@@ -257,6 +259,7 @@ class ProcessRun:
                 node,
                 True,
                 OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
+                split=self._splits,
             )
             if granted and self._pools.take(page, share // page, node):
                 yield asked
@@ -313,7 +316,7 @@ class ProcessRun:
         return asked if self._pools.take(page, pages, node) else _failed(asked, error)
 
 
-def heap(process: Process) -> tuple[Allocation, ...]:
+def heap(process: MappedProcess) -> tuple[Allocation, ...]:
     if not process.metadata_bytes:
         return ()
     return (_regular(MemoryKind.PD_METADATA, process.metadata_bytes, process.metadata_registered),)

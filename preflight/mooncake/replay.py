@@ -7,12 +7,23 @@ there falls through here too, process by process until one fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from preflight.mooncake.allocations import Allocation, Outcome, Pools
+from checks.base.needs import MemoryKind, Spot, Usage
+from checks.base.unknown import Unknown
+from checks.hugetlb.fit import Stock
+from preflight.mooncake.allocations import (
+    Allocation,
+    Backing,
+    EndlessPools,
+    OnShortage,
+    Outcome,
+    Pools,
+    StockedPools,
+)
 from preflight.mooncake.process_run import ProcessRun, heap
-from preflight.programs.memory_records import Launch, Process
+from preflight.programs.memory_records import Launch, MappedProcess
 
 
 class ProcessReplay(NamedTuple):
@@ -21,7 +32,7 @@ class ProcessReplay(NamedTuple):
     ``heap``: plain memory beside the mappings, which no setting puts on huge pages.
     """
 
-    process: Process
+    process: MappedProcess
     allocations: tuple[Allocation, ...]
     arena_used_bytes: int
     heap: tuple[Allocation, ...] = ()
@@ -74,3 +85,104 @@ def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
         return True
     run.done.append(allocation)
     return allocation.outcome is not Outcome.FAILED
+
+
+def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
+    """Return every allocation of ``launch`` when no pool runs short."""
+    return replay(launch, EndlessPools())
+
+
+def taken_from(
+    launch: Launch, stock: Mapping[Spot, Stock | Unknown]
+) -> tuple[ProcessReplay, ...] | None:
+    """Return every allocation against the least that ``stock`` is.
+
+    None where a pool is not known.
+    """
+    pages: dict[Spot, int] = {}
+    for spot, have in stock.items():
+        if isinstance(have, Unknown):
+            return None
+        pages[spot] = have.least_pages
+    return replay(launch, StockedPools(pages))
+
+
+def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
+    """Return what each process takes, with its arena and without, for ``checks.hugetlb.fit``.
+
+    Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
+    pages from others, and nothing fails without them.
+    """
+    with_arenas = asked_for(launch)
+    without_arenas = asked_for(launch.without_arenas())
+    usages: list[Usage] = []
+    for mapped, dropped in zip(with_arenas, without_arenas, strict=True):
+        must, may = _split(mapped.allocations)
+        usages.append(
+            Usage(
+                mapped.process.name,
+                pages_by_spot(must),
+                pages_by_spot(_split(dropped.allocations)[0]),
+                _arena_serves_all(must),
+                _headroom(mapped),
+            )
+        )
+        if may:
+            name = f"{mapped.process.name}, own allocator"
+            usages.append(Usage(name, pages_by_spot(may), {}, True, {}))
+    return tuple(usages)
+
+
+def _split(
+    allocations: Iterable[Allocation],
+) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
+    """What must be mapped as it is (or is the arena), and host pools that do without huge pages."""
+    must: list[Allocation] = []
+    may: list[Allocation] = []
+    for allocation in allocations:
+        replaceable = (
+            allocation.what is MemoryKind.HOST_POOL
+            and allocation.backing is Backing.HUGETLB
+            and allocation.on_shortage is OnShortage.FALLS_BACK
+        )
+        (may if replaceable else must).append(allocation)
+    return tuple(must), tuple(may)
+
+
+def pages_by_spot(allocations: Iterable[Allocation]) -> dict[Spot, int]:
+    """Huge pages per page size and NUMA node; regular pages are not counted."""
+    pages: dict[Spot, int] = {}
+    for allocation in allocations:
+        if allocation.on_huge_pages:
+            spot = Spot(allocation.page_size_bytes, allocation.node)
+            pages[spot] = pages.get(spot, 0) + allocation.pages
+    return pages
+
+
+def _arena_serves_all(allocations: tuple[Allocation, ...]) -> bool:
+    """Tell whether nothing that the arena could hold is mapped beside it."""
+    beside = [
+        allocation
+        for allocation in allocations
+        if allocation.backing is Backing.HUGETLB
+        and allocation.what is not MemoryKind.ARENA
+        and allocation.on_shortage is not OnShortage.BUS_ERROR
+    ]
+    return not beside
+
+
+def _headroom(process: ProcessReplay) -> dict[Spot, int]:
+    """A bound process that maps a split segment must see all of it free on its own node first.
+
+    The kernel grants a mapping on the pages of the nodes that the process's policy allows
+    (mm/hugetlb.c, allowed_mems_nr), although each share is then bound, and taken, elsewhere.
+    """
+    node = process.process.node
+    headroom: dict[Spot, int] = {}
+    shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]
+    if node is not None and shares:
+        spot = Spot(shares[0].page_size_bytes, node)
+        clients = sum(1 for share in shares if share.node == shares[0].node)
+        pages = sum(share.pages for share in shares if share.node != node)
+        headroom[spot] = -(-pages // clients)
+    return headroom

@@ -17,8 +17,7 @@ from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
-from preflight.check.report import Report, Row
-from preflight.check.verdict import count_text, verdict_reason
+from preflight.check.report import Report, Row, count_text, verdict_reason
 from preflight.inputs.host_source import Sized, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost

@@ -18,7 +18,7 @@ from preflight.capacity.curve import (
     thinned,
     tiers_of,
 )
-from preflight.capacity.records import Bounds, Capacity, Round
+from preflight.capacity.deployment import Bounds, Capacity, Round
 from preflight.check.report import fold
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, MemoryPlace, known_bars, table_rows
 from preflight.render.html_page import Html, Keyed, element, facts_list, join, table

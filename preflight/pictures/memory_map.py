@@ -20,7 +20,6 @@ from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.mooncake.allocations import Allocation, Backing
 from preflight.mooncake.replay import ProcessReplay
-from preflight.sizing.page_usages import ON_HUGE_PAGES
 
 # What the map is drawn from, whatever was checked.
 MAP_TOPICS = ("memory", "hugetlb", "numa")
@@ -410,13 +409,13 @@ def _takes(process: ProcessReplay) -> list[Take]:
     found = []
     for mapped in (*process.allocations, *process.heap):
         size = mapped.pages * mapped.page_size_bytes
-        if size and (mapped.backing in ON_HUGE_PAGES or mapped.backing is Backing.REGULAR):
+        if size and (mapped.on_huge_pages or mapped.backing is Backing.REGULAR):
             found.append(_take(mapped, size, process.process.node))
     return found
 
 
 def _take(mapped: Allocation, size: int, bound: int | None) -> Take:
-    page = mapped.page_size_bytes if mapped.backing in ON_HUGE_PAGES else None
+    page = mapped.page_size_bytes if mapped.on_huge_pages else None
     # A process that is bound takes its regular memory there too, though no mapping says so.
     node = bound if mapped.node is None else mapped.node
     return Take(OWNERS.get(mapped.what, "other"), size, page, node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checks.base.needs import BoundPort, Service
+from checks.base.needs import BoundPort, Default, Service
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess
@@ -221,7 +221,7 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
     word = value_of(process.arguments, flag)
     if word is None:
-        return BoundPort(what, default, process.name, f"default of --{flag}")
+        return BoundPort(what, default, process.name, Default(f"default of --{flag}"))
     if word.unresolved:
         return BoundPort(what, Unknown(unresolved_reason(word)), process.name, str(word.origin))
     text = word.text.strip()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from checks.base.needs import Storage
+from checks.base.needs import Default, Storage
 from checks.base.units import TIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
@@ -101,13 +101,13 @@ def _limit(environment: Mapping[str, Word]) -> tuple[int, str]:
     text = word.text.strip() if word is not None and not word.unresolved else ""
     if word is not None and text.isdecimal() and len(text) < 20:
         return int(text), f"{LIMIT} at {word.origin}"
-    return DEFAULT_LIMIT_BYTES, "default of Mooncake"
+    return DEFAULT_LIMIT_BYTES, Default("default of Mooncake")
 
 
 def _folder(environment: Mapping[str, Word]) -> Setting:
     word = environment.get(_FOLDER)
     if word is None:
-        return Setting(DEFAULT_FOLDER, "default of Mooncake")
+        return Setting(DEFAULT_FOLDER, Default("default of Mooncake"))
     value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
     return Setting(value, f"{_FOLDER} at {word.origin}")
 

@@ -72,7 +72,7 @@ class OwnAllocator(NamedTuple):
     hugepage_bytes: int | None = None
 
 
-class Process(NamedTuple):
+class MappedProcess(NamedTuple):
     """One process, with what it maps in the order in which it asks.
 
     ``id``: which process of the launch it is.
@@ -104,7 +104,7 @@ class Launch(NamedTuple):
     default_page_bytes: the kernel's default huge page size.
     """
 
-    processes: tuple[Process, ...]
+    processes: tuple[MappedProcess, ...]
     release: MooncakeRelease
     nic_nodes: tuple[int, ...] = ()
     default_page_bytes: int = 2 * MIB

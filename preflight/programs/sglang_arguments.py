@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
+from checks.base.needs import Default
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, Word
 from preflight.programs.sglang_argument_tables import (
@@ -237,7 +238,7 @@ def _without_what_is_refused(
 def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, Setting]:
     absent = Setting(None, f"absent from SGLang {table.version}", False)
     settings = dict.fromkeys(argument_names(), absent)
-    origin = f"default of SGLang {table.version}"
+    origin = Default(f"default of SGLang {table.version}")
     for row in table.rows:
         name = row["name"]
         if name not in vars(namespace):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from checks.base.needs import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
@@ -127,7 +128,7 @@ def _from_json(
             settings[key] = Setting(config[key], f"{key} in {where}")
         else:
             settings[key] = Setting(
-                _default(key, reader), f"default of SGLang: not in {source.value}"
+                _default(key, reader), Default(f"default of SGLang: not in {source.value}")
             )
     read = set()
     if reader.protocol_from_environment:
@@ -140,7 +141,9 @@ def _from_json(
     if host is not None:
         settings["local_hostname"] = host
     elif reader.hostname_first and not settings["local_hostname"].value:
-        settings["local_hostname"] = Setting("localhost", "default of SGLang: empty in JSON")
+        settings["local_hostname"] = Setting(
+            "localhost", Default("default of SGLang: empty in JSON")
+        )
     unused = [
         (entry.variable, str(environment[entry.variable].origin))
         for key, entry in KEYS.items()
@@ -221,7 +224,7 @@ def _from_environment(
         for key in KEYS
     }
     settings["local_hostname"] = _hostname(environment, reader) or Setting(
-        "localhost", f"default of SGLang: {reader.hostnames[0]} is not set"
+        "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
     )
     error = None
     variables = [KEYS[key].variable for key in reader.addresses]
@@ -247,14 +250,15 @@ def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReade
     word = environment.get(entry.variable)
     if word is None:
         default = _default(key, reader)
-        return Setting(default, f"default of SGLang: {entry.variable} is not set")
+        return Setting(default, Default(f"default of SGLang: {entry.variable} is not set"))
     setting = _word_setting(entry.variable, word)
     if isinstance(setting.value, Unknown):
         return setting
     try:
         return setting._replace(value=entry.read(word.text))
     except ValueError:
-        return Setting(entry.default, f"default of SGLang, in place of {setting.origin}")
+        origin = Default(f"default of SGLang, in place of {setting.origin}")
+        return Setting(entry.default, origin)
 
 
 def _word_setting(variable: str, word: Word) -> Setting:

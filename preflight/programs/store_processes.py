@@ -46,7 +46,7 @@ class StoreProcess(NamedTuple):
     master: str | Unknown
     offload: bool | Unknown = False
     offload_path: str | Unknown = ""
-    unknown_keys: tuple[str, ...] = ()
+    unknown_keys: tuple[tuple[str, str], ...] = ()
     port: int | Unknown | None = None
     metadata: str | Unknown = ""
 

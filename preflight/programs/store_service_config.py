@@ -49,7 +49,7 @@ class ServiceConfig(NamedTuple):
     values: Mapping[str, Any]
     refused: tuple[str, ...]
     misread: tuple[str, ...]
-    unknown_keys: tuple[str, ...]
+    unknown_keys: tuple[tuple[str, str], ...]  # each with where it stands
     port: int | Unknown
 
 
@@ -123,7 +123,7 @@ def read_service_config(
         key: _read(config.get(key, entry.default), entry.read, key, refused)
         for key, entry in KEYS.items()
     }
-    unknown = [f"{key!r}" for key in config if key not in KEYS]
+    unknown = [(key, "") for key in config if key not in KEYS]
     misread: list[str] = []
     for word in given.overrides:
         _override(word, values, refused, misread, unknown)
@@ -235,7 +235,11 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 
 def _override(
-    word: Word, values: dict[str, Any], refused: list[str], misread: list[str], unknown: list[str]
+    word: Word,
+    values: dict[str, Any],
+    refused: list[str],
+    misread: list[str],
+    unknown: list[tuple[str, str]],
 ) -> None:
     """``setattr`` of the raw text, then what the C++ library makes of it."""
     key, equals, text = word.text.partition("=")
@@ -244,7 +248,7 @@ def _override(
             misread.append(f"-D{word.text}: Ignoring invalid CLI config: it has no =")
     elif key not in KEYS:
         if "$" not in key:
-            unknown.append(f"{key!r} (-D)")
+            unknown.append((key, " (-D)"))
     elif word.unresolved:
         values[key] = Unknown(unresolved_reason(word))
     elif key in _SIZES:

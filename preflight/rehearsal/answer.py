@@ -10,6 +10,7 @@ from checks.base.needs import Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
 from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
+from preflight.mooncake.replay import pages_by_spot
 from preflight.rehearsal.programs import is_error
 from preflight.rehearsal.records import (
     Pages,
@@ -18,7 +19,6 @@ from preflight.rehearsal.records import (
     RehearsalStep,
     StepResult,
 )
-from preflight.sizing.page_usages import pages_by_spot
 
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "unknown": 3}
 

@@ -32,7 +32,7 @@ from preflight.mooncake.allocations import (
 from preflight.mooncake.process_run import SLAB_BYTES
 from preflight.mooncake.replay import replay
 from preflight.processes.processes import Kind
-from preflight.programs.memory_records import HotCache, Launch, Process, StoreClient
+from preflight.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
 from preflight.rehearsal.records import Member
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -62,14 +62,14 @@ def members_of(
     return found
 
 
-def has_no_segment(process: Process) -> bool:
+def has_no_segment(process: MappedProcess) -> bool:
     """Tell whether its segment, and its registrations, are another process's: a dummy client."""
     return any(client.dummy for client in process.clients)
 
 
 def member_of(
     need: ProcessNeeds,
-    process: Process,
+    process: MappedProcess,
     arguments: tuple[str, ...],
     facts: Facts | None,
     needs: LaunchNeeds,
@@ -204,7 +204,7 @@ def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
     return list(dict.fromkeys(changed))
 
 
-def _process(process: Process, launch: Launch, scale: int) -> Process:
+def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProcess:
     settings, own = process.settings, process.own_allocator
     huge = settings.hugepages and launch.release.hugepages
     page = settings.hugepage_bytes if huge else REGULAR_PAGE_BYTES
@@ -243,7 +243,7 @@ def _hot_cache(cache: HotCache, scale: int) -> HotCache:
     return cache._replace(bytes=blocks * block, block_bytes=block)
 
 
-def scaled_environment(process: Process) -> dict[str, str]:
+def scaled_environment(process: MappedProcess) -> dict[str, str]:
     """Return the variables that say the sizes of a scaled process, as Mooncake spells them."""
     variables: dict[str, str] = {}
     settings = process.settings

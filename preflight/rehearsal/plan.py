@@ -14,8 +14,8 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.run.facts import Facts
 from preflight.mooncake.allocations import Allocation, Outcome
-from preflight.mooncake.replay import ProcessReplay
-from preflight.programs.memory_records import Launch, Process, StoreClient
+from preflight.mooncake.replay import ProcessReplay, asked_for, taken_from
+from preflight.programs.memory_records import Launch, MappedProcess, StoreClient
 from preflight.rehearsal.members import (
     changed_by_scale,
     has_no_segment,
@@ -25,10 +25,8 @@ from preflight.rehearsal.members import (
     until_refused,
 )
 from preflight.rehearsal.records import Library, Member, RehearsalPlan, RehearsalStep
-from preflight.sizing.admission import Admission
 from preflight.sizing.launch_inputs import worst
-from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.page_usages import asked_for, taken_from
+from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 
 def make_plan(
@@ -192,7 +190,7 @@ def _grouped(mapped: ProcessReplay, launch: Launch, ends: tuple[int, ...] = ()) 
     return _Groups(pools, [rest[begin:end] for begin, end in zip(begins, ends, strict=False)], ends)
 
 
-def _ends(process: Process, launch: Launch, last: int) -> tuple[int, ...]:
+def _ends(process: MappedProcess, launch: Launch, last: int) -> tuple[int, ...]:
     ends = []
     for count in range(1, len(process.clients)):
         first = process._replace(host_pools_bytes=(), clients=process.clients[:count])

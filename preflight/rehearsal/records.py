@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.mooncake.allocations import Allocation
 from preflight.mooncake.replay import ProcessReplay
-from preflight.programs.memory_records import Launch, Process
+from preflight.programs.memory_records import Launch, MappedProcess
 
 # Pages by size and node; under node None those of the whole host.
 Pages = Mapping[Spot, int]
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
     name: str
     program: str
-    process: Process
+    process: MappedProcess
     environment: Mapping[str, str]
     devices: str = ""
     arguments: tuple[str, ...] = ()

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import known
 from preflight.processes.processes import SglangServer
-from preflight.programs.store_config import Source
+from preflight.programs.store_config import Source, StoreConfig
 from preflight.rules.rules import RuleSet, Seen
 
 RULES = RuleSet("devices")
@@ -33,36 +33,31 @@ def device_map_unreadable(server: SglangServer) -> Iterator[Seen]:
 
 @RULES.server("device-map-rank-missing")
 def device_map_rank_missing(server: SglangServer) -> Iterator[Seen]:
-    text, ranks = _store_devices(server), server.number("tp_size")
+    text, ranks = _store_devices(server), known(server.number("tp_size"))
     mapped = None if text is None else _device_map(text)
-    if not isinstance(mapped, dict) or isinstance(ranks, Unknown) or ranks > 1024:
-        return
-    missing = [str(rank) for rank in range(ranks) if str(rank) not in mapped]
-    if missing:
-        yield Seen(f"device_name names no device for rank {', '.join(missing)}")
+    if isinstance(mapped, dict) and ranks <= 1024:
+        missing = [str(rank) for rank in range(ranks) if str(rank) not in mapped]
+        if missing:
+            yield Seen(f"device_name names no device for rank {', '.join(missing)}")
 
 
 @RULES.server("device-map-repeats")
 def device_map_repeats(server: SglangServer) -> Iterator[Seen]:
-    text, groups = _store_devices(server), server.number("dp_size")
-    mapped = text is not None and isinstance(_device_map(text), dict)
-    if mapped and isinstance(groups, int) and groups > 1:
+    text, groups = _store_devices(server), known(server.number("dp_size"))
+    if text is not None and groups > 1 and isinstance(_device_map(text), dict):
         yield Seen(f"a device map with --dp-size {groups}")
 
 
-@RULES.server("two-transfer-engines")
-def two_transfer_engines(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or store.error or isinstance(store.source, Unknown) or not _reuses(server):
+@RULES.store("two-transfer-engines")
+def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    known(store.source)
+    if store.error or not _reuses(server):
         return
     given = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
-    engine = next((value for value in given if value is not None), None)
-    device, metadata = store.value("device_name"), store.value("metadata_server")
-    protocol = store.value("protocol")
-    values = (engine, device, metadata, protocol)
-    if any(isinstance(value, Unknown) for value in values) or protocol != "rdma":
-        return
-    if device != engine or metadata != "P2PHANDSHAKE":
+    engine = known(next((value for value in given if value is not None), None))
+    names = ("device_name", "metadata_server", "protocol")
+    device, metadata, protocol = (known(store.value(name)) for name in names)
+    if protocol == "rdma" and (device != engine or metadata != "P2PHANDSHAKE"):
         yield Seen(
             f"the store has {_device(device)} and metadata server {metadata!r}, SGLang's "
             f"engine {_device(engine)} and P2PHANDSHAKE"

@@ -1,21 +1,29 @@
-"""Rules about SGLang's arguments: HiCache's flags, and words that the source leaves open."""
+"""Rules about SGLang's arguments: HiCache's flags, and words that the source leaves open.
+
+And about disaggregation: prefill, decode and encoder servers, their pools and threads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import known
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.programs.sglang_argument_tables import known_releases, releases_with
 from preflight.programs.sglang_arguments import parse_sglang_arguments
+from preflight.programs.store_config import StoreConfig
 from preflight.rules.rules import RuleSet, Seen
 
 RULES = RuleSet("hicache")
 # The arguments that a script itself was given.
 OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
+_POOL, _QUEUES = "SGLANG_DISAGGREGATION_THREAD_POOL_SIZE", "SGLANG_DISAGGREGATION_QUEUE_SIZE"
+# environ.py; conn.py, without the variable: min(max(4, CPUs / 2 // 8), 12).
+DEFAULT_QUEUES, MOST_THREADS = 4, 12
 _READ = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT)
 
 
@@ -78,7 +86,7 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("hicache-size-per-rank")
 def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
     size, ranks = server.value("hicache_size"), _ranks(server)
-    if server.hicache and isinstance(size, int) and size > 0 and ranks is not None and ranks > 1:
+    if server.hicache and isinstance(size, int) and size > 0 and ranks > 1:
         yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
 
 
@@ -92,14 +100,11 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
         yield Seen(f"--hicache-ratio {ratio:g}: {what}")
 
 
-@RULES.server("page-size-one")
-def page_size_one(server: SglangServer) -> Iterator[Seen]:
-    if server.store is None:
-        return
-    given = server.arguments.given("page_size")
+@RULES.store("page-size-one")
+def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     if server.value("page_size") == 1:
         yield Seen("--page-size 1 with the Mooncake store")
-    elif not given:
+    elif not server.arguments.given("page_size"):
         yield Seen("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
 
 
@@ -136,17 +141,16 @@ def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
         yield Seen("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
 
 
-@RULES.server("tp-lcm-size-ignored")
-def tp_lcm_size_ignored(server: SglangServer) -> Iterator[Seen]:
-    if server.store and "tp_lcm_size" in server.store.extra:
-        layout = server.value("hicache_mem_layout")
-        if layout != "page_head":
-            yield Seen(f"tp_lcm_size in the extra config with the layout {layout}")
+@RULES.store("tp-lcm-size-ignored")
+def tp_lcm_size_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    layout = server.value("hicache_mem_layout")
+    if "tp_lcm_size" in store.extra and layout != "page_head":
+        yield Seen(f"tp_lcm_size in the extra config with the layout {layout}")
 
 
-@RULES.server("prefetch-best-effort")
-def prefetch_best_effort(server: SglangServer) -> Iterator[Seen]:
-    if server.store and server.value("hicache_storage_prefetch_policy") == "best_effort":
+@RULES.store("prefetch-best-effort")
+def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    if server.value("hicache_storage_prefetch_policy") == "best_effort":
         yield Seen("--hicache-storage-prefetch-policy best_effort")
 
 
@@ -191,6 +195,82 @@ def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Se
         replicas = server.replicas
         if isinstance(replicas, int) and replicas > 1:
             yield Seen(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
+
+
+@RULES.server("hicache-with-radix-disabled")
+def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
+    if not server.hicache:
+        return
+    if server.value("disable_radix_cache") is True:
+        yield Seen("--enable-hierarchical-cache with --disable-radix-cache")
+    decode_radix = server.value("disaggregation_decode_enable_radix_cache")
+    if server.mode == "decode" and decode_radix is not True:
+        yield Seen(
+            "--enable-hierarchical-cache on a decode server, whose radix cache is off without "
+            "--disaggregation-decode-enable-radix-cache"
+        )
+
+
+@RULES.server("decode-offload-misplaced")
+def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
+    if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
+        return
+    if server.mode != "decode":
+        yield Seen(f"decode offload with --disaggregation-mode {server.mode}")
+    elif server.value("hicache_storage_backend") is None:
+        yield Seen("decode offload without --hicache-storage-backend")
+    extra = server.value("hicache_storage_backend_extra_config")
+    if isinstance(extra, str) and extra.startswith("@"):
+        yield Seen(f"decode offload reads the extra config as JSON alone: {extra!r} is refused")
+
+
+@RULES.server("decode-host-pool")
+def decode_host_pool(server: SglangServer) -> Iterator[Seen]:
+    offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
+    if server.mode == "decode" and not server.hicache and not offloads:
+        yield Seen("--disaggregation-mode decode keeps a retraction pool in host memory")
+
+
+@RULES.server("ib-device-unchecked")
+def ib_device_unchecked(server: SglangServer) -> Iterator[Seen]:
+    device = server.value("disaggregation_ib_device")
+    if device is not None and server.store and server.mode == "null":
+        yield Seen("--disaggregation-ib-device is not checked without --disaggregation-mode")
+
+
+@RULES.server("pd-registration-silent")
+def pd_registration_silent(server: SglangServer) -> Iterator[Seen]:
+    backend = server.value("disaggregation_transfer_backend")
+    if server.mode in ("prefill", "decode") and backend == "mooncake":
+        yield Seen(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
+
+
+@RULES.server("embedding-store-per-process")
+def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
+    cached = server.value("enable_mm_global_cache") is True
+    backend = server.value("mm_global_cache_backend")
+    if not cached or server.value("encoder_only") is not True or backend != "mooncake":
+        return
+    word, ranks = server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE"), server.number("tp_size")
+    size = "4gb, SGLang's default," if word is None else word.text
+    if size != "0":
+        count = ranks if isinstance(ranks, int) else "several"
+        yield Seen(f"global_segment_size {size} for each of {count} encoder processes")
+
+
+@RULES.server("transfer-threads-too-few")
+def transfer_threads_too_few(server: SglangServer) -> Iterator[Seen]:
+    if server.mode != "prefill" or server.value("disaggregation_transfer_backend") != "mooncake":
+        return
+    written = server.environment.get(_POOL) or server.environment.get(_QUEUES)
+    if written is None:
+        return
+    queues = _number(server, _QUEUES, DEFAULT_QUEUES)
+    threads = _number(server, _POOL, MOST_THREADS)
+    if queues is not None and threads is not None and threads < queues:
+        least = "" if _POOL in server.environment else f" at most, as {_POOL} is not set"
+        count = f"{threads} thread{'s' * (threads != 1)}{least}"
+        yield Seen(f"{count}, for {queues} queues", written.origin)
 
 
 def _is_own(word: Word) -> bool:
@@ -244,15 +324,20 @@ def _refused_by_all(words: tuple[Word, ...]) -> bool:
     return all(parse_sglang_arguments(words, version).error for version in known_releases())
 
 
-def _ranks(server: SglangServer) -> int | None:
-    sizes = [server.number("tp_size"), server.number("pp_size"), server.replicas]
-    total = 1
-    for size in sizes:
-        if isinstance(size, Unknown):
-            return None
-        total *= size
-    return total
+def _ranks(server: SglangServer) -> int:
+    """Raise UnknownFactError where a variable decides one of the numbers."""
+    sizes = (server.number("tp_size"), server.number("pp_size"), server.replicas)
+    return prod(known(size) for size in sizes)
 
 
 def _positive(size: Any) -> bool:
     return isinstance(size, int) and size > 0
+
+
+def _number(server: SglangServer, name: str, default: int) -> int | None:
+    """What SGLang makes of a variable; None where it cannot be told here."""
+    word = server.environment.get(name)
+    if word is None or word.text == "":
+        return default if word is None else None
+    text = word.text.strip()
+    return int(text) if not word.unresolved and text.isdecimal() and len(text) < 10 else None

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules import (
     devices,
-    disaggregation,
     hicache,
     memory,
     offload,
@@ -15,11 +14,10 @@ from preflight.rules import (
     store,
     variables,
 )
-from preflight.rules.rules import Finding, Rule, Severity, Versions
+from preflight.rules.rules import Rule, RuleFinding, Severity, Versions
 
 RULE_SETS = (
     hicache.RULES,
-    disaggregation.RULES,
     store.RULES,
     devices.RULES,
     variables.RULES,
@@ -34,7 +32,7 @@ _WORST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)
 def findings(
     processes: tuple[LaunchProcess, ...],
     servers: Sequence[tuple[SglangServer, Versions]] = (),
-) -> tuple[Finding, ...]:
+) -> tuple[RuleFinding, ...]:
     """Everything that the rules find, the worst first; ``servers`` with what they run on."""
     found = [finding for rules in RULE_SETS for finding in rules.findings(processes)]
     for server, versions in servers:

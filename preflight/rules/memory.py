@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from checks.base.c_numbers import leading_integer
 from checks.base.units import GIB, format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.releases.sglang import DraftPool, Indexer
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.rules.rules import Finding, RuleSet, Seen, Versions
+from preflight.rules.rules import RuleFinding, RuleSet, Seen, Versions
 from preflight.sglang.launch import own_allocator, plain_environment
 from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pools import ServerMemory
@@ -28,43 +28,34 @@ _LONG_SECONDS = 60
 
 @RULES.memory("indexer-on-top")
 def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    geometry, size = versions.geometry, server.value("hicache_size")
-    if isinstance(geometry, Unknown) or not server.hicache or not isinstance(size, int):
-        return
-    if size > 0 and geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP:
+    geometry = known(versions.geometry)
+    on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
+    if on_top and server.hicache and _size_gb(server) > 0:
         yield Seen(f"{geometry.name}: index keys of {len(geometry.index_layers)} layers on top")
 
 
 @RULES.memory("draft-on-top")
 def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    algorithm, size = server.value("speculative_algorithm"), server.value("hicache_size")
+    algorithm, size = server.value("speculative_algorithm"), _size_gb(server)
     sidecar = versions.sglang.draft is not DraftPool.NONE
     named = isinstance(algorithm, str) and algorithm.upper() in ("EAGLE", "EAGLE3", "STANDALONE")
-    if server.hicache and sidecar and named and isinstance(size, int) and size > 0:
+    if server.hicache and sidecar and named and size > 0:
         yield Seen(f"--speculative-algorithm {algorithm} with --hicache-size {size}")
 
 
 @RULES.memory("mla-copies")
 def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    geometry, tp = versions.geometry, server.number("tp_size")
-    attention_dp = server.attention_dp
-    if isinstance(geometry, Unknown) or isinstance(tp, Unknown):
-        return
-    if isinstance(attention_dp, Unknown) or geometry.kind is not AttentionKind.MLA:
-        return
-    copies = tp // max(1, attention_dp)
-    if server.hicache and copies > 1:
-        size = server.value("hicache_size")
-        paid = ""
-        if isinstance(size, int) and size > 0:
-            paid = f": {format_bytes(copies * size * 10**9)} for {format_bytes(size * 10**9)}"
+    geometry, size = known(versions.geometry), _size_gb(server) * 10**9
+    copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
+    if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
+        paid = f": {format_bytes(copies * size)} for {format_bytes(size)}" if size > 0 else ""
         yield Seen(f"{geometry.name}: {copies} ranks keep the same rows{paid}")
 
 
 @RULES.memory("offload-folder-shared")
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    store, tp = server.store, server.number("tp_size")
-    if store is None or versions.sglang.rank_offload_folders or not isinstance(tp, int):
+    store, tp = server.store, known(server.number("tp_size"))
+    if store is None or versions.sglang.rank_offload_folders:
         return
     path = store.value("ssd_offload_path")
     if store.value("enable_ssd_offload") is True and isinstance(path, str) and tp > 1:
@@ -84,11 +75,9 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
 
 @RULES.memory("storage-needs-equal-heads")
 def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    geometry, backend = versions.geometry, server.value("hicache_storage_backend")
-    if isinstance(geometry, Unknown) or geometry.kind is not AttentionKind.MHA:
-        return
+    geometry, backend = known(versions.geometry), server.value("hicache_storage_backend")
     heads = geometry.heads
-    unequal = heads.head_dim != heads.v_head_dim
+    unequal = geometry.kind is AttentionKind.MHA and heads.head_dim != heads.v_head_dim
     if server.hicache and unequal and backend in ("hf3fs", "nixl", "eic"):
         widths = f"K of {heads.head_dim}, V of {heads.v_head_dim}"
         yield Seen(f"{geometry.name}: {widths}, {backend}")
@@ -164,42 +153,43 @@ def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[See
 
 @RULES.memory("pinned-in-one-call")
 def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    size = server.value("hicache_size")
-    if not _pins(server) or not versions.sglang.pins_itself or not isinstance(size, int):
-        return
-    whole_bytes, chunk_bytes = size * 10**9, _chunk_bytes(server, versions)
-    call_bytes = whole_bytes if chunk_bytes is None else min(whole_bytes, chunk_bytes)
-    if call_bytes >= _DRIVER_CALL_BYTES:
+    size, chunk_bytes = _size_gb(server), _chunk_bytes(server, versions)
+    call_bytes = size * 10**9 if chunk_bytes is None else min(size * 10**9, chunk_bytes)
+    if _pins(server) and versions.sglang.pins_itself and call_bytes >= _DRIVER_CALL_BYTES:
         yield Seen(f"--hicache-size {size}: {format_bytes(call_bytes)} in one call")
 
 
 @RULES.memory("populate-takes-long")
 def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    size = server.value("hicache_size")
-    if server.store is None or not server.hicache or not isinstance(size, int):
-        return
-    own = own_allocator(server, versions.sglang, versions.mooncake)
-    if own is not None or "MC_STORE_USE_HUGEPAGE" in server.environment:
+    size = _size_gb(server)
+    if server.store is None or not server.hicache or "MC_STORE_USE_HUGEPAGE" in server.environment:
         return
     seconds = size * 10**9 / _POPULATE_BYTES_PER_SECOND
-    if seconds >= _LONG_SECONDS:
+    mooncakes = own_allocator(server, versions.sglang, versions.mooncake) is None
+    if mooncakes and seconds >= _LONG_SECONDS:
         yield Seen(f"--hicache-size {size}: about {seconds:.0f} s, at an estimated 3.1 GB/s")
 
 
 def with_refusals(
-    found: tuple[Finding, ...],
+    found: tuple[RuleFinding, ...],
     processes: Iterable[LaunchProcess],
     memory: Mapping[int, ServerMemory],
-) -> tuple[Finding, ...]:
+) -> tuple[RuleFinding, ...]:
     """``found``, and before it the words with which SGLang stops while it builds its pools."""
     refusal = RULES.page["host-pools-refused"]
     refused = [
-        Finding(refusal, f"{process.command.origin}: {pools.refused}")
+        RuleFinding(refusal, f"{process.command.origin}: {pools.refused}")
         for process in processes
         for pools in (memory.get(process.number),)
         if pools is not None and pools.refused is not None
     ]
     return (*refused, *found)
+
+
+def _size_gb(server: SglangServer) -> int:
+    """``--hicache-size``; 0 where it is not known, or no number."""
+    size = server.value("hicache_size")
+    return size if isinstance(size, int) else 0
 
 
 def _uses_rdma(server: SglangServer) -> bool:

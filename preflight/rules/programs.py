@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
-from preflight.launches.source import Origin, Word
+from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.programs import mooncake_grammar
@@ -64,9 +64,11 @@ def service_setting_misread(process: LaunchProcess) -> Iterator[Seen]:
 @RULES.process("service-key-unknown")
 def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
     spelling = Spelling()
-    for key in process.store.unknown_keys if process.store else ():
-        near = spelling.nearest(key.split("'")[1], KEYS)
-        yield Seen(f"{key} is no setting of the store service{f': {near}?' if near else ''}")
+    for key, where in process.store.unknown_keys if process.store else ():
+        near = spelling.nearest(key, KEYS)
+        yield Seen(
+            f"{key!r}{where} is no setting of the store service{f': {near}?' if near else ''}"
+        )
 
 
 @RULES.launch("service-port-taken")
@@ -295,7 +297,8 @@ def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
     """What one client of ``process`` mounts, in bytes; None where that is not certain."""
     origin = process.command.origin
     if process.server is not None:
-        return _of_rank(process.server), _written(process.server, origin)
+        word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
+        return _of_rank(process.server), origin if word is None else word.origin
     client = process.store.client if process.store else None
     if client is None or isinstance(client, Unknown):
         return None, origin
@@ -317,11 +320,6 @@ def _of_rank(server: SglangServer) -> int | None:
     parts = {max(1, tp // max(1, groups) * (pp if by_pp else 1)) for by_pp in (True, False)}
     sizes = {size // part for part in parts}
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def _written(server: SglangServer, otherwise: Origin) -> Origin:
-    word: Word | None = server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
-    return otherwise if word is None else word.origin
 
 
 def _speaks_ascend(process: LaunchProcess) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
 from checks.base.page import PageError
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.launches.source import Origin
 from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.programs.store_config import StoreConfig
 from preflight.sglang.model_geometry import ModelGeometry
 
 
@@ -44,7 +46,7 @@ class Rule(NamedTuple):
     after: str = ""
 
 
-class Finding(NamedTuple):
+class RuleFinding(NamedTuple):
     """One place where a rule holds: the sentence for this case, and where it was written."""
 
     rule: Rule
@@ -75,6 +77,7 @@ class Versions(NamedTuple):
 
 
 ServerCheck = Callable[[SglangServer], Iterable[Seen]]
+StoreCheck = Callable[[SglangServer, StoreConfig], Iterable[Seen]]
 ProcessCheck = Callable[[LaunchProcess], Iterable[Seen]]
 MemoryCheck = Callable[[SglangServer, Versions], Iterable[Seen]]
 LaunchCheck = Callable[[tuple[LaunchProcess, ...]], Iterable[Seen]]
@@ -109,8 +112,9 @@ def read_page(text: str) -> dict[str, Rule]:
 class RuleSet:
     """The rules of one topic's page, each checked by the function that names it.
 
-    server: about one SGLang server. process: about one process. launch: about all processes of a
-    host together. memory: about one SGLang server with its model and versions.
+    server: about one SGLang server. store: about one with a store. process: about one process.
+    launch: about all processes of a host together. memory: about one SGLang server with its model
+    and versions. What is not known of a server or process breaks no rule.
     """
 
     def __init__(self, topic: str) -> None:
@@ -137,6 +141,16 @@ class RuleSet:
 
         return add
 
+    def store(self, id_: str) -> Callable[[StoreCheck], StoreCheck]:
+        def add(check: StoreCheck) -> StoreCheck:
+            @self.server(id_)
+            def of_store(server: SglangServer) -> Iterable[Seen]:
+                return check(server, server.store) if server.store else ()
+
+            return check
+
+        return add
+
     def process(self, id_: str) -> Callable[[ProcessCheck], ProcessCheck]:
         def add(check: ProcessCheck) -> ProcessCheck:
             @self.launch(id_)
@@ -155,22 +169,24 @@ class RuleSet:
 
         return add
 
-    def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[Finding]:
+    def findings(self, processes: tuple[LaunchProcess, ...]) -> Iterator[RuleFinding]:
         """What the rules about servers and launches find, rule by rule."""
         for rule, check in self.launch_checks:
             for seen in check(processes):
-                yield Finding(rule, *seen)
+                yield RuleFinding(rule, *seen)
 
-    def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[Finding]:
+    def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[RuleFinding]:
         """What the rules about memory find in one server."""
         for rule, check in self.memory_checks:
             for seen in _placed(check(server, versions), server.command.origin):
-                yield Finding(rule, *seen)
+                yield RuleFinding(rule, *seen)
 
 
 def _placed(found: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """``found``, where its own place is not told at the command."""
-    return (Seen(text, origin or command) for text, origin in found)
+    """``found``, where its own place is not told at the command; up to what is not known."""
+    with suppress(UnknownFactError):
+        for text, origin in found:
+            yield Seen(text, origin or command)
 
 
 # A look-up among some hundred names takes 5 to 25 ms; who misspells more has another program.

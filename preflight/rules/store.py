@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.programs.consumer_grammar import (
     sglang_env_bool,
@@ -15,44 +15,41 @@ from preflight.programs.consumer_grammar import (
 from preflight.programs.store_config import KEYS, Source, StoreConfig
 from preflight.programs.store_service_config import PROTOCOLS
 from preflight.rules.rules import RuleSet, Seen, Spelling
+from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("store")
+_SEGMENT = "global_segment_size"
 _SWITCHES = ("standalone_storage", "check_server", "enable_ssd_offload", "enable_group_semantics")
 
 
-@RULES.server("extra-config-ignored")
-def extra_config_ignored(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or store.source is Source.EXTRA_CONFIG or isinstance(store.source, Unknown):
-        return
+@RULES.store("extra-config-ignored")
+def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    source = known(store.source)
     ignored = [key for key in store.extra if key in KEYS]
-    if ignored:
-        used = store.source.value
-        text = f"the extra config sets {', '.join(ignored)}, and {used} is used instead"
+    if ignored and source is not Source.EXTRA_CONFIG:
+        text = f"the extra config sets {', '.join(ignored)}, and {source.value} is used instead"
         yield Seen(f"{text}: the JSON names no master_server_address")
 
 
-@RULES.server("store-environment-ignored")
-def store_environment_ignored(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or store.source is Source.ENVIRONMENT:
-        return
-    for variable, where in store.unused:
-        key = next((key for key, entry in KEYS.items() if entry.variable == variable), None)
-        if key is not None and isinstance(store.source, Source):
+@RULES.store("store-environment-ignored")
+def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    source = known(store.source)
+    keys = {entry.variable: key for key, entry in KEYS.items()}
+    for variable, where in () if source is Source.ENVIRONMENT else store.unused:
+        if variable in keys:
+            key = keys[variable]
             setting = store.settings[key]
             yield Seen(
-                f"{variable} ({where}) is not read: {store.source.value} counts, and there "
+                f"{variable} ({where}) is not read: {source.value} counts, and there "
                 f"{key} is {setting.value!r} ({setting.origin})"
             )
 
 
-@RULES.server("store-config-refused")
-def store_config_refused(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store and store.error:
+@RULES.store("store-config-refused")
+def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    if store.error:
         yield Seen(f"SGLang: {store.error}")
-    elif store and store.value("standalone_storage") is False:
+    elif store.value("standalone_storage") is False:
         protocol, host = store.settings["protocol"], store.settings["local_hostname"]
         unknown = isinstance(protocol.value, Unknown)
         # With auto discovery Mooncake installs what it finds, and looks at no protocol.
@@ -65,62 +62,52 @@ def store_config_refused(server: SglangServer) -> Iterator[Seen]:
             yield Seen(f"{text}: name an address of this host")
 
 
-@RULES.server("segment-size-refused")
-def segment_size_refused(server: SglangServer) -> Iterator[Seen]:
-    value = _segment(server)
-    if value is None:
-        return
+@RULES.store("segment-size-refused")
+def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    value, where = known(store.value(_SEGMENT)), store.settings[_SEGMENT].origin
+    why = ""
     try:
-        size = sglang_segment_bytes(value)
+        if value is not None and sglang_segment_bytes(value) < 0:
+            why = "TypeError: setup(): incompatible function arguments"
     except ValueError as error:
-        yield Seen(f"global_segment_size {value!r} ({_where(server)}): ValueError: {error}")
-        return
-    if size < 0:
-        error_text = "TypeError: setup(): incompatible function arguments"
-        yield Seen(f"global_segment_size {value!r} ({_where(server)}): {error_text}")
+        why = f"ValueError: {error}"
+    if why:
+        yield Seen(f"{_SEGMENT} {value!r} ({where}): {why}")
 
 
-@RULES.server("segment-size-plain")
-def segment_size_plain(server: SglangServer) -> Iterator[Seen]:
-    value = _segment(server)
-    try:
-        size = None if value is None else sglang_segment_bytes(value)
-    except ValueError:
+@RULES.store("segment-size-plain")
+def segment_size_plain(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    value, size = store.value(_SEGMENT), configured_segment(server)
+    if size is None:
         return
     # A segment below a mebibyte is no store; somebody meant gigabytes.
-    odd = isinstance(value, bool | float) or (size is not None and 0 < size < 2**20)
-    if size is not None and size >= 0 and odd:
-        yield Seen(f"global_segment_size {value!r} ({_where(server)}) is {size} bytes to SGLang")
+    odd = isinstance(value, bool | float) or 0 < size < 2**20
+    if size >= 0 and odd:
+        where = store.settings[_SEGMENT].origin
+        yield Seen(f"{_SEGMENT} {value!r} ({where}) is {size} bytes to SGLang")
 
 
-@RULES.server("string-is-true")
-def string_is_true(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or store.source is Source.ENVIRONMENT:
-        return
-    for key in _SWITCHES:
+@RULES.store("string-is-true")
+def string_is_true(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    for key in () if store.source is Source.ENVIRONMENT else _SWITCHES:
         value = store.settings[key].value if key in store.settings else store.extra.get(key)
         if isinstance(value, str):
             becomes = "true" if value else "false"
             yield Seen(f"{key} is the string {value!r}, which counts as {becomes}")
 
 
-@RULES.server("store-key-unknown")
-def store_key_unknown(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or isinstance(store.source, Unknown):
-        return
+@RULES.store("store-key-unknown")
+def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    known(store.source)
     spelling = Spelling()
     for key in store.unknown_keys:
         near = spelling.nearest(key, KEYS)
         yield Seen(f"{key!r} is no setting of the store{f': {near}?' if near else ''}")
 
 
-@RULES.server("environment-value-defaulted")
-def environment_value_defaulted(server: SglangServer) -> Iterator[Seen]:
-    if server.store is None or server.store.source is not Source.ENVIRONMENT:
-        return
-    for entry in KEYS.values():
+@RULES.store("environment-value-defaulted")
+def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    for entry in KEYS.values() if store.source is Source.ENVIRONMENT else ():
         word = server.environment.get(entry.variable)
         if word is None or word.unresolved or entry.read not in (sglang_env_bool, sglang_env_int):
             continue
@@ -131,44 +118,29 @@ def environment_value_defaulted(server: SglangServer) -> Iterator[Seen]:
             yield Seen(text, word.origin)
 
 
-@RULES.server("segment-times-dp")
-def segment_times_dp(server: SglangServer) -> Iterator[Seen]:
-    value = _segment(server)
-    attention_dp, replicas = server.attention_dp, server.replicas
-    if value is None or isinstance(attention_dp, Unknown) or isinstance(replicas, Unknown):
-        return
-    groups = attention_dp * replicas
-    try:
-        size = sglang_segment_bytes(value)
-    except ValueError:
-        return
-    if groups > 1 and size > 0:
+@RULES.store("segment-times-dp")
+def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    size, groups = configured_segment(server), known(server.attention_dp) * known(server.replicas)
+    if size is not None and groups > 1 and size > 0:
         yield Seen(
             f"global_segment_size {format_bytes(size)} is contributed by each of {groups} "
             f"data-parallel groups: {format_bytes(size * groups)} in all"
         )
 
 
-@RULES.server("local-hostname-localhost")
-def local_hostname_localhost(server: SglangServer) -> Iterator[Seen]:
-    nodes = server.number("nnodes")
-    if server.store is None or isinstance(nodes, Unknown) or nodes < 2:
-        return
-    host = server.store.settings["local_hostname"]
-    if host.value in ("localhost", "127.0.0.1"):
+@RULES.store("local-hostname-localhost")
+def local_hostname_localhost(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    nodes, host = known(server.number("nnodes")), store.settings["local_hostname"]
+    if nodes > 1 and host.value in ("localhost", "127.0.0.1"):
         yield Seen(f"local_hostname is {host.value} ({host.origin}) with --nnodes {nodes}")
 
 
-@RULES.server("standalone-without-switch")
-def standalone_without_switch(server: SglangServer) -> Iterator[Seen]:
-    store = server.store
-    if store is None or store.error or isinstance(store.source, Unknown):
-        return
-    client, master = store.value("client_server_address"), store.value("master_server_address")
-    standalone = store.value("standalone_storage")
-    if any(isinstance(value, Unknown) for value in (client, master, standalone)):
-        return
-    if client and not master and not standalone:
+@RULES.store("standalone-without-switch")
+def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+    known(store.source)
+    names = ("client_server_address", "master_server_address", "standalone_storage")
+    client, master, standalone = (known(store.value(name)) for name in names)
+    if client and not store.error and not master and not standalone:
         text = f"client_server_address is {client!r}, standalone_storage is off, no master"
         yield Seen(text + _blamed(store))
 
@@ -180,7 +152,7 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     owners = {Kind.CLIENT, Kind.STORE_SERVICE} & {process.kind for process in processes}
     if not stores or owners:
         return
-    if all(_size(server) == 0 for server in stores):
+    if all(configured_segment(server) == 0 for server in stores):
         yield Seen(
             "global_segment_size is 0 in every server, and no store service or mooncake_client "
             "is in this source: one must run elsewhere",
@@ -237,24 +209,3 @@ def _blamed(store: StoreConfig) -> str:
     if store.value("enable_ssd_offload") is True:
         return "; SGLang then says that this Mooncake is too old for SSD offload"
     return ""
-
-
-def _segment(server: SglangServer) -> object:
-    """The configured segment, as written; None where there is none to judge."""
-    if server.store is None:
-        return None
-    value = server.store.value("global_segment_size")
-    return None if isinstance(value, Unknown) else value
-
-
-def _where(server: SglangServer) -> str:
-    return server.store.settings["global_segment_size"].origin if server.store else ""
-
-
-def _size(server: SglangServer) -> int | None:
-    try:
-        value = server.store.value("global_segment_size") if server.store else None
-        unknown = value is None or isinstance(value, Unknown)
-        return None if unknown else sglang_segment_bytes(value)
-    except ValueError:
-        return None

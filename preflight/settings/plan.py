@@ -1,4 +1,7 @@
-"""One plan: needs, facts and findings become settings. Pure; every dialect renders this object."""
+"""One plan: needs, facts and findings become settings; every dialect renders this object.
+
+``plan`` is pure. ``plan_of`` reads the launch and the host first.
+"""
 
 from __future__ import annotations
 

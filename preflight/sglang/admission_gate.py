@@ -9,18 +9,18 @@ Source: ``mem_cache/pool_host/base.py`` and ``mem_cache/host_memory.py`` of SGLa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from checks.base.units import GIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.releases.sglang import SglangRelease
-from preflight.sglang.host_pools import HostPool
+from preflight.sglang.host_pool_records import HostPool, PoolKind
 
 # What SGLang leaves to the rest of the host (HICACHE_HOST_MEMORY_RESERVE_BYTES; every release).
 RESERVE_BYTES = 10 * GIB
 
-_INDEXER_POOLS = ("indexer", "draft indexer")
+_INDEXER_POOLS = (PoolKind.INDEXER, PoolKind.DRAFT_INDEXER)
 _INDEXER_WORDS = (
     "Not enough host memory for {name} indexer hierarchical cache. Requesting {requested} GB but "
     "only have {free} GB free."
@@ -31,7 +31,7 @@ _KV_WORDS = (
 )
 
 
-class HostMemory(NamedTuple):
+class FreeMemory(NamedTuple):
     """What the gate reads. headroom_bytes: the memory cgroup's; None where nothing limits."""
 
     available_bytes: int
@@ -44,7 +44,7 @@ class GateAnswer(NamedTuple):
     message: what the server prints where it refuses; None where it admits.
     """
 
-    what: str
+    kind: PoolKind
     requested_bytes: int
     free_bytes: int
     message: str | None
@@ -62,7 +62,7 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
     return max(tp * pp // max(nnodes, 1), 1)
 
 
-def free_bytes(memory: HostMemory, ranks: int, release: SglangRelease) -> int:
+def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
     """Return what one pool is compared with; negative on a host with less than the reserve.
 
     A headroom that is Unknown does not count: SGLang warns and goes by the host's memory.
@@ -75,7 +75,7 @@ def free_bytes(memory: HostMemory, ranks: int, release: SglangRelease) -> int:
 
 
 def auto_budget_bytes(
-    memory: HostMemory, ranks: int, release: SglangRelease, fraction: float
+    memory: FreeMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
     """Return what one rank may book where SGLang sizes its pools by itself; 0 or less: it stops."""
     return int(free_bytes(memory, ranks, release) * fraction)
@@ -88,75 +88,61 @@ def gate_booked(
 
     Nothing is read anew: each pool that is admitted is taken off (``host_memory_budget_scope``).
     """
-    answers = []
-    left = budget_bytes
-    for pool in pools:
-        if pool.requested_bytes is None:
-            continue
-        refused = pool.requested_bytes > left
-        message = refusal(pool.what, pool.requested_bytes, left, release) if refused else None
-        answers.append(GateAnswer(pool.what, pool.requested_bytes, left, message))
-        if refused:
-            break
-        left -= pool.requested_bytes
-    return tuple(answers)
+
+    def booked(pool: HostPool) -> int:
+        return pool.requested_bytes or 0
+
+    return _answers(pools, release, lambda taken: budget_bytes - taken, booked)
 
 
 def gate(
     pools: Sequence[HostPool],
-    memory: HostMemory,
+    memory: FreeMemory,
     ranks: int,
     release: SglangRelease,
     earlier_regular_bytes: int = 0,
+    *,
+    on_hugepages: bool = False,
 ) -> tuple[GateAnswer, ...]:
     """Return one rank's pools in order; it ends with the first that is refused, as the server does.
 
     Memory is read anew for each pool, when the rank's earlier pools are in place already:
     ``earlier_regular_bytes`` is what else has been taken since ``memory`` was read (the pools of
-    ranks that were faster). Pass pools that huge pages back through ``gate_on_hugepages``.
+    ranks that were faster). Pools on huge pages take nothing more from MemAvailable.
     """
-    return _answers(pools, memory, ranks, release, earlier_regular_bytes, grows=True)
 
+    def free(taken: int) -> int:
+        taken += earlier_regular_bytes
+        headroom = memory.headroom_bytes
+        left = headroom - taken if isinstance(headroom, int) else headroom
+        return free_bytes(FreeMemory(memory.available_bytes - taken, left), ranks, release)
 
-def gate_on_hugepages(
-    pools: Sequence[HostPool], memory: HostMemory, ranks: int, release: SglangRelease
-) -> tuple[GateAnswer, ...]:
-    """Return the same for pools on huge pages, which take nothing more from MemAvailable."""
-    return _answers(pools, memory, ranks, release, 0, grows=False)
+    return _answers(pools, release, free, lambda pool: 0 if on_hugepages else pool.taken_bytes)
 
 
 def _answers(
     pools: Sequence[HostPool],
-    memory: HostMemory,
-    ranks: int,
     release: SglangRelease,
-    taken: int,
-    *,
-    grows: bool,
+    free: Callable[[int], int],
+    takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    answers = []
+    """free: what a pool is compared with, once so many bytes are taken. takes: by each pool."""
+    answers, taken = [], 0
     for pool in pools:
         if pool.requested_bytes is not None:
-            free = free_bytes(_less(memory, taken), ranks, release)
-            refused = pool.requested_bytes > free
-            message = refusal(pool.what, pool.requested_bytes, free, release) if refused else None
-            answers.append(GateAnswer(pool.what, pool.requested_bytes, free, message))
+            left = free(taken)
+            refused = pool.requested_bytes > left
+            message = _refusal(pool.kind, pool.requested_bytes, left, release) if refused else None
+            answers.append(GateAnswer(pool.kind, pool.requested_bytes, left, message))
             if refused:
                 break
-        if grows:
-            taken += sum(pool.allocations_bytes)
+        taken += takes(pool)
     return tuple(answers)
 
 
-def _less(memory: HostMemory, taken: int) -> HostMemory:
-    headroom = memory.headroom_bytes
-    left = headroom - taken if isinstance(headroom, int) else headroom
-    return HostMemory(memory.available_bytes - taken, left)
-
-
-def refusal(what: str, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
+def _refusal(kind: PoolKind, requested_bytes: int, free_bytes: int, release: SglangRelease) -> str:
     """Return the words of the ValueError that stops the server."""
-    words = _INDEXER_WORDS if what in _INDEXER_POOLS else _KV_WORDS
+    words = _INDEXER_WORDS if kind in _INDEXER_POOLS else _KV_WORDS
     return words.format(
         name=release.indexer_name,
         requested=f"{requested_bytes / 1e9:.2f}",
@@ -179,10 +165,16 @@ class FeasiblePages(NamedTuple):
     def empty(self) -> bool:
         return self.most is not None and self.most < self.least
 
+    @property
+    def span(self) -> str:
+        """As a person reads it: ``14306 to 20000``, ``14306 to any`` or ``no number``."""
+        most = "any" if self.most is None else str(self.most)
+        return "no number" if self.empty else f"{self.least} to {most}"
+
 
 def feasible_hugepages(
     ranks_pools: Sequence[Sequence[HostPool]],
-    memory: HostMemory,
+    memory: FreeMemory,
     ranks: int,
     release: SglangRelease,
     *,
@@ -204,30 +196,27 @@ def feasible_hugepages(
     ]
     if not requested:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")
-    largest = max(requested)
     shares = ranks if release.ranks_share_memory else 1
     # free // shares >= largest is the same as free >= largest * shares.
+    largest = max(requested)
     needed = largest * shares + RESERVE_BYTES
     formula = f"{largest} bytes x {shares} + 10 GiB" if shares > 1 else f"{largest} bytes + 10 GiB"
     headroom = memory.headroom_bytes
-    if release.cgroup_headroom and isinstance(headroom, int) and headroom < needed:
-        return FeasiblePages(
-            page_size_bytes,
-            least_pages,
-            -1,
-            f"the memory cgroup leaves {format_bytes(headroom)}, SGLang asks for "
-            f"{format_bytes(needed)} ({formula}) whatever backs the pools",
-        )
-    spare = memory.available_bytes - needed
-    most = current_pages + spare // page_size_bytes
-    page = format_page_size(page_size_bytes)
+    most = current_pages + (memory.available_bytes - needed) // page_size_bytes
     asks = f"SGLang asks for {format_bytes(needed)} of available memory ({formula})"
-    if most < least_pages:
-        return FeasiblePages(
-            page_size_bytes,
-            least_pages,
-            max(most, -1),
-            f"{asks}, which leaves at most {max(most, 0)} pages of {page}: "
-            f"{least_pages} are needed",
+    page = format_page_size(page_size_bytes)
+    if release.cgroup_headroom and isinstance(headroom, int) and headroom < needed:
+        most, reason = (
+            -1,
+            (
+                f"the memory cgroup leaves {format_bytes(headroom)}, SGLang asks for "
+                f"{format_bytes(needed)} ({formula}) whatever backs the pools"
+            ),
         )
-    return FeasiblePages(page_size_bytes, least_pages, most, f"{asks}; pages of {page}")
+    elif most < least_pages:
+        reason = (
+            f"{asks}, which leaves at most {max(most, 0)} pages of {page}: {least_pages} are needed"
+        )
+    else:
+        reason = f"{asks}; pages of {page}"
+    return FeasiblePages(page_size_bytes, least_pages, max(most, -1), reason)

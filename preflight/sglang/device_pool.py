@@ -9,15 +9,12 @@ Source: ``arg_groups/memory_hook.py``, ``mem_cache/kv_cache_configurator.py`` an
 
 from __future__ import annotations
 
-import json
-import os
 from typing import NamedTuple
 
 from checks.base.units import GIB, MIB, round_up
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.sglang import SglangRelease
-from preflight.sglang.host_pool_layers import StageLayers, index_key_bytes, row_bytes, stage_layers
-from preflight.sglang.host_pools import HostBytes, PoolRequest, host_pools
+from preflight.sglang.host_pool_records import PoolRequest, RowBytes, index_key_bytes, stage_rows
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 
 # The bounds below are estimates, not rules: what a rank finds used on an idle GPU before it loads
@@ -82,17 +79,17 @@ class DeviceRequest(NamedTuple):
     speculative: bool = False
 
 
-def default_mem_fraction(request: DeviceRequest) -> float | Unknown:
+@or_unknown
+def default_mem_fraction(request: DeviceRequest) -> float:
     """``--mem-fraction-static`` where it is unset, by the heuristics of 0.5.23.
 
     Graphs on, no speculative decoding, no DeepEP, no vision tower; those lower it further.
     """
-    if isinstance(request.gpu_bytes, Unknown):
-        return request.gpu_bytes
+    gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
-        return Unknown("the default --mem-fraction-static of this release is not computed")
-    gpu_mib = request.gpu_bytes / MIB
+        why = "the default --mem-fraction-static of this release is not computed"
+        raise UnknownFactError(Unknown(why))
     chunk, small_batch, large_batch = next(
         (sizes for below, *sizes in _GPU_CLASSES if gpu_mib < below), _LARGEST_CLASS
     )
@@ -110,15 +107,11 @@ def default_mem_fraction(request: DeviceRequest) -> float | Unknown:
         latent = (
             isinstance(pools.geometry, ModelGeometry) and pools.geometry.kind is AttentionKind.MLA
         )
-        reserved += 1536 if latent else 8 * _prefill_graphs(chunk)
+        graphs = sum(size <= chunk for size in _PREFILL_SIZES) + max(0, (chunk - 4096) // 512)
+        reserved += 1536 if latent else 8 * graphs
     if gpu_mib > _LARGE_GPU_MIB:
         reserved = max(reserved, _LARGE_RESERVE_MIB)
     return round((gpu_mib - reserved) / gpu_mib, 3)
-
-
-def _prefill_graphs(chunk_tokens: int) -> int:
-    small = sum(1 for size in _PREFILL_SIZES if size <= chunk_tokens)
-    return small + max(0, (chunk_tokens - 4096) // 512)
 
 
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
@@ -143,26 +136,16 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     )
 
 
-def _profiled(request: DeviceRequest) -> Interval | Unknown:
+@or_unknown
+def _profiled(request: DeviceRequest) -> Interval:
     """Return what fits the GPU, between the bounds of the estimate."""
     pools = request.pools
-    if isinstance(pools.geometry, Unknown):
-        return pools.geometry
-    if isinstance(request.gpu_bytes, Unknown):
-        return request.gpu_bytes
+    geometry, gpu_bytes = known(pools.geometry), known(request.gpu_bytes)
     fraction = request.mem_fraction or default_mem_fraction(request)
-    cells = [
-        _cell_bytes(pools, pools.geometry, stage_layers(pools, pools.geometry, stage))
-        for stage in range(pools.pp)
-    ]
-    widest = 0
-    for cell in cells:
-        if isinstance(cell, Unknown):
-            return cell
-        widest = max(widest, cell)
+    widest = max(_cell_bytes(pools, geometry, row) for row in stage_rows(pools))
     if not widest:
-        return Unknown("a token takes no memory on the GPU")
-    least, most, why = _budget(request, request.gpu_bytes, fraction)
+        raise UnknownFactError(Unknown("a token takes no memory on the GPU"))
+    least, most, why = _budget(request, gpu_bytes, fraction)
     page = pools.page_tokens
     return Interval(
         max(0, least) // widest // page * page,
@@ -189,85 +172,49 @@ def _budget(
     return int(least), int(most), f"{fraction:g} of the GPU less its share of the weights"
 
 
-def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, layers: StageLayers) -> int | Unknown:
+def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
     """One token on the device: the host's row, index keys and sliding layers' share included."""
-    row = row_bytes(pools, geometry, layers)
-    if isinstance(row, Unknown):
-        return row
-    if isinstance(row.linear, Unknown) or layers.linear:
-        return Unknown("the device keeps linear states beside the tokens, of unknown number")
+    if row.layers.linear:
+        why = "the device keeps linear states beside the tokens, of unknown number"
+        raise UnknownFactError(Unknown(why))
     cell = sum(row.parts) + int(row.sliding * pools.swa_ratio)
-    cell += index_key_bytes(geometry) * layers.index_keys
+    cell += index_key_bytes(geometry) * row.layers.index_keys
     if pools.draft is not None:
         # The budget takes each of the draft's layers for one of the target's.
         cell += cell * len(pools.draft.layers) // len(geometry.layers)
     return cell
 
 
-def mirrored_bytes(pools: PoolRequest, tokens: int) -> int | Unknown:
+@or_unknown
+def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """Return the bytes on one rank's GPU that a ratio of 1 mirrors on the host, ``tokens`` of them.
 
     The widest of the pipeline's stages, whose ratio all take. The device's pools have a page of
     padding each (``mem_cache/hicache_auto_size.py``).
     """
-    if isinstance(pools.geometry, Unknown):
-        return pools.geometry
+    geometry = known(pools.geometry)
     if pools.dcp > 1:
-        return Unknown("decode context parallelism with a pool that follows the GPU's")
-    widest = 0
-    for stage in range(pools.pp):
-        found = _mirrored(pools, pools.geometry, stage_layers(pools, pools.geometry, stage), tokens)
-        if isinstance(found, Unknown):
-            return found
-        drafted: int | Unknown = 0
-        if pools.draft is not None and stage == pools.pp - 1:
-            alone = pools._replace(
-                draft=None,
-                packed_drafts=0,
-                pp=1,
-                stage=0,
-                kv_item_bytes=pools.draft_item_bytes or pools.kv_item_bytes,
-            )
-            drafted = _mirrored(alone, pools.draft, stage_layers(alone, pools.draft, 0), tokens)
-        if isinstance(drafted, Unknown):
-            return drafted
-        widest = max(widest, found + drafted)
-    return widest
+        why = "decode context parallelism with a pool that follows the GPU's"
+        raise UnknownFactError(Unknown(why))
+    stages = [_mirrored(pools, geometry, row, tokens) for row in stage_rows(pools)]
+    if pools.draft is not None:
+        alone = pools.of_draft()
+        stages[-1] += sum(_mirrored(alone, pools.draft, row, tokens) for row in stage_rows(alone))
+    return max(stages)
 
 
-def _mirrored(
-    pools: PoolRequest, geometry: ModelGeometry, layers: StageLayers, tokens: int
-) -> int | Unknown:
-    row = row_bytes(pools, geometry, layers)
-    if isinstance(row, Unknown):
-        return row
-    if isinstance(row.linear, Unknown) or layers.linear:
-        return Unknown("linear states are mirrored too, of unknown number")
+def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
+    if row.layers.linear:
+        raise UnknownFactError(Unknown("linear states are mirrored too, of unknown number"))
     page = pools.page_tokens
     sliding = int(tokens * pools.swa_ratio) // page * page
     mirrored = (tokens + page) * sum(row.parts)
     if row.sliding:
         mirrored += (sliding + page) * row.sliding
-    if layers.index_keys:
+    if row.layers.index_keys:
         pages = (tokens + page + 1) // page
-        mirrored += pages * page * index_key_bytes(geometry) * layers.index_keys
+        mirrored += pages * page * index_key_bytes(geometry) * row.layers.index_keys
     return mirrored
-
-
-def ratio_host_bytes(request: DeviceRequest) -> HostBytes | Unknown:
-    """Return the bytes of one rank's host pools under ``--hicache-ratio``, both ends."""
-    tokens = device_tokens(request)
-    if isinstance(tokens, Unknown):
-        return tokens
-    ends = []
-    for count in (tokens.least, tokens.most):
-        pools = host_pools(request.pools._replace(device_tokens=count, size_gb=0))
-        if isinstance(pools, Unknown):
-            return pools
-        if isinstance(pools, HostBytes):
-            return pools
-        ends.append(pools)
-    return HostBytes(ends[0].bytes, ends[1].bytes, tokens.reason)
 
 
 def decode_pool_ratio(
@@ -285,24 +232,3 @@ def decode_pool_ratio(
         return context_tokens
     request_tokens = round_up(min(context_tokens - 1, device_tokens), page_tokens)
     return max(ratio, request_tokens / device_tokens)
-
-
-def checkpoint_bytes(folder: str) -> int | Unknown:
-    """The weights of a local checkpoint: its safetensors index's total, or its files' sizes."""
-    index = os.path.join(folder, "model.safetensors.index.json")
-    try:
-        with open(index, encoding="utf-8") as file:
-            total = json.load(file)["metadata"]["total_size"]
-        if isinstance(total, int) and not isinstance(total, bool) and total > 0:
-            return total
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        pass  # no index, or none that can be used: the files themselves
-    try:
-        sizes = [
-            entry.stat().st_size
-            for entry in os.scandir(folder)
-            if entry.name.endswith((".safetensors", ".bin")) and entry.is_file()
-        ]
-    except OSError as error:
-        return Unknown(f"{folder}: {error.strerror or error}", absent=True)
-    return sum(sizes) or Unknown(f"{folder}: holds no weights", absent=True)

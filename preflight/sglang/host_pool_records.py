@@ -1,13 +1,23 @@
-"""The records of the host pools (L2), and one pool's pages and bytes."""
+"""The records of the host pools (L2): what a rank stores per token, and one pool's pages and bytes.
+
+Source: the ``get_size_per_token`` of SGLang's host pool classes (``mem_cache/pool_host``), and
+``get_pp_indices`` (``distributed/utils.py``).
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple
 
-from checks.base.unknown import Unknown
-from checks.releases.sglang import SglangRelease
-from preflight.sglang.host_pool_layers import RowBytes
-from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
+from checks.base.unknown import Unknown, UnknownFactError, known
+from checks.releases.sglang import Indexer, SglangRelease
+from preflight.sglang.model_geometry import (
+    AttentionKind,
+    Heads,
+    LayerKind,
+    LinearState,
+    ModelGeometry,
+)
 
 # --hicache-size is a number of these: decimal gigabytes, not GiB.
 GIGABYTE = 10**9
@@ -52,6 +62,39 @@ class PoolRequest(NamedTuple):
     swa_ratio: float = DEFAULT_SWA_RATIO
     raw_fp8_rows: bool = False
 
+    @property
+    def physical_page_tokens(self) -> int:
+        """The page of one rank: the allocator's, shared out under decode context parallelism."""
+        return self.page_tokens // self.dcp
+
+    @property
+    def attention_ranks(self) -> int:
+        """The ranks over which key/value heads are sharded."""
+        return max(1, self.tp // self.dp) if self.attention_dp else self.tp
+
+    def of_draft(self) -> PoolRequest:
+        """Return the request of the draft model's pools alone: every rank has all its layers."""
+        assert self.draft is not None
+        return self._replace(
+            geometry=self.draft,
+            draft=None,
+            packed_drafts=0,
+            pp=1,
+            stage=0,
+            dcp=1,
+            kv_item_bytes=self.draft_item_bytes or self.kv_item_bytes,
+        )
+
+
+class PoolKind(Enum):
+    """What a host pool keeps."""
+
+    KV = "KV"
+    WINDOW = "sliding-window KV"
+    INDEXER = "indexer"
+    DRAFT = "draft KV"
+    DRAFT_INDEXER = "draft indexer"
+
 
 class HostPool(NamedTuple):
     """One pool object.
@@ -64,7 +107,7 @@ class HostPool(NamedTuple):
     attention has one row for both, whatever the release registers.
     """
 
-    what: str
+    kind: PoolKind
     tokens: int
     pages: int
     bytes: int
@@ -72,6 +115,10 @@ class HostPool(NamedTuple):
     requested_bytes: int | None
     halves: bool = False
     page_objects: int = 1
+
+    @property
+    def taken_bytes(self) -> int:
+        return sum(self.allocations_bytes)
 
 
 class HostPools(NamedTuple):
@@ -88,6 +135,12 @@ class HostPools(NamedTuple):
         return tuple(size for pool in self.pools for size in pool.allocations_bytes)
 
 
+class Refusal(Unknown):
+    """SGLang stops where it would make these pools: the reason is the exception that it ends by."""
+
+    __slots__ = ()
+
+
 class HostBytes(NamedTuple):
     """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds."""
 
@@ -96,26 +149,22 @@ class HostBytes(NamedTuple):
     reason: str
 
 
-def physical_page_tokens(request: PoolRequest) -> int:
-    """Return the page of one rank: the allocator's, shared out under decode context parallelism."""
-    return request.page_tokens // request.dcp
-
-
 def page_count(request: PoolRequest, tokens: int) -> int:
     """Return the pages that a pool asked to hold ``tokens`` gets."""
-    return tokens // physical_page_tokens(request) + request.release.extra_page
+    return tokens // request.physical_page_tokens + request.release.extra_page
 
 
-def kv_pool(request: PoolRequest, what: str, row: RowBytes, pages: int) -> HostPool:
+def kv_pool(request: PoolRequest, kind: PoolKind, row: RowBytes, pages: int) -> HostPool:
     """A pool of ``pages`` whose every token takes ``row`` on this rank."""
-    tokens = pages * physical_page_tokens(request)
+    tokens = pages * request.physical_page_tokens
     parts = tuple(tokens * part for part in row.parts)
     geometry = request.geometry
     # The prefix cache's own pool alone; a draft's is registered whole (mooncake_store.py).
     has_both = isinstance(geometry, ModelGeometry) and geometry.kind is AttentionKind.MHA
-    two_halves = what == "KV" and len(parts) == 1 and request.release.registers_halves and has_both
+    one_tensor = kind is PoolKind.KV and len(parts) == 1
+    two_halves = one_tensor and request.release.registers_halves and has_both
     return HostPool(
-        what,
+        kind,
         tokens,
         pages,
         sum(parts),
@@ -131,3 +180,140 @@ def _pinned(request: PoolRequest, sizes: tuple[int, ...]) -> tuple[int, ...]:
     if not request.release.pinned_power_of_two:
         return sizes
     return tuple(1 << (size - 1).bit_length() for size in sizes)
+
+
+# One float32 scale for each block of this many elements (DSATokenToKVPool.quant_block_size).
+INDEX_BLOCK = 128
+SCALE_BYTES = 4
+# The rotary part of an fp8 sparse-attention row stays bfloat16, as do convolution states.
+BFLOAT16_BYTES = 2
+
+
+class StageLayers(NamedTuple):
+    """How many layers of each kind one pipeline stage has, packed drafts included."""
+
+    full: int
+    sliding: int
+    linear: int
+    index_keys: int
+
+
+class RowBytes(NamedTuple):
+    """Bytes per token of one rank of one pipeline stage.
+
+    parts: of each tensor of the KV pool. sized: what ``--hicache-size`` is divided by.
+    layers: the stage's. index_per_layer, index_layers: the index keys of sparse attention.
+    sliding_parts: as ``parts``, of the sliding-window pool. linear: of one request slot's states.
+    """
+
+    parts: tuple[int, ...]
+    sized: int
+    layers: StageLayers
+    index_per_layer: int = 0
+    index_layers: int = 0
+    sliding_parts: tuple[int, ...] = ()
+    linear: int | Unknown = 0
+
+    @property
+    def sliding(self) -> int:
+        return sum(self.sliding_parts)
+
+
+def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
+    """Return the row of one rank in each pipeline stage.
+
+    Raises UnknownFactError where the model is not known, or what this release stores of it.
+    """
+    geometry = known(request.geometry)
+    return tuple(_row(request, geometry, stage) for stage in range(request.pp))
+
+
+def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> StageLayers:
+    first, last = _span(request, len(geometry.layers), stage)
+    kinds = geometry.layers[first:last]
+    # Drafts predict from the last stage's output and live there.
+    drafts = request.packed_drafts if stage == request.pp - 1 else 0
+    if request.release.compact_index:
+        index = sum(first <= layer < last for layer in geometry.index_layers)
+    else:
+        index = len(kinds) if geometry.index_layers else 0
+    return StageLayers(
+        kinds.count(LayerKind.FULL) + drafts,
+        kinds.count(LayerKind.SLIDING),
+        kinds.count(LayerKind.LINEAR),
+        index + (drafts if geometry.index_layers else 0),
+    )
+
+
+def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
+    """Return the layers of a stage: [first, last)."""
+    each, rest = divmod(layers, request.pp)
+    if not request.release.spread_layers:
+        return stage * each, layers if stage == request.pp - 1 else (stage + 1) * each
+    without = request.pp - rest
+    first = stage * each + max(0, stage - without)
+    return first, first + each + (stage >= without)
+
+
+def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
+    item = request.kv_item_bytes or geometry.dtype_bytes
+    layers = _stage_layers(request, geometry, stage)
+    linear = _linear_bytes(request, geometry.linear, layers.linear)
+    if geometry.kind is AttentionKind.MHA:
+        parts = _mha_parts(request, geometry.heads, layers.full, item)
+        sliding: tuple[int, ...] = ()
+        if geometry.sliding is not None:
+            sliding = _mha_parts(request, geometry.sliding, layers.sliding, item)
+        return RowBytes(parts, sum(parts), layers, sliding_parts=sliding, linear=linear)
+    row = _latent_width(request, geometry, item) * item * layers.full
+    if not layers.index_keys or request.release.indexer is Indexer.NONE:
+        return RowBytes((row,), row, layers, linear=linear)
+    index = index_key_bytes(geometry)
+    inside = request.release.indexer is not Indexer.ON_TOP
+    sized = row + index * layers.index_keys * inside
+    return RowBytes((row,), sized, layers, index, layers.index_keys, linear=linear)
+
+
+def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
+    """K and V in one tensor; in two where they differ in width."""
+    # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
+    per_rank = max(1, heads.kv_heads // request.attention_ranks)
+    keys = heads.head_dim * per_rank * layers * item
+    values = heads.v_head_dim * per_rank * layers * item
+    return (keys + values,) if heads.head_dim == heads.v_head_dim else (keys, values)
+
+
+def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> int:
+    """Return the elements of one latent row, whole on every rank."""
+    rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
+    if item > 1 or not geometry.index_layers or request.raw_fp8_rows:
+        return rank + rope
+    if request.release.indexer is Indexer.NONE:
+        why = "this release has no host pool for fp8 sparse-attention rows"
+        raise UnknownFactError(Unknown(why))
+    # Eight-bit latents, a float32 scale per block, and the rotary part unquantised: 656 bytes.
+    return rank + rank // INDEX_BLOCK * SCALE_BYTES + rope * BFLOAT16_BYTES
+
+
+def index_key_bytes(geometry: ModelGeometry) -> int:
+    """One token's index key of one layer: eight-bit elements, and a float32 scale per block."""
+    width = geometry.index_head_dim
+    return width + width // INDEX_BLOCK * SCALE_BYTES
+
+
+def _linear_bytes(
+    request: PoolRequest, state: LinearState | Unknown | None, layers: int
+) -> int | Unknown:
+    """One request slot's states on one rank: the convolution's window and the temporal state."""
+    if not layers or state is None:
+        return 0
+    if isinstance(state, Unknown):
+        return state
+    ranks = request.attention_ranks
+    if state.key_heads % ranks or state.value_heads % ranks:
+        return Unknown(f"the linear layers' heads do not divide by {ranks} ranks")
+    width = state.value_heads * state.value_dim + 2 * state.key_heads * state.key_dim
+    window = width // ranks * (state.conv_kernel - 1) * BFLOAT16_BYTES
+    heads = state.value_heads // ranks
+    temporal = heads * state.value_dim * state.key_dim * state.temporal_item_bytes
+    return (window + temporal) * layers

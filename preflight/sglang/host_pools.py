@@ -7,24 +7,25 @@ against the real classes in ``tests/sglang``.
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from checks.base.units import MIB, format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, or_unknown
 from checks.releases.sglang import DraftPool, HybridSize, Indexer
-from preflight.sglang.host_pool_layers import RowBytes, StageLayers, row_bytes, stage_layers
 from preflight.sglang.host_pool_records import (
     GIGABYTE,
     HostBytes,
     HostPool,
     HostPools,
+    PoolKind,
     PoolRequest,
+    Refusal,
+    RowBytes,
     kv_pool,
     page_count,
-    physical_page_tokens,
+    stage_rows,
 )
-from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
-from preflight.sglang.model_layers import LayerKind
-
-__all__ = ["LAYOUTS", "HostBytes", "HostPool", "HostPools", "PoolRequest", "host_pools"]
+from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 
 # More than any published model keeps for one token on one rank (Qwen-72B, with a key and a value
 # head for each of its 64 query heads in 80 layers, unsharded: 2.5 MiB).
@@ -37,7 +38,8 @@ _INDEXER_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 
-def host_pools(request: PoolRequest) -> HostPools | HostBytes | Unknown:
+@or_unknown
+def host_pools(request: PoolRequest) -> HostPools | HostBytes:
     """Return the pools of one rank: exact, or bounds, or Unknown with the reason.
 
     Exact for ``--hicache-size``, and for a ratio once ``device_tokens`` is known.
@@ -47,26 +49,24 @@ def host_pools(request: PoolRequest) -> HostPools | HostBytes | Unknown:
     geometry = request.geometry
     if isinstance(geometry, Unknown):
         return _without_geometry(request, geometry)
-    refusal = _refusal(request, geometry)
-    if refusal is not None:
-        return Unknown(refusal)
-    stages = [stage_layers(request, geometry, stage) for stage in range(request.pp)]
-    rows = [row_bytes(request, geometry, layers) for layers in stages]
-    for row in rows:
-        if isinstance(row, Unknown):
-            return row
-    known = [row for row in rows if isinstance(row, RowBytes)]
+    _refuse(request, geometry)
+    rows = stage_rows(request)
+    row = rows[request.stage]
     if LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers:
-        return hybrid_pools(request, known[request.stage], stages[request.stage])
+        return _hybrid_pools(request, row)
     if request.size_gb > 0:
-        counts = [int(request.size_gb * 1e9 // row.sized) for row in known]
+        counts = [int(request.size_gb * 1e9 // each.sized) for each in rows]
         shared = request.release.stages_share_tokens
         tokens = min(counts) if shared else counts[request.stage]
     elif request.ratio is None or request.device_tokens is None:
-        return Unknown("the pool follows --hicache-ratio and the device's tokens, not known here")
+        _stop("the pool follows --hicache-ratio and the device's tokens, not known here")
     else:
         tokens = int(request.device_tokens * request.ratio)
-    return _single(request, known[request.stage], tokens)
+    return _single(request, row, tokens)
+
+
+def _stop(why: str) -> NoReturn:
+    raise UnknownFactError(Unknown(why))
 
 
 def _check(request: PoolRequest) -> None:
@@ -79,13 +79,13 @@ def _check(request: PoolRequest) -> None:
         raise ValueError(f"page {request.page_tokens} is not a multiple of dcp {request.dcp}")
 
 
-def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes | Unknown:
+def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
     if request.size_gb <= 0:
-        return why
+        raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
     reason = f"{asked} bytes per rank; {why.reason}"
     if request.release.extra_page:
-        page_bytes = physical_page_tokens(request) * MOST_TOKEN_BYTES
+        page_bytes = request.physical_page_tokens * MOST_TOKEN_BYTES
         return HostBytes(
             asked,
             asked + page_bytes,
@@ -95,62 +95,67 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes | Unknown
     return HostBytes(0, asked, f"{reason}, so this is an upper bound")
 
 
-def _refusal(request: PoolRequest, geometry: ModelGeometry) -> str | None:
-    """Return why SGLang would not start with these pools, or why nothing here computes them."""
+def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
+    """Stop where SGLang would not start with these pools, or where nothing here computes them.
+
+    draft: what to say in front, of a draft's own pools.
+    """
     release, layout = request.release, request.layout
+    heads = geometry.heads
+    why = error = ""
     if layout not in LAYOUTS:
-        return f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
-    if len(geometry.layers) < request.pp:
-        return f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
-    if geometry.kind is AttentionKind.MLA and layout == "page_head":
-        return "ValueError: Unsupported layout: page_head"
-    if geometry.index_layers and layout not in _INDEXER_LAYOUTS:
-        return f"ValueError: Unsupported layout: {layout}"
-    if geometry.kind is AttentionKind.MHA and request.dcp > 1:
-        return "SGLang has decode context parallelism for latent attention alone"
-    if geometry.heads.head_dim != geometry.heads.v_head_dim:
-        if not release.asymmetric_heads:
-            return "this release has no host pool for K and V of different width"
-        if layout not in _ASYMMETRIC_LAYOUTS:
-            return (
-                "ValueError: Unsupported layout for models with head_dim != v_head_dim: "
-                f"{layout}; expected 'page_first' or 'page_first_direct'."
-            )
-    if request.packed_drafts and not release.packed_drafts:
-        return "this release does not pack draft layers into the target's pool"
-    return None
+        why = f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
+    elif len(geometry.layers) < request.pp:
+        why = f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
+    elif geometry.kind is AttentionKind.MLA and layout == "page_head":
+        error = "ValueError: Unsupported layout: page_head"
+    elif geometry.index_layers and layout not in _INDEXER_LAYOUTS:
+        error = f"ValueError: Unsupported layout: {layout}"
+    elif geometry.kind is AttentionKind.MHA and request.dcp > 1:
+        why = "SGLang has decode context parallelism for latent attention alone"
+    elif heads.head_dim != heads.v_head_dim and not release.asymmetric_heads:
+        why = "this release has no host pool for K and V of different width"
+    elif heads.head_dim != heads.v_head_dim and layout not in _ASYMMETRIC_LAYOUTS:
+        error = (
+            "ValueError: Unsupported layout for models with head_dim != v_head_dim: "
+            f"{layout}; expected 'page_first' or 'page_first_direct'."
+        )
+    elif request.packed_drafts and not release.packed_drafts:
+        why = "this release does not pack draft layers into the target's pool"
+    if error and not draft:
+        raise UnknownFactError(Refusal(error))
+    if error or why:
+        _stop(f"{draft}{error or why}")
 
 
-def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools | Unknown:
+def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     pages = page_count(request, tokens)
     if pages < 1:
-        return Unknown("the pool is less than one page: SGLang stops, or allocates nothing")
-    pools = [kv_pool(request, "KV", row, pages)]
+        _stop("the pool is less than one page: SGLang stops, or allocates nothing")
+    pools = [kv_pool(request, PoolKind.KV, row, pages)]
     if request.device_tokens is not None and request.release.must_exceed_device:
-        slots = pages * physical_page_tokens(request)
+        slots = pages * request.physical_page_tokens
         if slots <= request.device_tokens:
-            return Unknown(
+            words = (
                 "AssertionError: The host memory should be larger than the device memory with the "
                 f"current protocol (host {slots} tokens, device {request.device_tokens})"
             )
+            raise UnknownFactError(Refusal(words))
     indexer = _indexer(request, row, pages)
     if indexer is not None:
         pools.append(indexer)
     if request.draft is not None:
-        draft = _draft_pools(request, request.draft, pages)
-        if isinstance(draft, Unknown):
-            return draft
-        pools += draft
+        pools += _draft_pools(request, request.draft, pages)
     return HostPools(tuple(pools))
 
 
 def _indexer(
-    request: PoolRequest, row: RowBytes, pages: int, what: str = "indexer"
+    request: PoolRequest, row: RowBytes, pages: int, which: PoolKind = PoolKind.INDEXER
 ) -> HostPool | None:
     kind = request.release.indexer
     if not row.index_per_layer or not row.index_layers or kind is Indexer.NONE:
         return None
-    page_tokens = physical_page_tokens(request)
+    page_tokens = request.physical_page_tokens
     # (size + page + 1) // page: one page more than the KV pool, and two with a page of one token.
     index_pages = (pages * page_tokens + page_tokens + 1) // page_tokens
     per_layer = index_pages * page_tokens * row.index_per_layer
@@ -160,7 +165,7 @@ def _indexer(
     )
     requested = pages * page_tokens * row.index_per_layer * row.index_layers
     return HostPool(
-        what,
+        which,
         pages * page_tokens,
         index_pages,
         whole,
@@ -170,32 +175,18 @@ def _indexer(
     )
 
 
-def _draft_pools(
-    request: PoolRequest, draft: ModelGeometry, target_pages: int
-) -> list[HostPool] | Unknown:
+def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
     if request.release.draft is DraftPool.NONE:
         return []
     if draft.count(LayerKind.FULL) != len(draft.layers):
-        return Unknown(f"{draft.name}: the pools of a hybrid draft model are not computed")
+        _stop(f"{draft.name}: the pools of a hybrid draft model are not computed")
     # A draft's ranks replicate its cache under decode context parallelism: logical pages.
-    alone = request._replace(
-        geometry=draft,
-        draft=None,
-        packed_drafts=0,
-        pp=1,
-        stage=0,
-        dcp=1,
-        kv_item_bytes=request.draft_item_bytes or request.kv_item_bytes,
-    )
-    refusal = _refusal(alone, draft)
-    if refusal is not None:
-        return Unknown(f"{draft.name}: {refusal}")
-    row = row_bytes(alone, draft, stage_layers(alone, draft, 0))
-    if isinstance(row, Unknown):
-        return row
+    alone = request.of_draft()
+    _refuse(alone, draft, f"{draft.name}: ")
+    (row,) = stage_rows(alone)
     pages = _draft_page_count(request, target_pages)
-    pools = [kv_pool(alone, "draft KV", row, pages)]
-    indexer = _indexer(alone, row, pages, "draft indexer")
+    pools = [kv_pool(alone, PoolKind.DRAFT, row, pages)]
+    indexer = _indexer(alone, row, pages, PoolKind.DRAFT_INDEXER)
     if indexer is not None and request.release.draft_indexer:
         pools.append(indexer)
     return pools
@@ -211,33 +202,32 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
     return int(request.device_tokens * (tokens / request.device_tokens)) // request.page_tokens + 1
 
 
-def hybrid_pools(
-    request: PoolRequest, row: RowBytes, layers: StageLayers
-) -> HostPools | HostBytes | Unknown:
+def _hybrid_pools(request: PoolRequest, row: RowBytes) -> HostPools | HostBytes:
     """Full-attention and sliding-window pools, exact once the device's tokens are known.
 
     A linear-attention model's states follow its request slots: bounds, or Unknown.
     """
-    release = request.release
+    release, layers = request.release, row.layers
     kinds = release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
-        return Unknown("this release has no host pools for this hybrid model's layers")
+        _stop("this release has no host pools for this hybrid model's layers")
     if layers.linear and request.layout == "page_head":
-        return Unknown("AssertionError: Unsupported layout: page_head (linear-attention state)")
+        words = "AssertionError: Unsupported layout: page_head (linear-attention state)"
+        raise UnknownFactError(Refusal(words))
     if request.draft is not None or request.packed_drafts:
-        return Unknown("the draft pools of a hybrid model are not computed")
+        _stop("the draft pools of a hybrid model are not computed")
     sliding_tokens = _device_sliding_tokens(request)
     if request.size_gb > 0 and kinds is HybridSize.SHARED:
         if layers.linear or request.device_tokens is None or sliding_tokens is None:
-            return _shared_bounds(request, row, layers)
+            return _shared_bounds(request, row)
         return _shared_exactly(request, row, request.device_tokens, sliding_tokens)
     if layers.linear:
-        return Unknown("the linear states follow the device's request slots, not known here")
+        _stop("the linear states follow the device's request slots, not known here")
     if request.size_gb > 0:
         asked = request.size_gb * 1e9
         full, sliding = int(asked // row.sized), int(asked // row.sliding)
     elif request.ratio is None or request.device_tokens is None or sliding_tokens is None:
-        return Unknown("the pools follow --hicache-ratio and the device's tokens, not known here")
+        _stop("the pools follow --hicache-ratio and the device's tokens, not known here")
     else:
         full = int(request.device_tokens * request.ratio)
         sliding = int(sliding_tokens * request.ratio)
@@ -267,13 +257,13 @@ def _shared_exactly(
     )
 
 
-def _shared_bounds(request: PoolRequest, row: RowBytes, layers: StageLayers) -> HostBytes:
+def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
     """Whatever the split, each pool exceeds its share by one page at the most."""
     asked = request.size_gb * GIGABYTE
-    page = physical_page_tokens(request)
+    page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)
     reason = f"--hicache-size {request.size_gb} is split by the device pools' bytes, not known here"
-    if not layers.linear:
+    if not row.layers.linear:
         return HostBytes(asked, asked + extra, reason)
     if isinstance(row.linear, Unknown):
         return HostBytes(asked, row.linear, reason)
@@ -281,14 +271,10 @@ def _shared_bounds(request: PoolRequest, row: RowBytes, layers: StageLayers) -> 
 
 
 def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
+    window = RowBytes(row.sliding_parts, row.sliding, row.layers)
     return HostPools(
         (
-            kv_pool(request, "KV", row, page_count(request, full)),
-            kv_pool(
-                request,
-                "sliding-window KV",
-                RowBytes(row.sliding_parts, sum(row.sliding_parts)),
-                page_count(request, sliding),
-            ),
+            kv_pool(request, PoolKind.KV, row, page_count(request, full)),
+            kv_pool(request, PoolKind.WINDOW, window, page_count(request, sliding)),
         )
     )

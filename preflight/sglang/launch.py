@@ -2,15 +2,22 @@
 
 Where a variable that is not set decides a number, there is no launch, and the reason names the
 variable.
+
+To /dev/shm the first rank of a tensor-parallel group writes a ring buffer (24 MiB, a sparse file),
+and zeroes the flags at its end: one page. What else lies there depends on what only a start tells:
+the ring's chunks on what is sent, NCCL's segments on which GPUs reach each other, torch's on the
+model. Host pools do not: they are memfd or anonymous memory. Source: shm_broadcast.py
+ShmRingBuffer and parallel_state.py, 0.5.2 to 0.5.23.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from checks.base.needs import ProcessId
 from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.launches.source import Word
@@ -18,26 +25,15 @@ from preflight.processes.processes import SglangServer
 from preflight.programs.consumer_grammar import sglang_segment_bytes
 from preflight.programs.memory_records import (
     SGLANG_LOCAL_BUFFER_BYTES,
+    MappedProcess,
     OwnAllocator,
-    Process,
     Protocol,
     StoreClient,
 )
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.programs.store_processes import offload_buffer_bytes
-from preflight.sglang.pd_metadata import Metadata
-from preflight.sglang.ranks import Ranks, server_ranks
-
-__all__ = [
-    "Ranks",
-    "configured_segment",
-    "own_allocator",
-    "plain_environment",
-    "segment_per_rank",
-    "server_client",
-    "server_processes",
-    "server_ranks",
-]
+from preflight.sglang.admission_gate import ranks_per_host
+from preflight.sglang.model import Drafts
 
 # SGLANG_HUGEPAGE_SIZE after strip and upper; anything else is a warning and 4 KiB pages.
 _HUGEPAGE_SIZES = {"2MB": 2 * MIB, "1GB": GIB}
@@ -64,25 +60,21 @@ def configured_segment(server: SglangServer) -> int | None:
         return None
 
 
-def server_client(
-    server: SglangServer, ranks: Ranks, release: SglangRelease
-) -> StoreClient | Unknown | None:
+@or_unknown
+def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) -> StoreClient | None:
     """Return the store client of one rank; None without the Mooncake store."""
     store = server.store
     if store is None:
         return None
-    size, protocol = store.value("global_segment_size"), store.value("protocol")
-    offload, standalone = store.value("enable_ssd_offload"), store.value("standalone_storage")
-    for value in (size, protocol, offload, standalone):
-        if isinstance(value, Unknown):
-            return value
+    names = ("global_segment_size", "protocol", "enable_ssd_offload", "standalone_storage")
+    size, protocol, offload, standalone = (known(store.value(name)) for name in names)
     kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     if standalone:
         return StoreClient(0, SGLANG_LOCAL_BUFFER_BYTES, kind, dummy=True)
     try:
         segment = max(0, segment_per_rank(sglang_segment_bytes(size), ranks, release))
     except ValueError as error:
-        return Unknown(f"global_segment_size {size!r}: {error}")
+        raise UnknownFactError(Unknown(f"global_segment_size {size!r}: {error}")) from None
     buffer = offload_buffer_bytes(server.environment) if offload else None
     local = SGLANG_LOCAL_BUFFER_BYTES
     if release.store.local_buffer:
@@ -129,18 +121,15 @@ def _shares_memory(server: SglangServer) -> bool:
 def server_processes(
     number: int,
     server: SglangServer,
-    ranks: Ranks,
-    pools_bytes: tuple[int, ...],
     clients: Sequence[StoreClient | None],
-    mooncake: MooncakeRelease,
     nodes: tuple[int | None, ...],
+    mooncake: MooncakeRelease,
     allocator: OwnAllocator | None,
     metadata: Metadata,
-    split_pools: tuple[bool, ...] = (),
-) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number`` here as a process, and what its environment misreads.
+) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
+    """Return each rank of process ``number`` here, its host pools apart, and what was misread.
 
-    clients: each rank's own, None without the store. split_pools: as ``Process`` has it.
+    clients: each rank's own, None without the store. nodes: each rank's.
     """
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
@@ -148,26 +137,134 @@ def server_processes(
         settings = settings._replace(hugepages=False)
         if allocator is not None and allocator.hugepage_bytes is not None:
             settings = settings._replace(hugepage_bytes=allocator.hugepage_bytes)
-    processes = []
-    for rank in range(ranks.here):
-        client = clients[rank]
-        processes.append(
-            Process(
-                f"{server.command.origin} rank {rank}",
-                settings,
-                pools_bytes,
-                () if client is None else (client,),
-                nodes[rank],
-                allocator,
-                metadata.bytes,
-                metadata.registered,
-                split_pools,
-                ProcessId(number, rank),
-            )
+    processes = tuple(
+        MappedProcess(
+            f"{server.command.origin} rank {rank}",
+            settings,
+            clients=() if client is None else (client,),
+            node=node,
+            own_allocator=allocator,
+            metadata_bytes=metadata.bytes,
+            metadata_registered=metadata.registered,
+            id=ProcessId(number, rank),
         )
-    return tuple(processes), (*notes, *metadata.notes)
+        for rank, (client, node) in enumerate(zip(clients, nodes, strict=True))
+    )
+    return processes, (*notes, *metadata.notes)
 
 
 def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
     """Variables as text; one that holds an unresolved variable is left out."""
     return {name: word.text for name, word in environment.items() if not word.unresolved}
+
+
+class Ranks(NamedTuple):
+    """One process each, ``here`` of them on this host: node ``node_rank`` of ``nnodes``."""
+
+    tp: int
+    pp: int
+    replicas: int
+    attention_dp: int
+    here: int
+    nnodes: int = 1
+    node_rank: int = 0
+
+    @property
+    def sharing(self) -> int:
+        """The ranks among which SGLang divides this host's memory."""
+        return ranks_per_host(self.tp, self.pp, self.nnodes)
+
+    def store_rank(self, index: int) -> int:
+        """Return the rank within its attention group of this host's ``index``-th process.
+
+        Mooncake's store looks up a list of devices by it (mooncake_store.py).
+        """
+        each = max(1, self.tp * self.pp // self.nnodes)
+        tp_rank = (self.node_rank * each + index % each) % self.tp
+        return tp_rank % max(1, self.tp // self.attention_dp)
+
+
+@or_unknown
+def server_ranks(server: SglangServer) -> Ranks:
+    """Return the ranks of ``server``; Unknown where a variable decides their number."""
+    tp, pp = known(server.number("tp_size")), known(server.number("pp_size"))
+    replicas, attention_dp = known(server.replicas), known(server.attention_dp)
+    nodes = known(server.number("nnodes"))
+    if min(tp, pp, replicas, attention_dp, nodes) < 1:
+        raise UnknownFactError(Unknown("tp, pp, dp and nnodes must be 1 or more"))
+    here = max(1, tp * pp * replicas // nodes)
+    node_rank = server.value("node_rank")
+    own = node_rank if isinstance(node_rank, int) else 0
+    return Ranks(tp, pp, replicas, attention_dp, here, nodes, max(0, own))
+
+
+# A tmpfs gives out pages of the kernel's size, the smallest of which this is.
+PAGE_BYTES = 4096
+_SWITCH = "SGLANG_USE_MESSAGE_QUEUE_BROADCASTER"
+# True to every release: environ.py EnvBool, and before 0.5.11 get_bool_env_var, which takes no
+# other word. Where it is on for newer ones alone, less is counted than is written.
+_ON = ("true", "1")
+
+
+def least_shm_bytes(ranks: Ranks, environment: Mapping[str, str]) -> int:
+    """Bytes that the server's first rank on this host writes to /dev/shm, at least."""
+    alone = ranks.tp < 2 or ranks.here < 2 or ranks.node_rank != 0
+    on = environment.get(_SWITCH, "true").lower() in _ON
+    return PAGE_BYTES if on and not alone else 0
+
+
+# Per slot: output_ids, cached_tokens, two of log probabilities, output_topk_p (16 x 4 bytes each),
+# output_topk_index (16 x 8), the two of top log probabilities (128 x 4) and bootstrap_room (8 x 8).
+_SLOT_BYTES = 5 * 64 + 128 + 2 * 512 + 64
+# output_hidden_states without a draft that continues from them: 16 x 4 bytes.
+_NO_HIDDEN_BYTES = 64
+# resolve_max_num_reqs (mem_cache/kv_cache_configurator.py): the most requests where none is said.
+_MOST_REQUESTS = 4096
+_CHECKSUM_BYTES = 64
+# Slots for each request; a decode server of MiniMax's sparse models has 8 (scheduler.py).
+_SLOTS_PER_REQUEST = 2
+
+
+class Metadata(NamedTuple):
+    """The buffers of one rank through which prefill hands a request's metadata to decode, at most.
+
+    Plain memory, registered with the NICs like the cache itself (``MetadataBuffers`` of
+    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: where a part is not known.
+    """
+
+    bytes: int = 0
+    registered: bool = False
+    notes: tuple[Note, ...] = ()
+
+
+def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
+    """Return the most that the buffers of one rank of ``server`` take; nothing outside PD."""
+    if server.mode not in ("prefill", "decode"):
+        return Metadata()
+    notes: list[Note] = []
+    requests = server.value("max_running_requests")
+    if isinstance(requests, int) and requests > 0:
+        requests = max(1, requests // ranks.attention_dp)
+    elif isinstance(requests, Unknown):
+        text = f"the PD metadata of {server.command.origin} is left out: {requests.reason}"
+        return Metadata(notes=(Note("pd-metadata-unknown", text),))
+    else:
+        requests = _MOST_REQUESTS
+    hidden = _NO_HIDDEN_BYTES
+    if drafts.sends_hidden_states:
+        model = drafts.model
+        if model is None or model.hidden_size is None or isinstance(model.geometry, Unknown):
+            name = "the draft model" if model is None else model.name
+            text = (
+                f"the PD metadata of {server.command.origin} is counted without the hidden states "
+                f"that its draft continues from: the hidden_size of {name} is not known"
+            )
+            notes.append(Note("pd-metadata-unknown", text))
+        else:
+            hidden = model.hidden_size * model.geometry.dtype_bytes
+    slot = _SLOT_BYTES + hidden
+    if server.value("disaggregation_enable_kv_checksum") is True:
+        slot += _CHECKSUM_BYTES
+    backend = server.value("disaggregation_transfer_backend")
+    registered = backend not in ("mooncake_tcp", "fake")
+    return Metadata(_SLOTS_PER_REQUEST * requests * slot, registered, tuple(notes))

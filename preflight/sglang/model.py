@@ -8,6 +8,7 @@ read once. ``data/models.json`` holds, for each well-known model, the fields of 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -15,9 +16,10 @@ from typing import Any, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.releases.sglang import DraftPool, SglangRelease
 from preflight.base.data_file import data_file
-from preflight.sglang.device_pool import checkpoint_bytes
-from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
+from preflight.processes.processes import SglangServer
+from preflight.sglang.model_geometry import LayerKind, ModelGeometry, geometry_from_config
 
 # Where a multimodal config keeps its language model.
 _NESTED = ("text_config", "language_config", "llm_config")
@@ -67,6 +69,27 @@ class Models:
             return Model(path, known)
         weights = None if known.parameters is None else 2 * known.parameters
         return Model(path, known.geometry, weights)
+
+
+def checkpoint_bytes(folder: str) -> int | Unknown:
+    """The weights of a local checkpoint: its safetensors index's total, or its files' sizes."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    try:
+        with open(index, encoding="utf-8") as file:
+            total = json.load(file)["metadata"]["total_size"]
+        if isinstance(total, int) and not isinstance(total, bool) and total > 0:
+            return total
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass  # no index, or none that can be used: the files themselves
+    try:
+        sizes = [
+            entry.stat().st_size
+            for entry in os.scandir(folder)
+            if entry.name.endswith((".safetensors", ".bin")) and entry.is_file()
+        ]
+    except OSError as error:
+        return Unknown(f"{folder}: {error.strerror or error}", absent=True)
+    return sum(sizes) or Unknown(f"{folder}: holds no weights", absent=True)
 
 
 def _from_config(text: str, name: str, weights_bytes: int | Unknown | None) -> Model:
@@ -135,7 +158,8 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
             shorter = _QUANTIZED.sub("", name)
             quantized = True
         if shorter == name:
-            return Unknown(f"{model_path!r:.200}: not in the table of well-known models")
+            why = f"{model_path!r:.200}: not in the table of well-known models"
+            return Unknown(why, absent=True)
         name = shorter
     title, entry = table[name]
     geometry = geometry_from_config(entry["config"], title)
@@ -171,3 +195,95 @@ def _table() -> dict[str, tuple[str, dict[str, Any]]]:
         for title, entry in models.items()
         for name in (title, *entry.get("aliases", ()))
     }
+
+
+# These draft from the text, or from the target itself: no cache of their own on the host.
+_WITHOUT_POOL = ("NGRAM", "UNO", "FROZEN_KV_MTP")
+# These always bring a model with a pool of its own.
+_SIDECARS = ("EAGLE3", "STANDALONE")
+
+
+class Drafts(NamedTuple):
+    """A server's drafts, as its host pools see them.
+
+    algorithm: "" without speculative decoding. packed: the one-layer pools that join the target's.
+    own: the model whose pool comes on top; Unknown, with the draft's name, where there may be one;
+    None without. model: what was read of it, for its weights and its hidden states.
+    """
+
+    algorithm: str = ""
+    packed: int = 0
+    own: ModelGeometry | Unknown | None = None
+    model: Model | None = None
+
+    @property
+    def sends_hidden_states(self) -> bool:
+        """Whether prefill hands its hidden states to decode (EAGLE's draft continues from them)."""
+        return self.algorithm in ("EAGLE", "EAGLE3", "FROZEN_KV_MTP")
+
+
+def server_drafts(
+    server: SglangServer, target: Model, release: SglangRelease, models: Models
+) -> Drafts:
+    """Return the drafts of ``server``, whose own model is ``target``."""
+    algorithm = server.value("speculative_algorithm")
+    if isinstance(algorithm, Unknown):
+        return Drafts("unknown", own=algorithm)
+    if not algorithm:
+        return Drafts()
+    named = str(algorithm).upper()
+    name = "EAGLE" if named == "NEXTN" else named
+    if name in _WITHOUT_POOL:
+        return Drafts(name)
+    path = server.value("speculative_draft_model_path")
+    if name == "EAGLE" and (path is None or path == server.value("model_path")):
+        return _own_head(server, target, release)
+    if name not in ("EAGLE", *_SIDECARS):
+        drafts = Drafts(name, own=Unknown(f"the pool of a {name} draft is not computed here"))
+        return drafts if release.draft is not DraftPool.NONE else Drafts(name)
+    model = models.named(path, f"{name} without --speculative-draft-model-path")
+    geometry = model.geometry
+    if release.draft is DraftPool.NONE:
+        return Drafts(name, model=model)
+    if isinstance(geometry, Unknown):
+        return Drafts(
+            name, own=Unknown(f"draft model {model.name}: {geometry.reason}"), model=model
+        )
+    if name == "EAGLE" and geometry.nextn_layers:
+        return _head(server, name, model, geometry, release)
+    return Drafts(name, own=geometry, model=model)
+
+
+def _own_head(server: SglangServer, target: Model, release: SglangRelease) -> Drafts:
+    """Return the multi-token-prediction head that the target's checkpoint carries."""
+    geometry = target.geometry
+    if release.draft is DraftPool.NONE:
+        return Drafts("EAGLE", model=target)
+    if isinstance(geometry, Unknown):
+        reason = f"draft model, the head of {target.name}: {geometry.reason}"
+        return Drafts("EAGLE", own=Unknown(reason), model=target)
+    if not geometry.nextn_layers:
+        reason = f"draft model, the head of {target.name}: its config.json names none"
+        return Drafts("EAGLE", own=Unknown(reason), model=target)
+    return _head(server, "EAGLE", target, geometry, release)
+
+
+def _head(
+    server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
+) -> Drafts:
+    """A one-layer head for each runner: packed, or, before 0.5.18, the first as its own pool."""
+    if release.packed_drafts:
+        runners = 1
+        if server.value("enable_multi_layer_eagle") is True:
+            steps = server.value("speculative_num_steps")
+            if not isinstance(steps, int):
+                reason = f"draft model {model.name}: --speculative-num-steps decides its layers"
+                return Drafts(name, own=Unknown(reason), model=model)
+            runners = max(1, steps)
+        return Drafts(name, packed=runners, model=model)
+    layers = (LayerKind.FULL,) * geometry.nextn_layers
+    index = tuple(range(len(layers))) if geometry.index_layers else ()
+    head = geometry._replace(
+        name=f"the head of {geometry.name}", layers=layers, index_layers=index, nextn_layers=0
+    )
+    return Drafts(name, own=head, model=model)

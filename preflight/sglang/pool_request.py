@@ -5,15 +5,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, NamedTuple
 
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.sglang.admission_gate import HostMemory
+from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
-from preflight.sglang.drafts import Drafts
-from preflight.sglang.host_pools import PoolRequest
+from preflight.sglang.host_pool_records import PoolRequest
+from preflight.sglang.launch import Ranks
+from preflight.sglang.model import Drafts
 from preflight.sglang.model_geometry import ModelGeometry
-from preflight.sglang.ranks import Ranks
 
 # --kv-cache-dtype: what one element takes; auto follows the model.
 _ITEM_BYTES = {"fp8_e5m2": 1, "fp8_e4m3": 1, "bf16": 2, "bfloat16": 2, "auto": None}
@@ -33,7 +33,7 @@ class Hardware(NamedTuple):
     weights_bytes: int | Unknown | None
     drafts: Drafts = Drafts()
     context_tokens: int | None = None
-    host: HostMemory | Unknown = Unknown("the host's memory is not read")
+    host: FreeMemory | Unknown = Unknown("the host's memory is not read")
 
 
 class Purpose(Enum):
@@ -45,30 +45,31 @@ class Purpose(Enum):
 
 
 class SizedServer(NamedTuple):
-    """A server with everything that its pools depend on."""
+    """A server with everything that its pools depend on, and which of them is asked about."""
 
     server: SglangServer
     ranks: Ranks
     hardware: Hardware
     release: SglangRelease
+    purpose: Purpose = Purpose.PREFIX_CACHE
 
     def value(self, name: str) -> Any:
         return self.server.value(name)
 
 
-def pool_request(sized: SizedServer, purpose: Purpose) -> PoolRequest | Unknown:
+@or_unknown
+def pool_request(sized: SizedServer) -> PoolRequest:
     server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
     draft_type = server.value("speculative_draft_kv_cache_dtype")
-    layout, dcp = _layout(sized), server.number("dcp_size")
-    for value in (size, ratio, page, kv_type, layout, draft_type, dcp):
-        if isinstance(value, Unknown):
-            return value
+    layout = _layout(sized)
+    for value in (size, ratio, page, kv_type, layout, draft_type):
+        known(value)
+    dcp = known(server.number("dcp_size"))
     if kv_type not in _ITEM_BYTES:
-        return Unknown(f"--kv-cache-dtype {kv_type} is not sized here")
-    assert isinstance(dcp, int)
-    drafts = Drafts() if purpose is Purpose.OFFLOAD else hardware.drafts
+        raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
+    drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
     own = None if isinstance(drafts.own, Unknown) else drafts.own
     draft_bytes = None
     if own is not None and draft_type is not None:
@@ -106,22 +107,19 @@ def _layout(sized: SizedServer) -> Any:
     return {"direct": "page_first_direct", "kernel": "page_first"}.get(backend, layout)
 
 
-def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval | Unknown:
-    device = _device_request(sized, request)
-    return device if isinstance(device, Unknown) else device_tokens(device)
+@or_unknown
+def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
+    return known(device_tokens(_device_request(sized, request)))
 
 
-def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest | Unknown:
+def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     names = (
         "mem_fraction_static",
         "max_total_tokens",
         "chunked_prefill_size",
         "max_running_requests",
     )
-    values = {name: sized.value(name) for name in names}
-    for value in values.values():
-        if isinstance(value, Unknown):
-            return value
+    fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
     weights = hardware.weights_bytes
     if drafts.own is not None:
@@ -134,24 +132,22 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest |
     return DeviceRequest(
         request,
         hardware.gpu_bytes,
-        values["mem_fraction_static"],
+        fraction,
         weights,
-        values["max_total_tokens"],
-        values["chunked_prefill_size"],
-        values["max_running_requests"],
+        tokens,
+        chunk,
+        running,
         "" if sized.server.mode == "null" else sized.server.mode,
         bool(drafts.algorithm),
     )
 
 
-def default_ratio(
-    sized: SizedServer, purpose: Purpose, request: PoolRequest, tokens: int
-) -> tuple[float, float]:
+def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
     """Return the ratio that SGLang takes where none is given, between two bounds."""
-    if purpose is Purpose.RETRACTION:
+    if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"
-    if buffers and sized.release.buffer_only and purpose is Purpose.PREFIX_CACHE:
+    if buffers and sized.release.buffer_only and sized.purpose is Purpose.PREFIX_CACHE:
         return BUFFER_ONLY_RATIO, BUFFER_ONLY_RATIO
     return DEFAULT_RATIO, DEFAULT_RATIO
 

@@ -1,33 +1,62 @@
 """The host pools of one rank of a server: the prefix cache's, and those of a decode server.
 
-Where a model's geometry is unknown a pool is a bound and says so.
+Each lies between two bounds, over the pipeline's stages, with and without a draft; where a model's
+geometry is unknown a pool is a bound and says so. Where no size is given, by a ratio, by the
+default one, or by the host's free memory: a pool that SGLang sizes by the host
+(``mem_cache/hicache_auto_size.py``, since 0.5.21) lies between what is free now and what is left
+once the server itself has started.
 """
 
 from __future__ import annotations
 
-from checks.base.unknown import Unknown
-from checks.releases.sglang import SglangRelease
+from typing import NamedTuple
+
+from checks.base.units import GIB, format_bytes
+from checks.base.unknown import Unknown, known, or_unknown
+from checks.releases.sglang import Indexer, SglangRelease
 from preflight.processes.processes import SglangServer
-from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
-from preflight.sglang.model_layers import LayerKind
-from preflight.sglang.pool_bounds import (
-    ServerMemory,
-    bounds,
-    by_default,
-    by_host,
-    by_ratio,
-    refused,
+from preflight.sglang.admission_gate import FreeMemory, auto_budget_bytes
+from preflight.sglang.device_pool import Interval, mirrored_bytes
+from preflight.sglang.host_pool_records import (
+    HostBytes,
+    HostPool,
+    HostPools,
+    PoolKind,
+    PoolRequest,
+    Refusal,
 )
+from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
+from preflight.sglang.launch import Ranks
+from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sglang.pool_request import (
     Hardware,
     Purpose,
     SizedServer,
+    default_ratio,
     pool_request,
     ratio_tokens,
 )
-from preflight.sglang.ranks import Ranks
 
-__all__ = ["Hardware", "ServerMemory", "server_memory"]
+
+class ServerMemory(NamedTuple):
+    """The host pools of one rank, between two bounds; equal where they are exact.
+
+    why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
+    at the upper bound, where they can be named. refused: the words with which SGLang stops before
+    it has pools. budget_bytes: what the pools are booked against, where SGLang has sized them.
+    """
+
+    least_pools_bytes: tuple[int, ...]
+    most_pools_bytes: tuple[int, ...] | Unknown
+    why: str
+    pools: tuple[HostPool, ...] = ()
+    refused: str | None = None
+    budget_bytes: int | None = None
+
+
+def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
+    words = why.reason if isinstance(why, Refusal) else None
+    return ServerMemory((), why, f"{lead}{why.reason}", (), words)
 
 
 def server_memory(
@@ -35,25 +64,24 @@ def server_memory(
 ) -> ServerMemory:
     """Return all host pools of one rank of ``server``."""
     sized = SizedServer(server, ranks, hardware, release)
-    found = [_pool(sized, purpose) for purpose in _purposes(sized)]
+    found = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
     if not found:
         return ServerMemory((), (), "no hierarchical cache")
     if len(found) == 1:
         return found[0]
-    most: tuple[int, ...] | Unknown = ()
-    for part in found:
-        if isinstance(most, Unknown) or isinstance(part.most_pools_bytes, Unknown):
-            most = most if isinstance(most, Unknown) else part.most_pools_bytes
-        else:
-            most = (*most, *part.most_pools_bytes)
     named = all(part.pools for part in found)
     return ServerMemory(
         tuple(size for part in found for size in part.least_pools_bytes),
-        most,
+        _together([part.most_pools_bytes for part in found]),
         "; ".join(part.why for part in found),
         tuple(pool for part in found for pool in part.pools) if named else (),
         next((part.refused for part in found if part.refused), None),
     )
+
+
+@or_unknown
+def _together(parts: list[tuple[int, ...] | Unknown]) -> tuple[int, ...]:
+    return tuple(size for part in parts for size in known(part))
 
 
 def _purposes(sized: SizedServer) -> list[Purpose]:
@@ -93,45 +121,221 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
     return mha and LayerKind.FULL in geometry.layers
 
 
-def _pool(sized: SizedServer, purpose: Purpose) -> ServerMemory:
+def _pool(sized: SizedServer) -> ServerMemory:
     geometry = sized.hardware.geometry
-    words = None if isinstance(geometry, Unknown) else _unfit(sized, purpose, geometry)
-    memory = _sized(sized, purpose) if words is None else refused(words)
-    if purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
+    unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
+    memory = _sized(sized) if unfit is None else _unsized(unfit)
+    if sized.purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
         # A model of another kind has no such pool.
         memory = memory._replace(least_pools_bytes=(), pools=())
-    if purpose is Purpose.PREFIX_CACHE:
+    if sized.purpose is Purpose.PREFIX_CACHE:
         return memory
-    return memory._replace(why=f"{purpose.value}: {memory.why}")
+    return memory._replace(why=f"{sized.purpose.value}: {memory.why}")
 
 
-def _unfit(sized: SizedServer, purpose: Purpose, geometry: ModelGeometry) -> str | None:
-    """Return the words with which SGLang refuses a decode server's pool for this kind of model."""
-    hybrid = LayerKind.LINEAR in geometry.layers or LayerKind.SLIDING in geometry.layers
-    if purpose is Purpose.OFFLOAD and hybrid:
-        unified = sized.value("enable_unified_memory") is True and geometry.sliding is not None
-        return None if unified else "ValueError: Unsupported KV cache type for decode offload"
-    plain = geometry.kind is AttentionKind.MHA and LayerKind.LINEAR not in geometry.layers
-    if purpose is Purpose.RETRACTION and not plain:
-        return (
+def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
+    """Return how SGLang refuses a decode server's pool for this kind of model."""
+    linear = LayerKind.LINEAR in geometry.layers
+    if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
+        if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
+            return None
+        return Refusal("ValueError: Unsupported KV cache type for decode offload")
+    if sized.purpose is Purpose.RETRACTION and (geometry.kind is AttentionKind.MLA or linear):
+        return Refusal(
             "ValueError: --disaggregation-decode-retraction-backup=host_pool requires an MHA or "
             "hybrid-SWA HiCache host stack."
         )
     return None
 
 
-def _sized(sized: SizedServer, purpose: Purpose) -> ServerMemory:
-    request = pool_request(sized, purpose)
+def _sized(sized: SizedServer) -> ServerMemory:
+    request = pool_request(sized)
     if isinstance(request, Unknown):
-        return ServerMemory((), request, request.reason)
+        return _unsized(request)
     if request.size_gb > 0:
-        return bounds(sized, purpose, request, f"--hicache-size {request.size_gb}")
+        return _bounds(sized, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
-        unknown = Unknown("decode context parallelism with a pool that follows the GPU's")
-        return ServerMemory((), unknown, unknown.reason)
+        return _unsized(Unknown("decode context parallelism with a pool that follows the GPU's"))
     tokens = ratio_tokens(sized, request)
     if request.ratio is not None:
-        return by_ratio(sized, purpose, request, tokens)
-    if sized.release.auto_size and purpose is not Purpose.OFFLOAD:
-        return by_host(sized, purpose, request, tokens)
-    return by_default(sized, purpose, request, tokens)
+        return _by_ratio(sized, request, tokens)
+    if sized.release.auto_size and sized.purpose is not Purpose.OFFLOAD:
+        return _by_host(sized, request, tokens)
+    return _by_default(sized, request, tokens)
+
+
+def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
+    """Return the pools of ``request``, and what of its draft is not known."""
+    found = _widest_stage(sized, request, asked)
+    own = sized.hardware.drafts.own
+    if isinstance(own, Unknown) and sized.purpose is not Purpose.OFFLOAD:
+        if isinstance(found.most_pools_bytes, Unknown):
+            return found
+        why = f"{found.why}; a draft's pool on top: {own.reason}"
+        return found._replace(most_pools_bytes=own, why=why, pools=())
+    if isinstance(found.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
+        # Without its draft the target's own pool may be known: the least there will be.
+        plain = request._replace(draft=None, packed_drafts=0)
+        alone = _widest_stage(sized, plain, asked)
+        return found._replace(least_pools_bytes=alone.least_pools_bytes)
+    return found
+
+
+def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
+    """Of the pipeline's stages, the least and the most that one rank takes."""
+    stages = []
+    for stage in range(request.pp):
+        draft = request.draft if stage == request.pp - 1 else None
+        pools = host_pools(request._replace(stage=stage, draft=draft))
+        if sized.purpose is Purpose.OFFLOAD and isinstance(pools, HostPools):
+            pools = _without_indexer(sized, pools)
+        stages.append(_stage_bounds(pools, asked))
+    least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
+    most = max(stages, key=_most_bytes)
+    refused = next((stage.refused for stage in stages if stage.refused), None)
+    return _between(least, most, most.why)._replace(refused=refused)
+
+
+def _most_bytes(memory: ServerMemory) -> float:
+    most = memory.most_pools_bytes
+    return float("inf") if isinstance(most, Unknown) else sum(most)
+
+
+def _without_indexer(sized: SizedServer, pools: HostPools) -> HostPools | Unknown:
+    """Return the offload manager mirrors keys and values alone."""
+    indexer = [pool for pool in pools.pools if pool.kind is PoolKind.INDEXER]
+    if indexer and sized.release.indexer is not Indexer.ON_TOP:
+        return Unknown("this release's offload pool of a sparse-attention model is not computed")
+    return HostPools(tuple(pool for pool in pools.pools if pool not in indexer))
+
+
+def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerMemory:
+    lead = f"{asked}: " if asked else ""
+    if isinstance(pools, HostPools):
+        sizes = pools.allocations_bytes
+        return ServerMemory(sizes, sizes, f"{asked}, exact", pools.pools)
+    if isinstance(pools, Unknown):
+        return _unsized(pools, lead)
+    most = pools.most_bytes if isinstance(pools.most_bytes, Unknown) else (pools.most_bytes,)
+    return ServerMemory((pools.least_bytes,), most, f"{lead}{pools.reason}")
+
+
+def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
+    if isinstance(most.most_pools_bytes, Unknown):
+        why = most.why
+    # What only one end is refused for may not come to pass.
+    refused = most.refused if least.refused else None
+    return most._replace(least_pools_bytes=least.least_pools_bytes, why=why, refused=refused)
+
+
+# An estimate, not a rule: what a rank takes of the host before it sizes its pools (Python, CUDA's
+# context, NCCL, staging). Wide on purpose.
+_MOST_PROCESS_BYTES = 8 * GIB
+_UNSET = "neither --hicache-size nor --hicache-ratio"
+# --hicache-host-memory-fraction.
+_DEFAULT_FRACTION = 0.8
+# _ALLOCATION_SLACK_FRACTION (mem_cache/hicache_auto_size.py).
+_AUTO_SHARE = 1 - 0.05
+_NO_MEMORY_LEFT = Refusal(
+    "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set --hicache-ratio "
+    "or --hicache-size explicitly."
+)
+_NO_CGROUP = Refusal(
+    "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "
+    "(GB per rank), leaving room for other memory use within the container limit."
+)
+_BAD_FRACTION = Refusal("ValueError: --hicache-host-memory-fraction must be in (0, 1].")
+
+
+def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
+    said = f"--hicache-ratio {request.ratio:g}"
+    if isinstance(tokens, Unknown):
+        return _unsized(tokens, f"{said}: ")
+    ends = [
+        _bounds(sized, request._replace(device_tokens=count), f"of {count} tokens")
+        for count in (tokens.least, tokens.most)
+    ]
+    return _between(ends[0], ends[1], f"{said} of {tokens.most} tokens on the GPU; {tokens.reason}")
+
+
+def _by_default(
+    sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown
+) -> ServerMemory:
+    if isinstance(tokens, Unknown):
+        return _unsized(tokens, f"{_UNSET}: ")
+    least = default_ratio(sized, request, tokens.least)[0]
+    most = default_ratio(sized, request, tokens.most)[1]
+    ends = [
+        _bounds(sized, request._replace(device_tokens=count, ratio=ratio), "")
+        for count, ratio in ((tokens.least, least), (tokens.most, most))
+    ]
+    span = f"{most:g}" if least == most else f"{least:g} to {most:g}"
+    why = f"the default ratio {span} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    return _between(ends[0], ends[1], why)
+
+
+def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
+    """Return the default ratio, lowered until the pools fit the share of the host's memory."""
+    fraction = sized.value("hicache_host_memory_fraction")
+    fraction = _DEFAULT_FRACTION if fraction is None else fraction
+    if isinstance(fraction, Unknown):
+        return _unsized(fraction, f"{_UNSET}: ")
+    if not 0 < fraction <= 1:
+        return _unsized(_BAD_FRACTION)
+    budgets = _budgets(sized, fraction)
+    if isinstance(budgets, Refusal):
+        return _unsized(budgets)
+    if isinstance(budgets, Unknown):
+        top = _by_default(sized, request, tokens)
+        if isinstance(top.most_pools_bytes, Unknown):
+            return top
+        why = f"{_UNSET}: at most {top.why}; {budgets.reason}"
+        return top._replace(least_pools_bytes=(), why=why, pools=())
+    least_budget, most_budget = budgets
+    said = (
+        f"{_UNSET}: at most {_AUTO_SHARE:.0%} of {format_bytes(most_budget)} of host memory for "
+        f"each rank (fraction {fraction:g}, as free now)"
+    )
+    own = sized.hardware.drafts.own
+    missing = next((it for it in (tokens, request.geometry, own) if isinstance(it, Unknown)), None)
+    if missing is not None or isinstance(tokens, Unknown):
+        # Whatever the GPU holds, the pools share the budget; each may round up by a page.
+        page = request.page_tokens * MOST_TOKEN_BYTES
+        most = int(most_budget * _AUTO_SHARE) + page
+        why = missing.reason if missing is not None else ""
+        return ServerMemory((), (most,), f"{said}; {why}", (), None, most_budget)
+    ends: list[ServerMemory] = []
+    ratios: list[float] = []
+    for count, budget, end in ((tokens.least, least_budget, 0), (tokens.most, most_budget, 1)):
+        asked = request._replace(device_tokens=count)
+        mirrored = mirrored_bytes(asked, count)
+        if isinstance(mirrored, Unknown):
+            return _unsized(mirrored, f"{said}; ")
+        ratio = default_ratio(sized, asked, count)[end]
+        if count and mirrored:
+            ratio = min(ratio, budget * _AUTO_SHARE / mirrored)
+        ratios.append(ratio)
+        if ratio <= 0:
+            ends.append(ServerMemory((), (), "nothing left"))
+        else:
+            ends.append(_bounds(sized, asked._replace(ratio=ratio), ""))
+    why = f"{said}: a ratio of {ratios[1]:.4g} of {tokens.most} tokens on the GPU; {tokens.reason}"
+    return _between(ends[0], ends[1], why)._replace(budget_bytes=most_budget)
+
+
+def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
+    """A rank's budget once the server runs, and now; or the refusal that stops the server."""
+    host, ranks = sized.hardware.host, sized.ranks
+    if isinstance(host, Unknown):
+        return host
+    if isinstance(host.headroom_bytes, Unknown):
+        return _NO_CGROUP
+    most = auto_budget_bytes(host, ranks.sharing, sized.release, fraction)
+    if most <= 0:
+        return _NO_MEMORY_LEFT
+    taken = ranks.here * _MOST_PROCESS_BYTES
+    later = FreeMemory(
+        host.available_bytes - taken,
+        None if host.headroom_bytes is None else host.headroom_bytes - taken,
+    )
+    return max(0, auto_budget_bytes(later, ranks.sharing, sized.release, fraction)), most

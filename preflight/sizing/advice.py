@@ -8,21 +8,16 @@ from typing import NamedTuple
 from checks.base.finding import Kind
 from checks.base.needs import MemoryKind, Pages, Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, why_refused
-from checks.hugetlb.targets import Target, now_and_held, reserve_settings
-from checks.hugetlb.targets import reserve_targets as targets_of
+from checks.hugetlb.targets import Target, now_and_held, reserve_settings, reserve_targets
 from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
+from preflight.sglang.admission_gate import RESERVE_BYTES
+from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena
-
-# SGLang keeps this much of MemAvailable for the system before it admits an L2 pool
-# (mem_cache/pool_host/base.py, every version from 0.4.9 to 0.5.23).
-SGLANG_RESERVE_BYTES = 10 * GIB
-# SGLang's unit of --hicache-size: decimal, not GiB (mem_cache/pool_host/base.py).
-SGLANG_GB_BYTES = 10**9
 
 
 class Recommendation(NamedTuple):
@@ -49,15 +44,10 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
 
 def _added_bytes(sizing: Sizing, needs: Pages) -> int:
     """Memory that becomes huge pages when the pools grow to their targets."""
-    targets = reserve_targets(sizing, needs).items()
     return sum(
-        spot.page_size_bytes * (target.pages - (target.now_pages or 0)) for spot, target in targets
+        spot.page_size_bytes * (target.pages - (target.now_pages or 0))
+        for spot, target in reserve_targets(sizing.host.hugetlb, needs).items()
     )
-
-
-def reserve_targets(sizing: Sizing, needs: Pages) -> dict[Spot, Target]:
-    """Return what each pool or node that must grow is to be set to."""
-    return targets_of(sizing.host.hugetlb, needs)
 
 
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
@@ -70,7 +60,7 @@ def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
     if not sizing.need_bytes:
         return []
-    targets = reserve_targets(sizing, sizing.verdict.needs)
+    targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
     if not targets:
         text = "the pools are large enough: nothing to reserve"
         return [Recommendation("reserve-hugepages", text)]
@@ -123,30 +113,33 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
     """Tell whether this host's memory can give the pages that are to be added."""
     if not added:
         return []
-    total = sizing.host.memory_bytes("MemTotal")
-    available = sizing.host.memory_bytes("MemAvailable")
-    if isinstance(total, Unknown) or isinstance(available, Unknown):
-        reason = total if isinstance(total, Unknown) else available
-        why = reason.reason if isinstance(reason, Unknown) else ""
+    try:
+        total, available = (
+            known(sizing.host.memory_bytes(row)) for row in ("MemTotal", "MemAvailable")
+        )
+    except UnknownFactError as error:
+        why = error.fact.reason
         text = f"whether this host's memory can give {format_bytes(added)} is unknown ({why})"
         return [Recommendation("host-memory-unknown", text)]
     if added > total:
+        id_ = "host-memory-too-small"
         text = (
             f"this host cannot give {format_bytes(added)} more huge pages: it has "
             f"{format_bytes(total)} of memory; lower the L2 pool, the segment, or the ranks on it"
         )
-        return [Recommendation("host-memory-too-small", text)]
-    if added > available:
+    elif added > available:
+        id_ = "host-memory-busy"
         text = (
             f"{format_bytes(added)} more huge pages are more than the {format_bytes(available)} "
             "of memory that is available now: stop what runs, or reserve at boot"
         )
-        return [Recommendation("host-memory-busy", text)]
-    text = (
-        f"this host can give {format_bytes(added)} more huge pages: "
-        f"{format_bytes(available)} of memory is available"
-    )
-    return [Recommendation("host-memory-suffices", text)]
+    else:
+        id_ = "host-memory-suffices"
+        text = (
+            f"this host can give {format_bytes(added)} more huge pages: "
+            f"{format_bytes(available)} of memory is available"
+        )
+    return [Recommendation(id_, text)]
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
@@ -156,11 +149,11 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     if isinstance(available, Unknown) or terms.segment_scope != "instance":
         return []
     if sizing.inputs.source is not None:
-        return []  # replayed exactly, see preflight.sizing.admission
+        return []  # replayed exactly, see preflight.sizing.launch_sizing
     if not sizing.inputs.settings.hugepages or sizing.inputs.available_bytes is not None:
         return []
     left = available - added
-    wanted = terms.hicache_bytes * sizing.inputs.ranks + SGLANG_RESERVE_BYTES
+    wanted = terms.hicache_bytes * sizing.inputs.ranks + RESERVE_BYTES
     if left >= wanted:
         return []
     text = (
@@ -206,7 +199,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
     )
     if serves_segment and page == sizing.inputs.settings.hugepage_bytes:
         text += f"; an arena of {exact // MIB}mb takes the same"
-    pools = reserve_targets(sizing, least)
+    pools = reserve_targets(sizing.host.hugetlb, least)
     refused = _why_refused(sizing, pools)
     commands = [] if refused else _reserve_commands(sizing, pools)
     text += f"; {refused}" * bool(refused)
@@ -233,11 +226,11 @@ def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     else:
         spelled = f"{arena // MIB}mb" if arena % MIB == 0 else f"{arena}b"
         commands.append(f"export MC_MMAP_ARENA_POOL_SIZE={spelled}")
-    if terms.segment_scope == "instance" and terms.hicache_bytes >= SGLANG_GB_BYTES:
+    if terms.segment_scope == "instance" and terms.hicache_bytes >= GIGABYTE:
         # SGLang takes whole 10^9 bytes and adds one KV page, which the remainder has room for.
         commands.append(
             f"# and to SGLang, which counts 10^9 bytes: --hicache-size "
-            f"{terms.hicache_bytes // SGLANG_GB_BYTES}"
+            f"{terms.hicache_bytes // GIGABYTE}"
         )
     text = "export for the launch"
     return [Recommendation("environment", text, tuple(commands))]

@@ -6,33 +6,39 @@ is known, and two bounds otherwise, so there are two launches to judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.units import MIB
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
 from preflight.mooncake.placement import ClientNics
 from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess, SglangServer
-from preflight.programs.memory_records import Launch, Process
+from preflight.programs.memory_records import Launch, MappedProcess
 from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals
-from preflight.rules.rules import Finding, Severity, Versions
+from preflight.rules.rules import RuleFinding, Severity, Versions
+from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
-from preflight.sizing.chosen_versions import choose_mooncake, choose_sglang, doubts
 from preflight.sizing.process_shares import (
-    ServerModel,
     Share,
     SizedHost,
     hardware_of,
     host_memory,
     share_of,
 )
-from preflight.sizing.sizing_records import Input, RuleTerms, SizingInputs
+from preflight.sizing.sizing_inputs import (
+    Input,
+    RuleTerms,
+    SizingInputs,
+    choose_mooncake,
+    choose_sglang,
+    doubts,
+)
 
 # Programs that alone make no launch of what is judged here.
 _APART = (Kind.OTHER, Kind.BENCHMARK, Kind.ETCD, Kind.REDIS, Kind.NATS)
@@ -41,16 +47,18 @@ _APART = (Kind.OTHER, Kind.BENCHMARK, Kind.ETCD, Kind.REDIS, Kind.NATS)
 class LaunchInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
 
-    memory: the host pools of a rank, by the number of its process.
+    memory: the host pools of a rank, by the number of its process. free: of the host's memory, as
+    SGLang would read it.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
     processes: tuple[LaunchProcess, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     least: SizingInputs | Unknown
     most: SizingInputs | Unknown
     memory: Mapping[int, ServerMemory]
     sglang: SglangRelease
+    free: FreeMemory | Unknown
 
 
 def gather_launch(
@@ -64,81 +72,60 @@ def gather_launch(
     mooncake, version, notes = choose_mooncake(options.mooncake_version, options.installed)
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
     sglang, sglang_version = choose_sglang(options.sglang_version, options.installed)
-    host = SizedHost(
-        options,
-        root,
-        mooncake,
-        sglang,
-        default,
-        ClientNics(root, options.nic_nodes),
-        Models(root, options.model_config),
-    )
+    nics, models = ClientNics(root, options.nic_nodes), Models(root, options.model_config)
+    host = SizedHost(options, root, mooncake, sglang, nics, models)
     free = host_memory(options, root)
-    models = {
-        process.number: ServerModel(process.server, hardware_of(process.server, host, free))
-        for process in processes
-        if process.server
-    }
+    servers = {process.number: process.server for process in processes if process.server}
+    hardware = {number: hardware_of(one, host, free) for number, one in servers.items()}
     unsure = doubts(sglang_version, version)
     versions = [
-        (server, Versions(hardware.geometry, host.sglang, mooncake, *unsure))
-        for server, hardware in models.values()
+        (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
+        for number, server in servers.items()
     ]
     found = findings(processes, versions)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
     for process in processes:
-        share = share_of(process, models.get(process.number), host, memory)
+        share = share_of(process, hardware.get(process.number), host, memory)
         if isinstance(share, Unknown):
             found = with_refusals(found, processes, memory)
-            return LaunchInputs(processes, found, share, share, memory, host.sglang)
+            return LaunchInputs(processes, found, share, share, memory, sglang, free)
         shares.append(share)
     found = with_refusals(found, processes, memory)
     if all(process.kind in _APART for process in processes):
         raise NoLaunchError(f"{source} starts no program that is known here")
-    nics, unknown = host.nics.first, host.nics.unknown
-    placed_notes = (note for placed in host.nics.every for note in placed.notes)
+    nodes = nics.first.nodes
+    placed_notes = (note for placed in nics.every for note in placed.notes)
     every_note = (*notes, *placed_notes, *(note for share in shares for note in share.notes))
-    launch_nodes = () if isinstance(nics.nodes, Unknown) else nics.nodes
     shown = {
         "source": Input(source, "command line"),
         "mooncake_version": version,
         "sglang_version": sglang_version,
-        "nic_numa_nodes": Input(
-            None if isinstance(nics.nodes, Unknown) else list(nics.nodes), nics.origin
-        ),
+        "nic_numa_nodes": Input(nics.first.listed, nics.first.origin),
     }
     shown |= _shown_memory(processes, memory)
-    shown |= _shown_settings([server for server, _ in models.values()])
+    shown |= _shown_settings(servers.values())
 
-    def inputs(bounds: list[tuple[Process, ...]]) -> SizingInputs:
-        members = tuple(process for bound in bounds for process in bound)
-        launch = Launch(members, mooncake, launch_nodes, default)
-        terms = _terms(processes, members)
-        distinct = tuple(dict.fromkeys(every_note))
-        own = _shown_nics(members)
+    @or_unknown
+    def inputs(bounds: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
+        members = tuple(process for bound in bounds for process in known(bound))
         return SizingInputs(
-            terms,
-            launch,
-            unknown,
-            shown | own,
-            distinct,
+            _terms(processes, members),
+            Launch(members, mooncake, () if isinstance(nodes, Unknown) else nodes, default),
+            nics.unknown,
+            shown | _shown_nics(members),
+            tuple(dict.fromkeys(every_note)),
             source,
             available_bytes=options.available_bytes,
             nic_nodes=options.nic_nodes,
         )
 
     least = inputs([share.least for share in shares])
-    missing = next((share.most for share in shares if isinstance(share.most, Unknown)), None)
-    most: SizingInputs | Unknown
-    if missing is not None:
-        most = missing
-    else:
-        most = inputs([share.most for share in shares if not isinstance(share.most, Unknown)])
-    return LaunchInputs(processes, found, least, most, memory, host.sglang)
+    most = inputs([share.most for share in shares])
+    return LaunchInputs(processes, found, least, most, memory, sglang, free)
 
 
-def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
+def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
     """Return the clients whose NICs are not the launch's."""
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
@@ -148,7 +135,7 @@ def _shown_nics(members: tuple[Process, ...]) -> dict[str, Input]:
     }
 
 
-def _terms(processes: tuple[LaunchProcess, ...], members: tuple[Process, ...]) -> RuleTerms:
+def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, ...]) -> RuleTerms:
     """Return the launch in the documented rule's terms: ranks, and the sizes of the largest."""
     hicache = max((sum(process.host_pools_bytes) for process in members), default=0)
     segments = [client.segment_bytes for process in members for client in process.clients]
@@ -192,7 +179,7 @@ _DECIDING = (
 _STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd_offload")
 
 
-def _shown_settings(servers: list[SglangServer]) -> dict[str, Input]:
+def _shown_settings(servers: Iterable[SglangServer]) -> dict[str, Input]:
     """Return what each server's memory follows from, and where that was written."""
     shown: dict[str, Input] = {}
     for server in servers:
@@ -214,6 +201,6 @@ def _bounds(pools: ServerMemory) -> str:
     return f"{least} bytes" if least == most else f"{least} to {most} bytes"
 
 
-def worst(found: tuple[Finding, ...]) -> Finding | None:
+def worst(found: tuple[RuleFinding, ...]) -> RuleFinding | None:
     """Return the first finding that keeps a process from starting."""
     return next((finding for finding in found if finding.rule.severity is Severity.FAIL), None)

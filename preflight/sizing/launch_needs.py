@@ -1,23 +1,45 @@
-"""A launch's needs as checks see them: from the replay of its allocations and from its settings."""
+"""A launch's needs: as checks see them, and each with how it comes about.
+
+Both come from the replay of its allocations and from its settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from checks.base.needs import LaunchNeeds, MemoryKind, ProcessId, ProcessNeeds, Storage, Usage
+from checks.base.needs import (
+    Default,
+    LaunchNeeds,
+    MemoryKind,
+    ProcessId,
+    ProcessNeeds,
+    Service,
+    Spot,
+    Storage,
+)
+from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
-from preflight.mooncake.replay import ProcessReplay
+from checks.hugetlb.wanted import HEADROOM
+from checks.rdma.registration import pinned_bytes, registration_of
+from preflight.mooncake.allocations import (
+    REGULAR_PAGE_BYTES,
+    Allocation,
+    Backing,
+    all_regions_of,
+    regions_of,
+)
+from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
 from preflight.processes.container_limits import container_limits
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, services
-from preflight.processes.storage import offload_of, storage
-from preflight.sglang.launch import plain_environment
+from preflight.processes.storage import LIMIT, offload_of, storage
+from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.pools import ServerMemory
-from preflight.sglang.ranks import least_shm_bytes, server_ranks
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.page_usages import ON_HUGE_PAGES, hugetlb_usages
+from preflight.sizing.sizing import Sizing
+from preflight.sizing.sizing_inputs import Input
 
 _PROGRAMS = {
     Kind.SGLANG: "sglang",
@@ -47,7 +69,10 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         mine = replays.get(process.number, [])
         unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
         made = _members(process, mine, source.memory.get(process.number))
-        members += [one if unplaced is None else _unplaced(one, unplaced) for one in made]
+        for one in made:
+            # Where nobody knows on which nodes its NICs sit.
+            lost = unplaced if one.rdma is not None else None
+            members.append(one if lost is None else one._replace(segment_nodes=lost))
         own_folders = process.server is not None and source.sglang.rank_offload_folders
         files += storage(process, max(1, len(mine)), own_folders)
     launch = shown.inputs.launch if shown is not None else None
@@ -55,7 +80,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     return LaunchNeeds(
         _source_name(sizing),
         tuple(members),
-        _usages(sizing),
+        source.most if isinstance(source.most, Unknown) else hugetlb_usages(source.most.launch),
         services(source.processes),
         tuple(port for process in source.processes for port in ports(process)),
         tuple(dict.fromkeys(files)),
@@ -65,14 +90,6 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         str(versions["sglang_version"].value) if "sglang_version" in versions else "",
         None if shown is None else shown.inputs.nic_nodes,
     )
-
-
-def _usages(sizing: LaunchSizing) -> tuple[Usage, ...] | Unknown:
-    """Return the launch's huge pages; Unknown where the upper bound of some pool is."""
-    most = sizing.inputs.most
-    if isinstance(most, Unknown):
-        return most
-    return hugetlb_usages(most.launch)
 
 
 def _source_name(sizing: LaunchSizing) -> str:
@@ -133,8 +150,8 @@ def _members(
             member = member._replace(
                 regions=tuple(all_regions_of(mapped)),
                 ring_bytes=ring if base.uses_uring else 0,
-                regular_bytes=sum(_mapped(a) for a in mapped if a.backing is Backing.REGULAR),
-                hugetlb_bytes=sum(_mapped(a) for a in mapped if a.backing in ON_HUGE_PAGES),
+                regular_bytes=sum(a.mapped_bytes for a in mapped if a.backing is Backing.REGULAR),
+                hugetlb_bytes=sum(a.mapped_bytes for a in mapped if a.on_huge_pages),
                 bound_bytes=_bound_bytes(replay),
             )
         yield member
@@ -162,17 +179,8 @@ def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
     for share in replay.allocations:
         regular = share.what is MemoryKind.SEGMENT and share.backing is Backing.REGULAR
         if regular and nodes and share.node is not None:
-            found[share.node] = found.get(share.node, 0) + _mapped(share)
+            found[share.node] = found.get(share.node, 0) + share.mapped_bytes
     return found
-
-
-def _unplaced(process: ProcessNeeds, why: Unknown) -> ProcessNeeds:
-    """``process`` where nobody knows on which nodes its NICs sit."""
-    return process if process.rdma is None else process._replace(segment_nodes=why)
-
-
-def _mapped(allocation: Allocation) -> int:
-    return allocation.pages * allocation.page_size_bytes
 
 
 def _gpu(process: LaunchProcess, rank: int) -> int | None:
@@ -192,3 +200,145 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     if server.value("disaggregation_transfer_backend") != "mooncake":
         return 0
     return Unknown("the KV cache on the GPU, whose size only a start tells")
+
+
+class Need(NamedTuple):
+    """One thing needed: how much, of what, and how that comes about.
+
+    unit: bytes, pages, port, file, device, address. given: the input that it is, by its name; None
+    for what follows from the inputs of the whole launch.
+    """
+
+    what: str
+    owner: str
+    value: int | str
+    unit: str
+    formula: str
+    given: tuple[str, Input] | None = None
+
+
+def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
+    """Return all needs of the launch that ``sizing`` is of, by kind.
+
+    Sums are over all processes of it; ``processes`` as its source has them.
+    """
+    return {
+        "hugetlb": list(_hugetlb(sizing)),
+        "regular": _sums(sizing, "regular memory", lambda a: a.backing is Backing.REGULAR, _mapped),
+        # Registered on every NIC in use, and locked once for each of them.
+        "registered": _sums(
+            sizing,
+            "registered with each NIC, and locked once per NIC",
+            lambda a: a.registered,
+            locked_bytes,
+        ),
+        # memfd pools: shared memory that no /dev/shm limit bounds.
+        "shared": _sums(
+            sizing,
+            "shared memory (memfd)",
+            lambda a: a.backing is Backing.MEMFD_HUGETLB,
+            _mapped,
+        ),
+        "ports": [
+            _given(port.what, port.owner, port.port, "port", port.origin)
+            for process in processes
+            for port in ports(process)
+        ],
+        "files": [need for process in processes for need in _files(process)],
+        "disk": [need for process in processes for need in _disk(process)],
+        "devices": [need for process in processes for need in _devices(process)],
+        "services": [_service(one) for one in services(processes) if one.kind != "advertised"],
+    }
+
+
+def _hugetlb(sizing: Sizing) -> Iterator[Need]:
+    for spot, pages in sizing.verdict.needs.items():
+        where = "any node" if spot.node is None else f"node {spot.node}"
+        # Equal processes together: 8 x (14306 L2 host pool + 8 local buffer).
+        groups: dict[tuple[str, ...], int] = {}
+        kept = 0
+        for process in sizing.asked:
+            found = [a for a in process.allocations if _lies_on(a, spot)]
+            kept += sum(a.pages for a in found)
+            terms = tuple(f"{a.pages} {a.what}" for a in found)
+            if terms:
+                groups[terms] = groups.get(terms, 0) + 1
+        formula = " + ".join(f"{count} x ({' + '.join(terms)})" for terms, count in groups.items())
+        formula = formula or "0"
+        if pages > kept:
+            formula += f" + {pages - kept} free {HEADROOM}"
+        what = f"pages of {format_page_size(spot.page_size_bytes)}, {where}"
+        yield Need(what, "host", pages, "pages", formula)
+
+
+def _lies_on(allocation: Allocation, spot: Spot) -> bool:
+    size = allocation.page_size_bytes
+    huge = allocation.on_huge_pages and size == spot.page_size_bytes
+    return huge and spot.node in (None, allocation.node)
+
+
+def _sums(
+    sizing: Sizing,
+    what: str,
+    counts: Callable[[Allocation], bool],
+    size: Callable[[Allocation], int],
+) -> list[Need]:
+    """Return what each process takes of one kind."""
+    needs = []
+    for process in sizing.asked:
+        found = [a for a in (*process.allocations, *process.heap) if counts(a)]
+        if found:
+            formula = " + ".join(f"{a.what} {format_bytes(a.bytes)}" for a in found)
+            total = sum(size(a) for a in found)
+            needs.append(Need(what, process.process.name, total, "bytes", formula))
+    return needs
+
+
+def _mapped(allocation: Allocation) -> int:
+    return allocation.mapped_bytes
+
+
+def locked_bytes(allocation: Allocation) -> int:
+    """What one NIC locks of it: regular pages, whatever backs it, of a device without a limit."""
+    return sum(
+        pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
+        for region in regions_of(allocation)
+    )
+
+
+def _files(process: LaunchProcess) -> Iterator[Need]:
+    for item in storage(process, 1, own_folders=False):
+        what = {"offload": "SSD offload folder", "config": "configuration"}.get(item.kind)
+        yield _given(what or item.kind, item.owner, item.path, "file", item.origin)
+
+
+def _disk(process: LaunchProcess) -> Iterator[Need]:
+    """Yield what SSD offload may fill: Mooncake's own limit, 2 TiB unless it is set."""
+    offload = offload_of(process)
+    if offload is not None:
+        limit = Input(offload.limit_bytes, offload.limit_origin)
+        what = "SSD offload, at most"
+        yield Need(what, process.name, offload.limit_bytes, "bytes", LIMIT, (LIMIT, limit))
+
+
+def _devices(process: LaunchProcess) -> Iterator[Need]:
+    """Yield the devices that the first rank names; a map gives other ranks others."""
+    use = store_devices(process, 0)
+    if use is not None and use.devices != ():
+        names = use.devices if isinstance(use.devices, Unknown) else ",".join(use.devices)
+        yield _given("RDMA device", process.name, names, "device", use.origin)
+
+
+def _service(service: Service) -> Need:
+    what = service.kind.replace("-", " ")
+    if isinstance(service.host, Unknown):
+        return _given(what, service.owner, service.host, "address", service.origin)
+    port = "" if service.port is None else f":{service.port}"
+    address = f"{service.host}{port}{service.path}"
+    return _given(what, service.owner, address, "address", service.origin)
+
+
+def _given(what: str, owner: str, value: int | str | Unknown, unit: str, origin: str) -> Need:
+    shown = value.reason if isinstance(value, Unknown) else value
+    formula = origin if isinstance(origin, Default) else "as given"
+    return Need(what, owner, shown, unit, formula, (what, Input(str(shown), origin)))

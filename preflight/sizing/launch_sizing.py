@@ -1,18 +1,32 @@
-"""A sizing of a launch as it was written: the verdict at both bounds, and what the rules find."""
+"""A sizing of a launch as it was written: the verdict at both bounds, what the rules find, and
+SGLang's own check of host memory, held against every server."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from checks.base.needs import MemoryKind
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.hugetlb.fit import Fit
+from checks.releases.sglang import SglangRelease
 from preflight.launches.source import ReadFile, Reading
-from preflight.processes.processes import LaunchOptions, understand
+from preflight.mooncake.allocations import OnShortage
+from preflight.processes.processes import LaunchOptions, SglangServer, understand
 from preflight.processes.unread import Unread, unread
-from preflight.sizing.admission import Admission, admit
-from preflight.sizing.chosen_versions import known_sglang
+from preflight.sglang.admission_gate import (
+    FeasiblePages,
+    FreeMemory,
+    GateAnswer,
+    feasible_hugepages,
+    gate,
+    gate_booked,
+)
+from preflight.sglang.launch import Ranks, server_ranks
+from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_inputs import LaunchInputs, gather_launch, worst
 from preflight.sizing.sizing import EXIT_CODES, Sizing, judge_inputs, read_host
+from preflight.sizing.sizing_inputs import known_sglang
 
 
 class LaunchSizing(NamedTuple):
@@ -33,6 +47,12 @@ class LaunchSizing(NamedTuple):
     def exit_code(self) -> int:
         return EXIT_CODES[self.status]
 
+    def exit_code_by(self, rule: str) -> int:
+        """Return the exit code, by our rule or by the documented one."""
+        if rule == "documented" and self.shown is not None:
+            return self.shown.documented.exit_code
+        return self.exit_code
+
     @property
     def shown(self) -> Sizing | None:
         return self.most or self.least
@@ -43,8 +63,8 @@ def size_launch(
 ) -> LaunchSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
-    known = known_sglang(options.sglang_version, options.installed)
-    sglang_version = None if known is None else str(known[1].value)
+    sglang = known_sglang(options.sglang_version, options.installed)
+    sglang_version = None if sglang is None else str(sglang[1].value)
     processes = understand(reading.commands, read_file, sglang_version)
     default_page = host.hugetlb.default_page_size_bytes
     inputs = gather_launch(processes, source, options, root, default_page)
@@ -52,7 +72,7 @@ def size_launch(
     most: Sizing | None = least
     if inputs.most != inputs.least:
         most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
-    admissions = _admissions(inputs, most, options, root)
+    admissions = _admissions(inputs, most, options)
     missed = unread(reading, processes)
     status, reason = _status(inputs, least, most, admissions)
     if missed and status != "fails":
@@ -62,20 +82,18 @@ def size_launch(
 
 
 def _admissions(
-    inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions, root: Root
+    inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
     """SGLang's own check, where the launch is to run on this host."""
     if sizing is None or options.available_bytes is not None:
         return ()
-    # A decode server has a host pool without HiCache: it keeps retracted requests.
-    return tuple(
-        admit(process.number, process.server, pools, inputs.sglang, sizing, root)
-        for process in inputs.processes
-        for pools in (inputs.memory.get(process.number),)
-        if process.server is not None
-        and pools is not None
-        and (process.server.hicache or pools.pools)
-    )
+    found = []
+    for process in inputs.processes:
+        server, pools = process.server, inputs.memory.get(process.number)
+        # A decode server has a host pool without HiCache: it keeps retracted requests.
+        if server is not None and pools is not None and (server.hicache or pools.pools):
+            found.append(admit(process.number, server, pools, inputs, sizing))
+    return tuple(found)
 
 
 def _status(
@@ -103,4 +121,83 @@ def _status(
     return "unknown", (
         f"the L2 pool is known between two bounds: {least.status} at the lower, {most.status} at "
         "the upper"
+    )
+
+
+class Admission(NamedTuple):
+    """One server's answer. refused: the message that it would print, for certain. late: what the
+    slowest rank would print, should the others have taken their pools by then."""
+
+    origin: str
+    refused: str | None
+    late: str | None
+    pages: FeasiblePages | None
+
+
+@or_unknown
+def admit(
+    number: int, server: SglangServer, memory: ServerMemory, inputs: LaunchInputs, sizing: Sizing
+) -> Admission:
+    """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host.
+
+    Unknown where it cannot be told.
+    A server whose L2 is on huge pages is asked for regular memory all the same: the gate does not
+    know what backs its pools.
+    """
+    origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
+    if not memory.pools:
+        raise UnknownFactError(Unknown(f"the pools are not known one by one: {memory.why}"))
+    host = known(inputs.free)
+    if memory.budget_bytes is not None:
+        # Sized to fit a budget, and booked against it: no rank reads the memory anew.
+        booked = gate_booked(memory.pools, memory.budget_bytes, release)
+        return Admission(origin, _message(booked), None, None)
+    pools = [
+        one
+        for process in sizing.asked
+        if process.process.id.command == number
+        for one in process.allocations
+        if one.what is MemoryKind.HOST_POOL
+    ]
+    huge = any(one.on_huge_pages for one in pools)
+    # Pools that do without huge pages where there are too few may come to lie on regular ones.
+    optional = any(one.on_shortage is OnShortage.FALLS_BACK for one in pools)
+    may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
+    # On huge pages a pool takes nothing more from what is available: the fewest are refused.
+    first = last = gate(memory.pools, host, ranks.sharing, release, on_hugepages=huge)
+    if may_grow:
+        others = (ranks.here - 1) * sum(pool.bytes for pool in memory.pools)
+        last = gate(memory.pools, host, ranks.sharing, release, others)
+    pages = _feasible(memory, ranks, host, release, sizing) if huge else None
+    return Admission(origin, _message(first), _message(last), pages)
+
+
+def _message(answers: tuple[GateAnswer, ...]) -> str | None:
+    return next((answer.message for answer in answers if answer.message), None)
+
+
+def _feasible(
+    memory: ServerMemory, ranks: Ranks, host: FreeMemory, release: SglangRelease, sizing: Sizing
+) -> FeasiblePages | None:
+    """Return the pool sizes for which both the pages suffice and the gate admits."""
+    from preflight.sizing.advice import held_pages
+
+    # The huge pages that L2 is on.
+    size = next(
+        one.page_size_bytes
+        for process in sizing.asked
+        for one in process.allocations
+        if one.what is MemoryKind.HOST_POOL and one.on_huge_pages
+    )
+    pool = sizing.host.hugetlb.pool(size)
+    if isinstance(pool, Unknown):
+        return None
+    return feasible_hugepages(
+        [memory.pools] * ranks.here,
+        host,
+        ranks.sharing,
+        release,
+        page_size_bytes=size,
+        current_pages=pool.total_pages,
+        least_pages=held_pages(sizing, size),
     )

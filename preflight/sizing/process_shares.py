@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from checks.base.needs import ProcessId
 from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
 from checks.numa.meminfo import read_meminfo
 from checks.releases.mooncake import MooncakeRelease
@@ -16,27 +16,28 @@ from preflight.mooncake.placement import (
     ClientNics,
     RankPlacement,
     binds_ranks,
+    given_ranks,
     place_ranks,
     unbound,
 )
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
 from preflight.processes.storage import offloading
-from preflight.programs.memory_records import Process, StoreClient
+from preflight.programs.memory_records import MappedProcess, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
-from preflight.sglang.admission_gate import HostMemory
-from preflight.sglang.drafts import server_drafts
+from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.launch import (
+    Ranks,
     own_allocator,
+    pd_metadata,
     plain_environment,
     server_client,
     server_processes,
+    server_ranks,
 )
-from preflight.sglang.model import Models
-from preflight.sglang.pd_metadata import pd_metadata
+from preflight.sglang.model import Models, server_drafts
 from preflight.sglang.pool_request import Hardware
 from preflight.sglang.pools import ServerMemory, server_memory
-from preflight.sglang.ranks import Ranks, server_ranks
-from preflight.sizing.flag_inputs import MOST_RANKS, given_ranks
+from preflight.sizing.sizing_inputs import MOST_RANKS
 
 
 class SizedHost(NamedTuple):
@@ -46,7 +47,6 @@ class SizedHost(NamedTuple):
     root: Root
     mooncake: MooncakeRelease
     sglang: SglangRelease
-    default_page_bytes: int
     nics: ClientNics
     models: Models
 
@@ -54,59 +54,46 @@ class SizedHost(NamedTuple):
 class Share(NamedTuple):
     """One source process's share: its ranks at either bound, and what was assumed."""
 
-    least: tuple[Process, ...]
-    most: tuple[Process, ...] | Unknown
-    notes: tuple[Note, ...]
+    least: tuple[MappedProcess, ...] = ()
+    most: tuple[MappedProcess, ...] | Unknown = ()
+    notes: tuple[Note, ...] = ()
 
 
-class ServerModel(NamedTuple):
-    """A server, and what its pools depend on beside its command line; read once."""
-
-    server: SglangServer
-    hardware: Hardware
-
-
+@or_unknown
 def share_of(
     process: LaunchProcess,
-    model: ServerModel | None,
+    hardware: Hardware | None,
     host: SizedHost,
     memory: dict[int, ServerMemory],
-) -> Share | Unknown:
-    if model is not None:
-        return _server_share(process, model, host, memory)
+) -> Share:
+    """Return what ``process`` maps. hardware: of a server. memory: to which a server's is added."""
+    if process.server is not None and hardware is not None:
+        return _server_share(process, process.server, hardware, host, memory)
     if process.store is None:
-        return Share((), (), ())
-    client = process.store.client
-    if isinstance(client, Unknown):
-        return client
-    client = offloading(client, process, host.mooncake)
+        return Share()
+    client = offloading(known(process.store.client), process, host.mooncake)
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake)
     name = f"{process.command.origin} {process.kind.value}"
     process_id = ProcessId(process.number)
-    alone = (Process(name, settings, (), (host.nics.place(process, client),), id=process_id),)
+    alone = (MappedProcess(name, settings, (), (host.nics.place(process, client),), id=process_id),)
     return Share(alone, alone, notes)
 
 
 def _server_share(
     process: LaunchProcess,
-    model: ServerModel,
+    server: SglangServer,
+    hardware: Hardware,
     host: SizedHost,
     memory: dict[int, ServerMemory],
-) -> Share | Unknown:
-    server, hardware = model
+) -> Share:
     if server.arguments.unread is not None:
-        return server.arguments.unread
-    ranks = server_ranks(server)
-    if isinstance(ranks, Unknown):
-        return ranks
+        raise UnknownFactError(server.arguments.unread)
+    ranks = known(server_ranks(server))
     if ranks.here > MOST_RANKS:
         raise UsageError(f"{ranks.here} ranks on one host: {MOST_RANKS} at most")
-    pools = server_memory(server, ranks, hardware, host.sglang)
-    memory[process.number] = pools
-    client = server_client(server, ranks, host.sglang)
-    if isinstance(client, Unknown):
-        return client
+    pools = memory[process.number] = server_memory(server, ranks, hardware, host.sglang)
+    client = known(server_client(server, ranks, host.sglang))
     if pools.most_pools_bytes == ():
         client = None  # nothing to attach a storage backend to
     clients = [
@@ -121,29 +108,26 @@ def _server_share(
         for rank in range(ranks.here)
     ]
     placed = _placed(server, ranks, host, clients)
-    allocator = own_allocator(server, host.sglang, host.mooncake)
-    metadata = pd_metadata(server, ranks, hardware.drafts)
-
+    members, notes = server_processes(
+        process.number,
+        server,
+        clients,
+        placed.nodes,
+        host.mooncake,
+        own_allocator(server, host.sglang, host.mooncake),
+        pd_metadata(server, ranks, hardware.drafts),
+    )
     split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
 
-    def members(bound: tuple[int, ...]) -> tuple[tuple[Process, ...], tuple[Note, ...]]:
-        return server_processes(
-            process.number,
-            server,
-            ranks,
-            bound,
-            clients,
-            host.mooncake,
-            placed.nodes,
-            allocator,
-            metadata,
-            split,
-        )
+    def with_pools(sizes: tuple[int, ...]) -> tuple[MappedProcess, ...]:
+        return tuple(one._replace(host_pools_bytes=sizes, split_pools=split) for one in members)
 
-    least, notes = members(pools.least_pools_bytes)
     most = pools.most_pools_bytes
-    most_members = most if isinstance(most, Unknown) else members(most)[0]
-    return Share(least, most_members, (*notes, *placed.notes))
+    return Share(
+        with_pools(pools.least_pools_bytes),
+        most if isinstance(most, Unknown) else with_pools(most),
+        (*notes, *placed.notes),
+    )
 
 
 def _placed(
@@ -167,24 +151,23 @@ def _placed(
     return place_ranks(ranks.here, nics, host.root, first if isinstance(first, int) else 0)
 
 
-def hardware_of(server: SglangServer, host: SizedHost, memory: HostMemory | Unknown) -> Hardware:
+def hardware_of(server: SglangServer, host: SizedHost, memory: FreeMemory | Unknown) -> Hardware:
     """Return the model and its drafts, the GPU, and what the host has, as far as each is known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
     return server_hardware(server, host.models, host.sglang, gpu, memory)
 
 
-def host_memory(options: LaunchOptions, root: Root) -> HostMemory | Unknown:
+@or_unknown
+def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
     """Return what SGLang would read of this host, where the launch is to run on it."""
     if options.available_bytes is not None:
-        return Unknown("another host is sized, whose memory is not known")
-    meminfo = read_meminfo(root)
-    available = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemAvailable")
-    if isinstance(available, Unknown):
-        return available
+        why = "another host is sized, whose memory is not known"
+        raise UnknownFactError(Unknown(why))
+    available = known(known(read_meminfo(root)).value("MemAvailable"))
     headroom = memory_headroom(root)
     left = headroom if isinstance(headroom, Unknown | None) else headroom.left_bytes
-    return HostMemory(available, left)
+    return FreeMemory(available, left)
 
 
 ASK = "give --gpu-memory"
@@ -196,7 +179,7 @@ def server_hardware(
     models: Models,
     release: SglangRelease,
     gpu_bytes: int | Unknown,
-    memory: HostMemory | Unknown = _NOT_READ,
+    memory: FreeMemory | Unknown = _NOT_READ,
 ) -> Hardware:
     """gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang."""
     model = models.target(server.value("model_path"))
@@ -221,18 +204,23 @@ def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool
     """
     if given_bytes is not None:
         return given_bytes
-    if elsewhere or not asked:
-        return Unknown(f"the GPU's memory is not known: {ASK}")
-    from checks.gpu.facts import read_gpus
+    sizes: set[int | None] = set()
+    why = ""
+    if not elsewhere and asked:
+        from checks.gpu.facts import read_gpus
 
-    nvml = read_gpus(root, None).nvml
-    if isinstance(nvml, Unknown):
-        return Unknown(f"the GPU's memory is not known: {nvml.reason}: {ASK}")
-    sizes = {gpu.memory_bytes for gpu in nvml.gpus}
-    if nvml.error or not sizes or any(gpu.mig for gpu in nvml.gpus):
-        why = nvml.error or ("NVML shows no GPU" if not sizes else "MIG divides it")
-        return Unknown(f"the GPU's memory is not known: {why}: {ASK}")
-    size = sizes.pop()
-    if sizes or size is None:
-        return Unknown(f"the GPU's memory is not known: this host's GPUs differ: {ASK}")
-    return size
+        nvml = read_gpus(root, None).nvml
+        if isinstance(nvml, Unknown):
+            why = nvml.reason
+        elif nvml.error:
+            why = nvml.error
+        elif not nvml.gpus:
+            why = "NVML shows no GPU"
+        elif any(gpu.mig for gpu in nvml.gpus):
+            why = "MIG divides it"
+        else:
+            sizes = {gpu.memory_bytes for gpu in nvml.gpus}
+            why = "this host's GPUs differ"
+    size = sizes.pop() if len(sizes) == 1 else None
+    unknown = Unknown(f"the GPU's memory is not known: {f'{why}: ' if why else ''}{ASK}")
+    return unknown if size is None else size

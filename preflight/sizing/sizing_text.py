@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-
-from checks.base.needs import MemoryKind, Spot
+from checks.base.needs import Default, MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
-from preflight.render.text import cell_widths
-from preflight.sizing.advice import Recommendation
+from preflight.render.text import cell_widths, table, wrapped
+from preflight.sizing.advice import recommend
 from preflight.sizing.sizing import Sizing, taken_pages
 
-if TYPE_CHECKING:  # it comes with a launch alone
-    from preflight.rules.rules import Finding
+if TYPE_CHECKING:  # they come with a launch alone
+    from preflight.rules.rules import RuleFinding
+    from preflight.sizing.launch_needs import Need
+    from preflight.sizing.launch_sizing import LaunchSizing
+    from preflight.sizing.sizing_inputs import Input
 
 Paint = Callable[[str, str], str]
 
@@ -49,41 +49,95 @@ SHORTAGES = {
 }
 
 
-def sizing_text(
-    sizing: Sizing,
-    advice: Iterable[Recommendation],
-    rule: str,
-    paint: Paint,
-    findings: Iterable[Finding] = (),
-) -> str:
-    """Return the whole answer, without a final newline.
+def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
+    """Return the answer about a launch as it was written; ``explained`` with each need's formula.
 
     ``paint`` colours a text: paint(text, colour).
     """
-    parts = [_headline(sizing, paint), _processes(sizing), _pools(sizing), _documented(sizing)]
-    if rule == "documented":
-        documented = sizing.documented
-        parts.insert(0, f"documented rule: {documented.status} (exit {documented.exit_code})")
-    parts += [_inputs(sizing), findings_text(findings, paint), _notes(sizing), _advice(advice)]
+    notes = "\n".join(f"  {note.text} ({note.origin}) [{note.id}]" for note in sizing.reading.notes)
+    reading = f"How it was read\n{notes}" if notes else ""
+    shown, findings = sizing.shown, sizing.inputs.findings
+    word, colour, meaning = HEADLINES[sizing.status]
+    verdict = f"{paint(word, colour)}: {sizing.reason or meaning}"
+    if shown is None:
+        return _parts(verdict, _findings(findings, paint), reading)
+    body = sizing_text(shown, rule, paint, findings)
+    if (sizing.status, sizing.reason) != (shown.status, shown.reason):
+        body = f"{verdict}\n\nBy the memory alone, {body}"
+    needs = ""
+    if explained:
+        from preflight.sizing.launch_needs import host_needs
+
+        needs = explain(host_needs(shown, sizing.inputs.processes), shown.inputs.shown)
+    return _parts(body, _admissions(sizing), reading, needs)
+
+
+def sizing_text(
+    sizing: Sizing, rule: str, paint: Paint, findings: Iterable[RuleFinding] = ()
+) -> str:
+    """Return the whole answer, without a final newline."""
+    documented = sizing.documented
+    lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
+    return _parts(
+        lead if rule == "documented" else "",
+        _headline(sizing, paint),
+        _processes(sizing),
+        _pools(sizing),
+        _documented(sizing),
+        _inputs(sizing),
+        _findings(findings, paint),
+        _notes(sizing),
+        _advice(sizing),
+    )
+
+
+def _parts(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def status_line(status: str, reason: str, paint: Paint) -> str:
-    """Return the verdict in one line."""
-    word, colour, meaning = HEADLINES[status]
-    return f"{paint(word, colour)}: {reason or meaning}"
-
-
-def findings_text(findings: Iterable[Finding], paint: Paint) -> str:
+def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
     """Return what the rules found, each with what follows and what to do instead."""
     lines = []
     for finding in findings:
         rule, severity = finding.rule, finding.rule.severity.value
         where = "" if finding.origin is None else f" ({finding.origin})"
-        text = f"{severity}: {finding.text}{where}: {rule.consequence}. To mend it: "
-        wrapped = _wrap(f"{text}{rule.remedy} [{rule.id}]", "      ", "  ")
-        lines.append(wrapped.replace(severity, paint(severity, _SEVERITY_COLOURS[severity]), 1))
+        text = f"{finding.text}{where}: {rule.consequence}. To mend it: {rule.remedy} [{rule.id}]"
+        first, *rest = _wrapped(f"  {severity}: {text}")
+        painted = paint(severity, _SEVERITY_COLOURS[severity])
+        lines += [f"  {painted}{first[2 + len(severity) :]}", *rest]
     return "\n".join(["What was written, and what becomes of it", *lines]) if lines else ""
+
+
+def _admissions(sizing: LaunchSizing) -> str:
+    """SGLang's own check, server by server."""
+    lines = []
+    for admission in sizing.admissions:
+        if isinstance(admission, Unknown):
+            lines.append(f"  not known: {admission.reason}")
+            continue
+        said = admission.refused or admission.late
+        when = "refuses" if admission.refused else "may refuse its slowest rank"
+        lines.append(f"  {admission.origin}: {f'{when}: {said}' if said else 'admits the L2 pool'}")
+        if admission.pages is not None:
+            span, why = admission.pages.span, admission.pages.reason
+            lines.append(f"    huge pages that suffice and let it start: {span}; {why}")
+    return "\n".join(["SGLang's own check of host memory", *lines]) if lines else ""
+
+
+def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
+    """Every need with its formula and, once, the inputs that they share and their origins."""
+    lines = ["Needs of this host, each with its formula"]
+    inputs: dict[str, Input] = {}
+    for kind, found in needs.items():
+        for need in found:
+            amount = str(need.value)
+            if need.unit == "bytes" and isinstance(need.value, int):
+                amount = f"{format_bytes(need.value)} ({need.value} bytes)"
+            lines.append(f"  {kind}: {need.what}, {need.owner}: {amount} = {need.formula}")
+            inputs.update(shown if need.given is None else [need.given])
+    lines.append("From")
+    lines += [f"  {name} = {given.value} ({given.origin})" for name, given in inputs.items()]
+    return "\n".join(lines)
 
 
 def _headline(sizing: Sizing, paint: Paint) -> str:
@@ -126,36 +180,27 @@ def _processes(sizing: Sizing) -> str:
         groups.setdefault(process.allocations, []).append(process)
     version = sizing.inputs.shown["mooncake_version"]
     head = f"What is mapped, in order (Mooncake {version.value}, {version.origin})"
-    parts = [_wrap(head, "    ", "")]
+    parts = _wrapped(head)
     for allocations, processes in groups.items():
         rows = [_row(allocation) for allocation in allocations]
         heads = [_names(processes), "size", "from", "pages", "of", "node", "NICs", "if short"]
-        right = ("left", "right", "left", "right", "right", "right", "left", "left")
-        if _too_wide([heads, *rows]) and len(heads[0]) > max(len(row[0]) for row in rows):
-            parts.append(_wrap(heads[0], "    ", "  "))
+        too_wide = any(cell_widths([heads, *rows], columns() - INDENT, ()))
+        if too_wide and len(heads[0]) > max(len(row[0]) for row in rows):
+            parts += _wrapped(f"  {heads[0]}", 2)
             heads[0] = "what"
-        parts.append(_table(rows, heads, right, firm=(1, 3, 4, 5, 6, 7)))
+        parts.append(_table(rows, heads, right=(1, 3, 4, 5), firm=(1, 3, 4, 5, 6, 7)))
     return "\n".join(parts)
 
 
-def _too_wide(lines: list[list[str]]) -> bool:
-    return any(cell_widths(lines, columns() - INDENT, ()))
-
-
 def _table(
-    rows: list[list[str]], heads: list[str], align: Sequence[str], firm: Sequence[int] = ()
+    rows: list[list[str]],
+    heads: list[str],
+    right: Collection[int] = (),
+    firm: Sequence[int] = (),
 ) -> str:
     """As wide as the terminal; where that is too narrow, words go on in the next line."""
     limits = cell_widths([heads, *rows], columns() - INDENT, firm, LEAST_CELL, True)
-    table = tabulate(
-        rows,
-        heads,
-        tablefmt="simple",
-        colalign=align,
-        disable_numparse=True,
-        maxcolwidths=limits,
-    )
-    return _indent(table)
+    return table(rows, heads, right=right, widths=limits, margin=" " * INDENT)
 
 
 def _names(processes: list[ProcessReplay]) -> str:
@@ -198,8 +243,7 @@ def _pools(sizing: Sizing) -> str:
             ]
         )
     heads = ["all processes", "need", "", "available", "takes"]
-    align = ("left", "right", "right", "right", "right")
-    return _table(rows, heads, align)
+    return _table(rows, heads, right=range(1, 5))
 
 
 def _documented(sizing: Sizing) -> str:
@@ -211,23 +255,23 @@ def _documented(sizing: Sizing) -> str:
     ]
     shown = [[name, format_bytes(rank), format_bytes(total)] for name, rank, total in rows]
     heads = ["huge pages", "per rank", "in all"]
-    align = ("left", "right", "right")
-    return f"{_table(shown, heads, align)}\n{_wrap(compare_rules(sizing), '  ')}"
+    told = _wrapped(f"  {compare_rules(sizing)}", 0)
+    return "\n".join([_table(shown, heads, right=(1, 2)), *told])
 
 
 def _notes(sizing: Sizing) -> str:
     notes = [*sizing.unused, *sizing.inputs.notes]
     if not notes:
         return ""
-    lines = [_wrap(f"- {note.text} [{note.id}]", "    ", "  ") for note in notes]
+    lines = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
     return "\n".join(["Notice", *lines])
 
 
-def _advice(advice: Iterable[Recommendation]) -> str:
+def _advice(sizing: Sizing) -> str:
     lines = []
-    for number, item in enumerate(advice, start=1):
+    for number, item in enumerate(recommend(sizing), start=1):
         text = item.text[:1].upper() + item.text[1:]
-        lines.append(_wrap(f"{number}. {text} [{item.id}]", "     ", "  "))
+        lines += _wrapped(f"  {number}. {text} [{item.id}]", 3)
         lines += [f"       {command}" for command in item.commands]
     return "\n".join(["Do", *lines]) if lines else ""
 
@@ -236,9 +280,9 @@ def _inputs(sizing: Sizing) -> str:
     rows = [
         [name, _shown(name, given.value), given.origin]
         for name, given in sizing.inputs.shown.items()
-        if not given.origin.startswith("default") or "_bytes" in name
+        if not isinstance(given.origin, Default) or "_bytes" in name
     ]
-    return _table(rows, ["input", "value", "from"], ("left", "left", "left"))
+    return _table(rows, ["input", "value", "from"])
 
 
 def _shown(name: str, value: object) -> str:
@@ -251,20 +295,8 @@ def _shown(name: str, value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
-def _indent(text: str) -> str:
-    return "\n".join(f"{' ' * INDENT}{line}".rstrip() for line in text.splitlines())
-
-
-def _wrap(text: str, indent: str, first: str | None = None) -> str:
-    lead = indent if first is None else first
-    return textwrap.fill(
-        text,
-        width=columns(),
-        initial_indent=lead,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _wrapped(text: str, further: int = 4) -> list[str]:
+    return wrapped(text, columns(), further)
 
 
 def compare_rules(sizing: Sizing) -> str:
@@ -309,7 +341,7 @@ def _reasons(sizing: Sizing) -> list[str]:
         reasons.append("it leaves out the local buffer")
     if settings.arena_bytes and not terms.arena_bytes:
         reasons.append("it does not see the arena that the environment asks for")
-    if any(a.pages * a.page_size_bytes > a.bytes for a in first if a.pages):
+    if any(a.mapped_bytes > a.bytes for a in first if a.pages):
         reasons.append("it rounds no mapping up to its pages")
     return reasons
 

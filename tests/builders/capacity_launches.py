@@ -6,8 +6,7 @@ from pathlib import Path
 
 from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, CapacityRequest, ServerCapacity, capacity_of
-from preflight.capacity.deployment import Cluster
-from preflight.capacity.records import Bounds, Tier
+from preflight.capacity.deployment import Bounds, Cluster, Tier
 from preflight.capacity.workload import WorkloadOptions
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.hosts import GIB, Host

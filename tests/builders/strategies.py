@@ -8,7 +8,7 @@ from checks.releases.mooncake import RELEASES
 from preflight.programs.memory_records import (
     HotCache,
     Launch,
-    Process,
+    MappedProcess,
     Protocol,
     StoreClient,
     StoreSettings,
@@ -40,11 +40,11 @@ def settings(draw: st.DrawFn, *, hugepages: bool | None = None) -> StoreSettings
 
 
 @st.composite
-def processes(draw: st.DrawFn, name: str, shared: StoreSettings) -> Process:
+def processes(draw: st.DrawFn, name: str, shared: StoreSettings) -> MappedProcess:
     client = st.builds(
         StoreClient, sizes, sizes, st.sampled_from(list(Protocol)), st.none() | sizes, st.booleans()
     )
-    return Process(
+    return MappedProcess(
         name,
         shared,
         tuple(draw(st.lists(sizes.filter(bool), max_size=2))),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks.base.units import GIB
-from preflight.capacity.records import Bounds
+from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
 from preflight.capacity.workload import WorkloadOptions
 from tests.builders.capacity_launches import server_of, tokens_of

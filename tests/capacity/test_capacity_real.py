@@ -15,8 +15,13 @@ from typing import NamedTuple
 import pytest
 
 from checks.base.units import MIB
-from preflight.capacity.page_objects import PageObjects, objects_that_fit
-from preflight.capacity.store_tiers import Eviction, Segments, pages_held
+from preflight.capacity.store_tiers import (
+    Eviction,
+    PageObjects,
+    Segments,
+    objects_that_fit,
+    pages_held,
+)
 from tests.real.conftest import Wheel, free_port, install, why_not
 
 pytestmark = [

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
-from preflight.capacity.records import Bounds, Round
+from preflight.capacity.deployment import Bounds, Round
 from preflight.capacity.rounds import TierModel, cached_tokens, rounds
 from preflight.capacity.workload import Workload
 

@@ -360,17 +360,17 @@ def test_a_finding_says_what_was_seen_why_and_what_mends_it(
         "65530 mappings",
         "262144 mappings",
         "8 NICs x 32768",
-        "rank 0 runs out of mappings",
+        "it runs out of mappings",
         (Evidence("/proc/sys/vm/max_map_count", "65530"),),
         "raise it",
         (MENDING,),
     )
-    findings = [finding, finding._replace(subject="rank 1", text="rank 1 runs out of mappings")]
+    findings = [finding, finding._replace(subject="rank 1")]
     installed(monkeypatch, findings)
     shown = text(capsys)
     assert "fail: test.maps, rank 0-1: have 65530 mappings, need 262144 mappings" in shown
     for line in (
-        "    rank 0-1 runs out of mappings: will not start",
+        "    it runs out of mappings: will not start",
         "    need: 8 NICs x 32768",
         "    seen: /proc/sys/vm/max_map_count: 65530",
         "    to do: raise it",

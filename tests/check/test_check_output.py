@@ -11,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status
-from preflight.check.exit_protocols import (
+from preflight.check.forms import (
     FAIL_ON,
     NPD_BYTES,
     YES_OR_NO,
+    error_junit,
     exit_code,
     protocol_line,
     refusal_line,
+    report_junit,
 )
 from preflight.check.report import EXIT_CODES, Findings, Report, fold, report
-from preflight.check.to_junit import error_junit, report_junit
 from preflight.check.to_text import report_text
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status

@@ -36,7 +36,7 @@ from checks.capture.capture import (
 )
 from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
-from preflight.check.to_json import report_object
+from preflight.check.forms import report_object
 from preflight.cli.main import run
 from preflight.inputs.host_record import record
 from preflight.inputs.host_source import Host, open_host

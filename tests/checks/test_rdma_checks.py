@@ -377,7 +377,7 @@ def test_findings_say_what_was_seen_and_what_follows(tmp_path: Path) -> None:
     """As the lab's machine says it with both ports down but one."""
     (down, up) = found("rdma.port-down", FakeHost((DOWN, RXE1)), tmp_path, asking())
     assert (down.have, down.need) == ("port 1 DOWN (Disabled)", "ACTIVE")
-    assert down.text == "Mooncake leaves rxe0 out: port 1 is DOWN"
+    assert down.text == "Mooncake leaves it out: port 1 is DOWN"
     assert down.settings[0].words == ("ip", "link", "set", "dev", "eth0", "up")
     assert down.settings[0].as_root
     assert down.evidence[0].source == "/sys/class/infiniband/rxe0/ports/1/state"

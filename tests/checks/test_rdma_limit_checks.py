@@ -18,8 +18,7 @@ from checks.rdma import capacity_checks
 from checks.rdma import fork as fork_checks
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
-from preflight.check.report import Findings, consequences, report
-from preflight.check.verdict import verdict_reason
+from preflight.check.report import Findings, consequences, report, verdict_reason
 from tests.checks.rdma_hosts import (
     GIB,
     MIB,

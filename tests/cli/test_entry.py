@@ -13,7 +13,7 @@ import pytest
 
 import mooncake_preflight
 from preflight.base import exit_codes
-from preflight.check.exit_protocols import NPD_BYTES, PROTOCOLS, refusal_code, refusal_line
+from preflight.check.forms import NPD_BYTES, PROTOCOLS, refusal_code, refusal_line
 from preflight.cli.main import NAME
 from tests.paths import ROOT
 

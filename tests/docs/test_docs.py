@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from checks.base.finding import Consequence, Status
-from preflight.check.catalogue import catalogue
-from preflight.check.page_text import as_text, check_page
+from preflight.check.catalogue import as_text, catalogue, check_page
 from tests.paths import ROOT
 
 

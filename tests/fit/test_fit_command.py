@@ -21,8 +21,7 @@ from checks.gpu.facts import read_gpus
 from checks.rdma.facts import read_rdma
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_preflight
-from preflight.fit.described_devices import GPUS, NICS
-from preflight.fit.described_host import described_host
+from preflight.fit.described_host import described_host, known_models
 from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import Values, knobs
 from preflight.launches.launch_files import read_source
@@ -273,10 +272,10 @@ def test_no_gate_is_unknown_on_a_described_host(
     assert (code, found["unknown"]) == (0, [])
 
 
-@pytest.mark.parametrize("model", sorted({*GPUS, *NICS}))
+@pytest.mark.parametrize("model", sorted({*known_models("gpus"), *known_models("nics")}))
 def test_every_model_that_is_known_is_there_to_be_read(model: str) -> None:
     """Each fact that a device is judged by is known."""
-    gpus, nics = (f"4x{model}", None) if model in GPUS else (None, f"4x{model}")
+    gpus, nics = (f"4x{model}", None) if model in known_models("gpus") else (None, f"4x{model}")
     host, assumptions = described_host(1024 * GIB, gpus, nics, 2)
     devices: Any = read_gpus(host.root, None).accelerators
     found = devices if gpus else read_rdma(host.root, None).nics
@@ -607,7 +606,7 @@ def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    from preflight.fit.launch_edit import write_edits
+    from preflight.fit.fit_launch import write_edits
 
     path = tmp_path / "launch.sh"
     path.write_text(SCRIPT)

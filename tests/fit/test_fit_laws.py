@@ -13,9 +13,14 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import RELEASES
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Backing, Outcome, StockedPools
-from preflight.mooncake.replay import replay
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
-from preflight.sizing.page_usages import asked_for, hugetlb_usages, pages_by_spot
+from preflight.mooncake.replay import asked_for, hugetlb_usages, pages_by_spot, replay
+from preflight.programs.memory_records import (
+    Launch,
+    MappedProcess,
+    Protocol,
+    StoreClient,
+    StoreSettings,
+)
 from tests.builders.hosts import MIB
 from tests.builders.strategies import launches, sizes
 
@@ -88,7 +93,7 @@ def lone_processes(draw: st.DrawFn) -> Launch:
     settings_ = StoreSettings(True, 2 * MIB, draw(st.none() | sizes.filter(bool)))
     pools = tuple(draw(st.lists(sizes.filter(bool), max_size=2)))
     mooncake = draw(st.sampled_from(RELEASES))
-    return Launch((Process("rank 0", settings_, pools, (client,)),), mooncake)
+    return Launch((MappedProcess("rank 0", settings_, pools, (client,)),), mooncake)
 
 
 @given(lone_processes())
@@ -151,7 +156,7 @@ def test_a_pool_that_starts_by_luck_is_no_pass() -> None:
     """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second."""
     client = StoreClient(16 * MIB, 4 * MIB, Protocol.TCP)
     settings_ = StoreSettings(True, 2 * MIB, 100 * MIB)
-    ranks = tuple(Process(f"rank {rank}", settings_, (), (client,)) for rank in range(2))
+    ranks = tuple(MappedProcess(f"rank {rank}", settings_, (), (client,)) for rank in range(2))
     launch = Launch(ranks, RELEASES[-1])
     usages = hugetlb_usages(launch)
     spot = Spot(2 * MIB, None)

@@ -19,13 +19,12 @@ from checks.memory.facts import read_memory
 from checks.numa.facts import read_numa
 from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
-from preflight.fit.fit_launch import Description, fitted
+from preflight.fit.fit_launch import Description, Fitted, fitted
 from preflight.fit.hints import hints
-from preflight.fit.judged_values import KEEP
+from preflight.fit.judged_values import KEEP, Bound
 from preflight.fit.launch_edit import edited, launch_texts
 from preflight.fit.launch_values import Values
 from preflight.fit.planned_root import planned_root
-from preflight.fit.records import Bound, Fitted
 from preflight.fit.solver import largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.records import PoolTarget

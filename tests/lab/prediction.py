@@ -9,10 +9,9 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import FitVerdict, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.replay import ProcessReplay, replay
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, pages_by_spot, replay
+from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.page_usages import hugetlb_usages, pages_by_spot
 from tests.lab.experiments import MIB, Experiment
 
 PAGE = 2 * MIB
@@ -84,7 +83,7 @@ def _launch(experiment: Experiment) -> Launch:
     )
     clients = (client,) if experiment.segment_bytes or experiment.local_bytes else ()
     processes = tuple(
-        Process(f"rank {number}", settings, experiment.host_pools_bytes, clients, node)
+        MappedProcess(f"rank {number}", settings, experiment.host_pools_bytes, clients, node)
         for number, node in enumerate(experiment.bound)
     )
     return Launch(processes, mooncake, tuple(sorted(set(experiment.nic_nodes))))

@@ -71,18 +71,18 @@ def staged_plan(
     from checks.releases.mooncake import mooncake_release
     from checks.run.facts import read_facts
     from preflight.mooncake.allocations import all_regions_of
-    from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+    from preflight.mooncake.replay import asked_for
+    from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
     from preflight.programs.store_environment import read_store_settings
     from preflight.rehearsal.members import member_of
     from preflight.rehearsal.plan import plan_members
-    from preflight.sizing.page_usages import asked_for
 
     mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]
     environments = [{**environment, **dict(one.environment)} for one in given]
     launch = Launch(
         tuple(
-            Process(
+            MappedProcess(
                 one.name,
                 read_store_settings(own, mooncake)[0],
                 tuple(one.pools_bytes),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.logs.explain import LogReading, explanations_object, explanations_text
-from preflight.logs.text import Bounded, read_blocks
+from preflight.logs.search import Bounded, read_blocks
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.check.catalogue import catalogue
-from preflight.logs.conclusions import COMPUTE, Explanation
 from preflight.logs.explain import (
+    COMPUTE,
+    Explanation,
     explain_log,
     explanations_object,
     explanations_text,
     read_log,
 )
 from preflight.logs.patterns import Case, Pattern, Stage, TableError, read_patterns, read_table
-from preflight.logs.text import read_blocks
+from preflight.logs.search import read_blocks
 from tests.builders.log_lines import LINES as FURTHER
 from tests.paths import ROOT
 

@@ -19,7 +19,7 @@ from preflight.capacity.curve import (
     hit_text,
     letter_of,
 )
-from preflight.capacity.records import Bounds, Capacity, Round, Tier
+from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.pictures.figures import MOST_MARKS, capacity_figure
 
 TIERS = ("L1", "L2", "L3", "SSD")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.unknown import Unknown
-from preflight.capacity.records import Bounds, Capacity, Round, Tier
+from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
 from preflight.pictures.check_page import Made, Section, error_page, report_page
 from preflight.pictures.figures import capacity_figure, memory_figure, nearest, topology_figure

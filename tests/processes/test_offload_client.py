@@ -10,7 +10,13 @@ from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools
 from preflight.mooncake.process_run import ADDRESS_SPACE_BYTES
 from preflight.mooncake.replay import replay
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient, StoreSettings
+from preflight.programs.memory_records import (
+    Launch,
+    MappedProcess,
+    Protocol,
+    StoreClient,
+    StoreSettings,
+)
 from preflight.programs.store_processes import (
     OFFLOAD_BUFFER_BYTES,
     offload_buffer_bytes,
@@ -44,7 +50,7 @@ def test_the_buffer_as_each_release_reads_it(text: str, before: int, since: int)
 
 
 def failure(version: str, *clients: StoreClient) -> str:
-    launch = Launch((Process("process", SETTINGS, (), clients),), mooncake_release(version))
+    launch = Launch((MappedProcess("process", SETTINGS, (), clients),), mooncake_release(version))
     (process,) = replay(launch, EndlessPools())
     return process.failure.error if process.failure else ""
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from checks.base.needs import Spot
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.replay import replay
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.mooncake.replay import pages_by_spot, replay
+from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.page_usages import pages_by_spot
 from tests.real.cases import GIB, MIB, Case
 
 
@@ -33,7 +32,7 @@ def predict(case: Case, version: str) -> Prediction:
         )
         for client in case.clients
     )
-    launch = Launch((Process("process", settings, case.host_pools_bytes, clients),), mooncake)
+    launch = Launch((MappedProcess("process", settings, case.host_pools_bytes, clients),), mooncake)
     pools = StockedPools(
         {
             Spot(2 * MIB, None): case.pages_2m + case.overcommit_2m,

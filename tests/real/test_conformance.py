@@ -12,11 +12,10 @@ import pytest
 from checks.base.needs import Spot
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.replay import replay
-from preflight.programs.memory_records import Launch, Process, Protocol, StoreClient
+from preflight.mooncake.replay import pages_by_spot, replay
+from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
-from preflight.sizing.page_usages import pages_by_spot
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
@@ -105,8 +104,8 @@ def test_a_rank_beside_a_mooncake_client(
     rank = StoreClient(0, 20_000_000, Protocol.TCP, dummy=True)
     launch = Launch(
         (
-            Process("mooncake_client", settings, (), (owner,)),
-            Process("rank 0", settings, (50_000_000, 30_000_000), (rank,)),
+            MappedProcess("mooncake_client", settings, (), (owner,)),
+            MappedProcess("rank 0", settings, (50_000_000, 30_000_000), (rank,)),
         ),
         mooncake,
     )

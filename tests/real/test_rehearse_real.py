@@ -20,7 +20,13 @@ from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.hugetlb.fit import Stock
 from checks.releases.mooncake import mooncake_release
-from preflight.programs.memory_records import Launch, OwnAllocator, Process, Protocol, StoreClient
+from preflight.programs.memory_records import (
+    Launch,
+    MappedProcess,
+    OwnAllocator,
+    Protocol,
+    StoreClient,
+)
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
 from preflight.rehearsal.answer import judge
@@ -331,7 +337,7 @@ def test_rows_that_no_launch_expresses(
         StoreClient(one.segment_bytes, one.local_buffer_bytes, Protocol(one.protocol))
         for one in case.clients
     )
-    rank = Process("rank 0", settings, case.host_pools_bytes, clients)
+    rank = MappedProcess("rank 0", settings, case.host_pools_bytes, clients)
     plan = plan_members(
         (Member(rank.name, "sglang", rank, case.environment),),
         Launch((rank,), mooncake),
@@ -359,7 +365,7 @@ def test_three_stores_in_one_process(wheel_0_3_13: Wheel, huge_pages: HugePages)
     mooncake = mooncake_release(wheel_0_3_13.version)
     settings, _ = read_store_settings(environment, mooncake)
     clients = (StoreClient(32 * MIB, 16 * MIB, Protocol.TCP),) * 3
-    rank = Process("rank 0", settings, clients=clients)
+    rank = MappedProcess("rank 0", settings, clients=clients)
     plan = plan_members(
         (Member(rank.name, "sglang", rank, environment),),
         Launch((rank,), mooncake),
@@ -399,7 +405,7 @@ def test_it_is_broken_off_before_the_host_comes_to_its_limit(
     pools = (200 * MIB, 2048 * MIB)
     own = OwnAllocator()
     settings = read_store_settings({}, mooncake_release(wheel_0_3_13.version))[0]
-    rank = Process("rank 0", settings, pools, own_allocator=own)
+    rank = MappedProcess("rank 0", settings, pools, own_allocator=own)
     members = (Member(rank.name, "sglang", rank, {}),)
     launch = Launch((rank,), mooncake_release(wheel_0_3_13.version))
     plan = plan_members(members, launch, {}, library(wheel_0_3_13))

@@ -22,7 +22,7 @@ from checks.releases.mooncake import mooncake_release
 from preflight.base.error_object import error_object
 from preflight.cli.main import run as run_program
 from preflight.mooncake.allocations import OnShortage
-from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal.answer import RehearsalAnswer, judge, predicted_pages, same_error
@@ -90,14 +90,14 @@ def process(
     pools: tuple[int, ...] = (),
     settings: Settings = HUGE,
     **more: Any,
-) -> Process:
+) -> MappedProcess:
     name, protocol = more.pop("name", "rank 0"), more.pop("protocol", Protocol.TCP)
     node = more.pop("node", None)
     client = StoreClient(segment, local, protocol, **more)
-    return Process(name, settings, pools, (client,), node)
+    return MappedProcess(name, settings, pools, (client,), node)
 
 
-def launch(*processes: Process) -> Launch:
+def launch(*processes: MappedProcess) -> Launch:
     return Launch(processes or (process(),), RELEASE)
 
 
@@ -143,12 +143,12 @@ def test_an_arena_that_holds_less_when_scaled_is_told() -> None:
     assert changed_by_scale(full, scaled_launch(full, 8)) == []
 
 
-def member(one: Process, program: str = "store_service", **more: Any) -> Member:
+def member(one: MappedProcess, program: str = "store_service", **more: Any) -> Member:
     return Member(one.name, program, one, {}, **more)
 
 
 def plan(
-    *processes: Process, pages: int = 100, members: tuple[Member, ...] = (), **more: Any
+    *processes: MappedProcess, pages: int = 100, members: tuple[Member, ...] = (), **more: Any
 ) -> RehearsalPlan:
     every = processes or (process(),)
     stock = {ANYWHERE: Stock(pages, pages)}

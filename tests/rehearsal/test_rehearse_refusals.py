@@ -12,7 +12,7 @@ from checks.rdma.fork import Forking, bad_end
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import EndlessPools, all_regions_of
 from preflight.mooncake.replay import replay
-from preflight.programs.memory_records import HotCache, Launch, Process, Protocol, StoreClient
+from preflight.programs.memory_records import HotCache, Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.memory_records import StoreSettings as Settings
 from preflight.rehearsal.answer import judge, predicted_pages
 from preflight.rehearsal.plan import plan_members
@@ -48,7 +48,7 @@ def planned(
 ) -> RehearsalPlan:
     client = StoreClient(segment, local, Protocol.RDMA)
     split = (halves,) * len(pools)
-    rank = Process("rank", settings, pools, (client,) * clients, split_pools=split)
+    rank = MappedProcess("rank", settings, pools, (client,) * clients, split_pools=split)
     version = NEW if forking is SIX_NEW else OLD
     stock = {spot: Stock(9000, 9000) for spot in (ANYWHERE, Spot(2 * MIB, 0), Spot(2 * MIB, 1))}
     library = Library("python3", "/opt", "mooncake-transfer-engine", version)
@@ -135,7 +135,7 @@ def test_each_of_several_clients_maps_its_own() -> None:
 def test_a_segment_in_shares_is_registered_once(nodes: tuple[int, ...]) -> None:
     """One region of all of it, which is what decides whether it is touched in blocks."""
     clients = (StoreClient(4 * GIB, 0, Protocol.RDMA),) * 2
-    rank = Process("rank", HUGE, clients=clients)
+    rank = MappedProcess("rank", HUGE, clients=clients)
     (one,) = replay(Launch((rank,), mooncake_release(OLD), nodes), EndlessPools())
     found = list(all_regions_of(one.allocations))
     assert found == [Region("global segment", 4 * GIB, 2 * MIB)] * 2

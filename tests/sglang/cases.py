@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from checks.releases.sglang import sglang_release
-from preflight.sglang.host_pools import PoolRequest
-from preflight.sglang.model_geometry import AttentionKind, Heads, ModelGeometry
-from preflight.sglang.model_layers import LayerKind
+from preflight.sglang.host_pool_records import PoolRequest
+from preflight.sglang.model_geometry import AttentionKind, Heads, LayerKind, ModelGeometry
 
 # The newest release, one of each kind of indexer and allocator before it, and two of the oldest.
 VERSIONS = ("0.5.23", "0.5.16", "0.5.11", "0.5.10", "0.5.9", "0.5.4", "0.5.2")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from checks.releases.sglang import sglang_release
-from preflight.sglang.admission_gate import HostMemory, gate_on_hugepages
-from preflight.sglang.host_pools import HostPool, HostPools, host_pools
+from preflight.sglang.admission_gate import FreeMemory, gate
+from preflight.sglang.host_pool_records import HostPool, HostPools
+from preflight.sglang.host_pools import host_pools
 from tests.sglang.cases import CASES, VERSIONS, Case
 from tests.sglang.rerun import RECORDED, run_all
 
@@ -37,8 +38,8 @@ def outcome(version: str, case: Case) -> str | HostPools:
     pools = host_pools(case.request(version))
     if not isinstance(pools, HostPools):
         return getattr(pools, "reason", "")
-    memory = HostMemory(case.available_bytes)
-    for answer in gate_on_hugepages(pools.pools, memory, 1, sglang_release(version)):
+    memory = FreeMemory(case.available_bytes)
+    for answer in gate(pools.pools, memory, 1, sglang_release(version), on_hugepages=True):
         if answer.message is not None:
             return f"ValueError: {answer.message}"
     return pools

@@ -16,14 +16,13 @@ from checks.releases.sglang import sglang_release
 from preflight.sglang.device_pool import (
     DeviceRequest,
     Interval,
-    checkpoint_bytes,
     decode_pool_ratio,
     default_mem_fraction,
     device_tokens,
-    ratio_host_bytes,
 )
-from preflight.sglang.host_pools import HostBytes, PoolRequest
-from preflight.sglang.model import WellKnownModel, well_known_model
+from preflight.sglang.host_pool_records import HostPools, PoolRequest
+from preflight.sglang.host_pools import host_pools
+from preflight.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
 
 NEWEST = sglang_release("0.5.23")
 
@@ -38,6 +37,16 @@ def ask(name: str = "Qwen3-8B", gpu_mib: int = 81_559, tp: int = 1, **rest: Any)
 def interval(request: DeviceRequest) -> Interval:
     found = device_tokens(request)
     assert isinstance(found, Interval), found
+    return found
+
+
+def host_bytes(request: DeviceRequest) -> list[int]:
+    """The host pools of a rank under the ratio, at both ends of the device's tokens."""
+    tokens, found = interval(request), []
+    for count in (tokens.least, tokens.most):
+        pools = host_pools(request.pools._replace(device_tokens=count))
+        assert isinstance(pools, HostPools), pools
+        found.append(pools.bytes)
     return found
 
 
@@ -76,9 +85,8 @@ def test_a_bound_pool_is_exact() -> None:
     bounds = interval(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
     assert bounds.exact
     assert bounds.most == 99_968
-    host = ratio_host_bytes(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
-    assert isinstance(host, HostBytes)
-    assert host.least_bytes == host.most_bytes == 29_491_200_000
+    host = host_bytes(ask(max_total_tokens=100_000, weights_bytes=16 * 10**9))
+    assert host == [29_491_200_000] * 2
 
 
 def test_more_tokens_asked_for_than_fit_is_an_upper_bound() -> None:
@@ -113,11 +121,9 @@ def test_a_fraction_that_is_given_wins() -> None:
 
 
 def test_host_bytes_are_about_the_ratio_times_the_cache() -> None:
-    host = ratio_host_bytes(ask(mem_fraction=0.8, weights_bytes=0))
-    assert isinstance(host, HostBytes)
-    assert isinstance(host.most_bytes, int)
-    assert 0.94 < host.least_bytes / (2 * 0.8 * 81_559 * MIB) < 1
-    assert host.least_bytes < host.most_bytes < 2 * 0.8 * 81_559 * MIB
+    least, most = host_bytes(ask(mem_fraction=0.8, weights_bytes=0))
+    assert 0.94 < least / (2 * 0.8 * 81_559 * MIB) < 1
+    assert least < most < 2 * 0.8 * 81_559 * MIB
 
 
 def test_sparse_attention_pays_for_its_index_keys_on_the_device() -> None:

@@ -11,16 +11,10 @@ from hypothesis import strategies as st
 from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
-from preflight.sglang.host_pools import (
-    MOST_TOKEN_BYTES,
-    HostBytes,
-    HostPools,
-    PoolRequest,
-    host_pools,
-)
+from preflight.sglang.host_pool_records import HostBytes, HostPools, PoolRequest
+from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.sglang.model import WellKnownModel, well_known_model
-from preflight.sglang.model_geometry import AttentionKind, Heads, ModelGeometry
-from preflight.sglang.model_layers import LayerKind
+from preflight.sglang.model_geometry import AttentionKind, Heads, LayerKind, ModelGeometry
 
 NEWEST = sglang_release("0.5.23")
 

@@ -14,10 +14,10 @@ from preflight.sglang.model import WellKnownModel, well_known_model, well_known_
 from preflight.sglang.model_geometry import (
     AttentionKind,
     Heads,
+    LayerKind,
     ModelGeometry,
     geometry_from_config,
 )
-from preflight.sglang.model_layers import LayerKind
 
 QWEN3_8B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

@@ -18,23 +18,23 @@ from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
-from preflight.mooncake.replay import replay
+from preflight.mooncake.replay import hugetlb_usages, replay
 from preflight.processes.processes import LaunchOptions
 from preflight.programs.memory_records import (
     Launch,
+    MappedProcess,
     OwnAllocator,
-    Process,
     Protocol,
     StoreClient,
     StoreSettings,
 )
 from preflight.sglang.admission_gate import gate_booked
-from preflight.sglang.host_pools import HostPool as Pool
+from preflight.sglang.host_pool_records import HostPool as Pool
+from preflight.sglang.host_pool_records import PoolKind
 from preflight.sglang.model import Models
 from preflight.sglang.pools import ServerMemory
+from preflight.sizing.launch_needs import host_needs
 from preflight.sizing.launch_sizing import LaunchSizing
-from preflight.sizing.need_formulas import host_needs
-from preflight.sizing.page_usages import hugetlb_usages
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER
 from tests.sizing.test_source_sizing import HUGE, QWEN, STORE, pages, size
@@ -164,14 +164,14 @@ def test_a_pool_that_may_fall_back_may_refuse_the_slowest_rank(tmp_path: Path) -
     assert found[0].late is not None
 
 
-def own(pool_bytes: int) -> Process:
+def own(pool_bytes: int) -> MappedProcess:
     allocator = OwnAllocator(2 * MIB)
-    return Process("own", SETTINGS, (pool_bytes,), own_allocator=allocator)
+    return MappedProcess("own", SETTINGS, (pool_bytes,), own_allocator=allocator)
 
 
 def test_own_pools_take_from_others_and_fail_nobody() -> None:
     """Ten pages that may go to SGLang's pool first must be there for Mooncake's segment too."""
-    store = Process(
+    store = MappedProcess(
         "store",
         SETTINGS._replace(hugepages=True),
         clients=(StoreClient(20 * MIB, 0, Protocol.TCP),),
@@ -200,7 +200,7 @@ def test_no_order_breaks_what_is_judged_to_start(
 ) -> None:
     """Whoever comes first, pools that fall back included, a verdict that passes keeps its word."""
     processes = tuple(
-        Process(
+        MappedProcess(
             f"rank {number}",
             SETTINGS._replace(hugepages=True, arena_bytes=arena),
             tuple(pools),
@@ -255,7 +255,7 @@ def test_a_draft_model_brings_a_pool_of_the_targets_slots(host: Path) -> None:
     )
     sizing = size(host, launch)
     assert memory(sizing).most_pools_bytes == (SLOTS * TOKEN, SLOTS * 73_728)
-    assert [pool.what for pool in memory(sizing).pools] == ["KV", "draft KV"]
+    assert [pool.kind for pool in memory(sizing).pools] == [PoolKind.KV, PoolKind.DRAFT]
     half = size(host, f"{launch} --speculative-draft-kv-cache-dtype fp8_e4m3")
     assert memory(half).most_pools_bytes == (SLOTS * TOKEN, SLOTS * 73_728 // 2)
 
@@ -447,7 +447,7 @@ def test_metadata_between_prefill_and_decode(host: Path, flags: str, slots: int,
     assert sizing.shown is not None
     (metadata,) = sizing.shown.asked[0].heap
     assert (metadata.bytes, metadata.registered) == (slots * slot, True)
-    registered = host_needs(sizing.shown, sizing.inputs.processes).registered
+    registered = host_needs(sizing.shown, sizing.inputs.processes)["registered"]
     assert registered[0].value == -(-slots * slot // 4096) * 4096
 
 
@@ -544,7 +544,7 @@ def test_a_staging_cache_has_a_smaller_default(host: Path) -> None:
 
 def test_pools_are_booked_against_the_budget_they_were_sized_by() -> None:
     newest = sglang_release("0.5.23")
-    pool = Pool("KV", 64, 1, 60, (60,), 60)
+    pool = Pool(PoolKind.KV, 64, 1, 60, (60,), 60)
     first, second = gate_booked((pool, pool), 100, newest)
     assert first.admitted
     assert (second.free_bytes, second.admitted) == (40, False)

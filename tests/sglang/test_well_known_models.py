@@ -15,8 +15,7 @@ from preflight.sglang.model import (
     well_known_model,
     well_known_names,
 )
-from preflight.sglang.model_geometry import AttentionKind
-from preflight.sglang.model_layers import LayerKind
+from preflight.sglang.model_geometry import AttentionKind, LayerKind
 
 
 def known(path: str) -> WellKnownModel:

@@ -12,23 +12,22 @@ from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
 from preflight.sglang.admission_gate import (
     RESERVE_BYTES,
     FeasiblePages,
+    FreeMemory,
     GateAnswer,
-    HostMemory,
     feasible_hugepages,
     free_bytes,
     gate,
-    gate_on_hugepages,
     ranks_per_host,
 )
-from preflight.sglang.host_pools import HostPool
+from preflight.sglang.host_pool_records import HostPool, PoolKind
 
 NEWEST = sglang_release("0.5.23")
 UNSHARED = sglang_release("0.5.18")
 POOL_BYTES = 30_005_002_240  # Qwen3-14B, tp 2, --hicache-size 30
 
 
-def pool(size: int, what: str = "KV", requested: int | None = None) -> HostPool:
-    return HostPool(what, 64, 1, size, (size,), size if requested is None else requested)
+def pool(size: int, kind: PoolKind = PoolKind.KV, requested: int | None = None) -> HostPool:
+    return HostPool(kind, 64, 1, size, (size,), size if requested is None else requested)
 
 
 def only(answers: tuple[GateAnswer, ...]) -> GateAnswer:
@@ -45,8 +44,8 @@ def test_ranks_per_host(tp: int, pp: int, nodes: int, ranks: int) -> None:
 
 def test_the_worked_budget() -> None:
     enough = 2 * POOL_BYTES + RESERVE_BYTES
-    assert only(gate([pool(POOL_BYTES)], HostMemory(enough), 2, NEWEST)).admitted
-    answer = only(gate([pool(POOL_BYTES)], HostMemory(enough - 1), 2, NEWEST))
+    assert only(gate([pool(POOL_BYTES)], FreeMemory(enough), 2, NEWEST)).admitted
+    answer = only(gate([pool(POOL_BYTES)], FreeMemory(enough - 1), 2, NEWEST))
     assert answer.free_bytes == POOL_BYTES - 1
     assert answer.message == (
         "Not enough host memory available. Requesting 30.01 GB but only have 30.01 GB free. "
@@ -55,7 +54,7 @@ def test_the_worked_budget() -> None:
 
 
 def test_before_0_5_19_every_rank_sees_all_of_it() -> None:
-    memory = HostMemory(POOL_BYTES + RESERVE_BYTES)
+    memory = FreeMemory(POOL_BYTES + RESERVE_BYTES)
     assert only(gate([pool(POOL_BYTES)], memory, 8, UNSHARED)).admitted
     assert not only(gate([pool(POOL_BYTES)], memory, 8, NEWEST)).admitted
 
@@ -63,7 +62,7 @@ def test_before_0_5_19_every_rank_sees_all_of_it() -> None:
 @pytest.mark.parametrize(("version", "name"), [("0.5.23", "DSA"), ("0.5.12", "NSA")])
 def test_the_indexer_has_words_of_its_own(version: str, name: str) -> None:
     answer = only(
-        gate([pool(12 * 10**9, "indexer")], HostMemory(15 * GIB), 1, sglang_release(version))
+        gate([pool(12 * 10**9, PoolKind.INDEXER)], FreeMemory(15 * GIB), 1, sglang_release(version))
     )
     assert answer.message == (
         f"Not enough host memory for {name} indexer hierarchical cache. Requesting 12.00 GB but "
@@ -72,38 +71,38 @@ def test_the_indexer_has_words_of_its_own(version: str, name: str) -> None:
 
 
 def test_the_cgroup_counts_since_0_5_21() -> None:
-    memory = HostMemory(100 * GIB, 20 * GIB)
+    memory = FreeMemory(100 * GIB, 20 * GIB)
     assert free_bytes(memory, 2, NEWEST) == 5 * GIB
     assert free_bytes(memory, 2, sglang_release("0.5.20")) == 45 * GIB
     # What SGLang cannot read either, it leaves out with a warning.
-    assert free_bytes(HostMemory(100 * GIB, Unknown("no")), 2, NEWEST) == 45 * GIB
-    assert free_bytes(HostMemory(100 * GIB, None), 2, NEWEST) == 45 * GIB
+    assert free_bytes(FreeMemory(100 * GIB, Unknown("no")), 2, NEWEST) == 45 * GIB
+    assert free_bytes(FreeMemory(100 * GIB, None), 2, NEWEST) == 45 * GIB
 
 
 def test_less_than_the_reserve() -> None:
-    answer = only(gate([pool(1)], HostMemory(9 * GIB), 1, NEWEST))
+    answer = only(gate([pool(1)], FreeMemory(9 * GIB), 1, NEWEST))
     assert answer.message is not None
     assert "only have -1.07 GB free" in answer.message
 
 
 def test_earlier_pools_are_in_place_already() -> None:
-    pools = [pool(6 * GIB), pool(6 * GIB, "indexer"), pool(1, "draft KV")]
-    answers = gate(pools, HostMemory(20 * GIB), 1, NEWEST)
+    pools = [pool(6 * GIB), pool(6 * GIB, PoolKind.INDEXER), pool(1, PoolKind.DRAFT)]
+    answers = gate(pools, FreeMemory(20 * GIB), 1, NEWEST)
     assert [answer.admitted for answer in answers] == [True, False]  # and the server has stopped
     assert answers[1].free_bytes == 4 * GIB
-    on_hugepages = gate_on_hugepages(pools, HostMemory(20 * GIB), 1, NEWEST)
+    on_hugepages = gate(pools, FreeMemory(20 * GIB), 1, NEWEST, on_hugepages=True)
     assert [answer.admitted for answer in on_hugepages] == [True, True, True]
 
 
 def test_peers_that_were_faster() -> None:
-    memory = HostMemory(2 * POOL_BYTES + RESERVE_BYTES)
+    memory = FreeMemory(2 * POOL_BYTES + RESERVE_BYTES)
     late = gate([pool(POOL_BYTES)], memory, 2, NEWEST, earlier_regular_bytes=POOL_BYTES)
     assert not only(late).admitted
 
 
 def test_a_pool_that_no_gate_looks_at() -> None:
-    inside = HostPool("indexer", 64, 1, GIB, (GIB,), None)
-    assert gate([inside], HostMemory(0), 1, NEWEST) == ()
+    inside = HostPool(PoolKind.INDEXER, 64, 1, GIB, (GIB,), None)
+    assert gate([inside], FreeMemory(0), 1, NEWEST) == ()
 
 
 def feasible(
@@ -117,7 +116,7 @@ def feasible(
 ) -> FeasiblePages:
     return feasible_hugepages(
         [[pool(POOL_BYTES)]] * ranks,
-        HostMemory(available, headroom),
+        FreeMemory(available, headroom),
         ranks,
         release,
         page_size_bytes=2 * MIB,
@@ -155,7 +154,7 @@ def test_pages_that_are_reserved_already_have_left_available_memory() -> None:
 
 def test_nothing_to_check() -> None:
     found = feasible_hugepages(
-        [], HostMemory(0), 1, NEWEST, page_size_bytes=2 * MIB, current_pages=0, least_pages=7
+        [], FreeMemory(0), 1, NEWEST, page_size_bytes=2 * MIB, current_pages=0, least_pages=7
     )
     assert (found.least, found.most, found.empty) == (7, None, False)
 
@@ -181,7 +180,7 @@ def test_the_interval_is_just_what_the_gate_admits(
     pools = [pool(size) for size in sizes]
     found = feasible_hugepages(
         [pools],
-        HostMemory(available, headroom),
+        FreeMemory(available, headroom),
         ranks,
         release,
         page_size_bytes=page,
@@ -190,8 +189,8 @@ def test_the_interval_is_just_what_the_gate_admits(
     )
 
     def admitted(pages: int) -> bool:
-        memory = HostMemory(available - (pages - current) * page, headroom)
-        answers = gate_on_hugepages(pools, memory, ranks, release)
+        memory = FreeMemory(available - (pages - current) * page, headroom)
+        answers = gate(pools, memory, ranks, release, on_hugepages=True)
         return all(answer.admitted for answer in answers)
 
     assert found.most is not None

@@ -17,7 +17,7 @@ from checks.base.unknown import Unknown
 from preflight.judging.launch_checks import launch_findings
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import Kind, LaunchOptions
-from preflight.programs.memory_records import Process, Protocol, StoreClient
+from preflight.programs.memory_records import MappedProcess, Protocol, StoreClient
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
@@ -36,7 +36,7 @@ class Deployed(NamedTuple):
     ids: frozenset[str]  # of the findings and of what the reader noted
 
     @property
-    def processes(self) -> tuple[Process, ...]:
+    def processes(self) -> tuple[MappedProcess, ...]:
         inputs = self.sizing.inputs.least
         assert not isinstance(inputs, Unknown), inputs.reason
         return inputs.launch.processes
@@ -82,7 +82,7 @@ def deploy(tmp_path: Path) -> Deploy:
     return deployed
 
 
-def client_of(process: Process) -> StoreClient:
+def client_of(process: MappedProcess) -> StoreClient:
     (client,) = process.clients
     return client
 

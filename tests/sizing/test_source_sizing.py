@@ -15,10 +15,10 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.launches.source import Reading
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.admission import Admission
-from preflight.sizing.launch_answer import as_object, as_text
-from preflight.sizing.launch_sizing import LaunchSizing, size_launch
-from preflight.sizing.need_formulas import explain, host_needs
+from preflight.sizing.launch_needs import host_needs
+from preflight.sizing.launch_sizing import Admission, LaunchSizing, size_launch
+from preflight.sizing.sizing_json import launch_object
+from preflight.sizing.sizing_text import explain, launch_text
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER, process
 from tests.sizing.test_sizing_command import SCHEMA
@@ -259,11 +259,12 @@ def test_no_launch_makes_the_sizing_raise(
     except UsageError:
         return
     assert sizing.exit_code in (0, 1, 2, 3)
-    answer = as_object(sizing, "exact")
+    answer = launch_object(sizing, "exact")
     jsonschema.validate(answer, SCHEMA)
-    as_text(sizing, "exact", lambda text, _colour: text)
+    launch_text(sizing, "exact", lambda text, _colour: text)
     if sizing.shown is not None:
-        explain(host_needs(sizing.shown, sizing.inputs.processes))
+        needs = host_needs(sizing.shown, sizing.inputs.processes)
+        explain(needs, sizing.shown.inputs.shown)
 
 
 def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
@@ -274,3 +275,14 @@ def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
     for sized in (ranks, beside):
         assert not isinstance(sized.inputs.least, Unknown)
         assert sized.inputs.least.terms.tp_size == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "formula"), [("", "default of --port"), (" --port=50051", "as given")]
+)
+def test_a_need_says_whether_somebody_asked_for_it(host: Path, flag: str, formula: str) -> None:
+    """The same port: whose default it is is carried with it, and told from one that is given."""
+    sizing = size(host, f"mooncake_master{flag}", f"{QWEN} --hicache-size 1 {STORE}")
+    assert sizing.shown is not None
+    needs = host_needs(sizing.shown, sizing.inputs.processes)["ports"]
+    assert [need.formula for need in needs if need.value == 50051] == [formula]

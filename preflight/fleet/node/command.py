@@ -55,7 +55,7 @@ def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
     if not ignore:
         return {}
     from checks.run.runner import every_check
-    from preflight.check.selection import select
+    from preflight.check.answer import select
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 

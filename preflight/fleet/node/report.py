@@ -23,7 +23,7 @@ def node_object(
     report: Report, seen: JudgedHost, node: str, host: str, now_unix_seconds: int
 ) -> Json:
     """The report of a node that was judged. ``node`` "": it goes by its own name."""
-    from preflight.check.verdict import verdict_reason
+    from preflight.check.report import verdict_reason
     from preflight.fleet.node.facts import node_facts
     from preflight.fleet.node.launch import node_launch
     from preflight.fleet.node.rails import rails, routes

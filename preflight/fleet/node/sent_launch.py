@@ -86,7 +86,7 @@ def _written(launch: LaunchWords) -> WrittenLaunch | None:
 
 def _refuse_early(launch: LaunchWords) -> None:
     if launch.mooncake_version is not None:
-        from preflight.sizing.chosen_versions import choose_mooncake
+        from preflight.sizing.sizing_inputs import choose_mooncake
 
         choose_mooncake(launch.mooncake_version)
 

@@ -1,19 +1,30 @@
-"""The answer of ``fit`` for a person: the sizes, what binds, what to set, and the edited launch."""
+"""The answer of ``fit``: for a person, and as JSON (``schemas/fit-v1.schema.json``).
+
+The sizes, what binds, what to set, and the edited launch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes, format_page_size
-from preflight.fit.judged_values import is_not_described
+from preflight.base.program_version import program_version
+from preflight.check.report import amounts
+from preflight.fit.fit_launch import Fitted
+from preflight.fit.judged_values import Bound, FitAnswer, Goal, Share, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
-from preflight.fit.records import Bound, FitAnswer, Fitted, Goal, Share
+from preflight.render.plain_data import fields, plain
 from preflight.render.text import table, wrapped
 from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
+Json = dict[str, Any]
+
+SCHEMA = "mooncake-preflight/fit/v1"
+_STATUS = {0: "fits", 1: "fits-but-fails", 2: "nothing-fits", 3: "unknown"}
 _GOALS = {
     Goal.L2: "the largest L2",
     Goal.POOL: "the largest segment",
@@ -32,7 +43,7 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += wrapped(verdict, width, 0)
     elif answer.fits is None:
-        verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {_values(found)}"
+        verdict = f"{paint('NOTHING FITS', 'red')}: {what}: not with {answer.values.text}"
         lines += wrapped(verdict, width, 0)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
@@ -71,16 +82,6 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
     return paint("FITS", "green")
 
 
-def _values(found: Fitted) -> str:
-    answer = found.answer
-    said = []
-    if answer.values.l2_bytes is not None:
-        said.append(f"--hicache-size {answer.values.l2_bytes // GIGABYTE}")
-    if answer.values.segment_bytes is not None:
-        said.append(f"a segment of {format_bytes(answer.values.segment_bytes)}")
-    return " and ".join(said)
-
-
 def _table(found: Fitted) -> list[str]:
     answer, rows = found.answer, []
     sizes, values = answer.sizes, answer.values
@@ -112,18 +113,11 @@ def _row(
         old = "not set"
     if not old and knob.now_bytes is not None:  # it stands in a file that the launch names
         old = knob.spell(knob.now_bytes)
+    was = f"{old}{unit}" if old.isdecimal() else old
     if value is None:
-        return [(knob.name, f"{old}{unit if old.isdecimal() else ''}", "as it is", note)]
-    size = format_bytes(value)
-    said = f"{size} {note}".rstrip()
-    return [
-        (
-            knob.name,
-            f"{old}{unit if old.isdecimal() else ''}",
-            f"{knob.spell(value)}{unit}",
-            said,
-        )
-    ]
+        return [(knob.name, was, "as it is", note)]
+    said = f"{format_bytes(value)} {note}".rstrip()
+    return [(knob.name, was, f"{knob.spell(value)}{unit}", said)]
 
 
 def _bound(bound: Bound, width: int) -> list[str]:
@@ -136,16 +130,8 @@ def _bound(bound: Bound, width: int) -> list[str]:
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
-    amounts = [
-        part
-        for part in (
-            f"have {finding.have}" if finding.have else "",
-            f"need {finding.need}" if finding.need else "",
-        )
-        if part
-    ]
-    head = f"{finding.status.value}: {finding.check}, {finding.subject}"
-    seen = f"{head}: {', '.join(amounts)}" if amounts else head
+    head, told = f"{finding.status.value}: {finding.check}, {finding.subject}", amounts(finding)
+    seen = f"{head}: {told}" if told else head
     lines = wrapped(f"  {seen}", width, 2)
     if finding.formula:
         lines += wrapped(f"    need: {finding.formula}", width, 2)
@@ -213,3 +199,56 @@ def diff(edit: Edit) -> Iterator[str]:
 
     before, after = edit.before.splitlines(), edit.after.splitlines()
     yield from difflib.unified_diff(before, after, edit.path, edit.path, lineterm="")
+
+
+def fit_object(found: Fitted) -> Json:
+    """Return the whole answer; sizes in bytes, values as they are written in the launch."""
+    answer, edited = found.answer, found.edited
+    sizes, values, fits = answer.sizes, answer.values, answer.fits
+    told = "keep_bytes exit_code launch host hints written command host_commands assumptions"
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "status": _STATUS[found.exit_code],
+        **fields(found, *told.split()),
+        **fields(answer, "reason", "goal"),
+        "sizes": {
+            "l2": _size(sizes.l2, values.l2_bytes, fits is not None),
+            "segment": _size(sizes.segment, values.segment_bytes, fits is not None),
+            "arena": _size(sizes.arena, values.arena_bytes, fits is not None),
+        },
+        "pools": [] if fits is None else plain(fits.pools),
+        "bounds": [
+            {**fields(bound, "size", "value_bytes"), "findings": _objects(bound.findings)}
+            for bound in answer.bounds
+        ],
+        "blocking": _objects(answer.blocking),
+        "unknown": _objects(answer.unknown),
+        "beside": _objects(answer.beside),
+        "per_gib": plain(answer.shares),
+        "edits": []
+        if edited is None
+        else [{"path": e.path, "diff": "\n".join(diff(e))} for e in edited.edits],
+        "by_hand": []
+        if edited is None
+        else [{"value": a.text, **fields(a, "name", "where", "why")} for a in edited.advice],
+    }
+
+
+def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
+    """None where the launch has no such size."""
+    if knob is None:
+        return None
+    written = [place.old for place in knob.places if place.written]
+    text = None if value is None or not fits else knob.spell(value) if value else ""
+    return {
+        **fields(knob, "name", "step_bytes"),
+        "now": written[0] if written else None,
+        "bytes": value if fits else None,
+        "value": text,
+    }
+
+
+def _objects(findings: Iterable[Finding]) -> list[Json]:
+    told = "check", "status", "subject", "have", "need", "formula", "text"
+    return [fields(finding, *told) for finding in findings]

@@ -1,10 +1,15 @@
-"""Which Mooncake and which SGLang a launch is sized for: named, else installed, else assumed."""
+"""What a sizing depends on, as plain records; and which Mooncake and SGLang a launch is sized for.
+
+A version is named, else installed, else assumed.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.installed import Installed, installed_mooncake, installed_sglang
+from checks.base.unknown import Unknown
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
     MooncakeRelease,
@@ -12,13 +17,73 @@ from checks.releases.mooncake import (
     newer_than_known,
 )
 from preflight.base.usage_error import UsageError
+from preflight.programs.memory_records import Launch, StoreSettings
 from preflight.programs.store_environment import Note
-from preflight.sizing.sizing_records import Input
 
 if TYPE_CHECKING:
     from checks.base.root import Root
     from checks.releases.sglang import SglangRelease
     from preflight.launches.source import Reading
+
+
+# More ranks than any one host has run; a larger number is a slip of the keyboard.
+MOST_RANKS = 1024
+
+
+class Input(NamedTuple):
+    """A value as shown to the user, and where it came from.
+
+    assumed: nothing names it, and nothing that is installed tells it.
+    """
+
+    value: int | str | bool | list[int] | None
+    origin: str
+    assumed: bool = False
+
+
+class RuleTerms(NamedTuple):
+    """A launch as Mooncake's documented helper is told of it: sizes of one rank, in bytes."""
+
+    tp_size: int
+    hicache_bytes: int
+    segment_bytes: int
+    arena_bytes: int | None = None
+    pp_size: int = 1
+    dp_size: int = 1
+    segment_scope: str = "instance"  # or process: SGLang does not divide the segment
+
+
+class SizingInputs(NamedTuple):
+    """Everything that a verdict depends on, but the pools themselves.
+
+    terms: of the documented rule. available_bytes: of huge pages, in place of what the host has.
+    hugepage_bytes: the page size that is asked for in so many words. nic_nodes: the nodes of the
+    NICs, as the command line states them. source: what the launch is called, None for flags.
+    start_unknown: why it may not start although all is mapped, None for no such reason.
+    """
+
+    terms: RuleTerms
+    launch: Launch
+    nic_nodes_unknown: Unknown | None
+    shown: Mapping[str, Input]
+    notes: tuple[Note, ...]
+    source: str | None = None
+    start_unknown: Unknown | None = None
+    available_bytes: int | None = None
+    hugepage_bytes: int | None = None
+    nic_nodes: tuple[int, ...] | None = None
+
+    @property
+    def ranks(self) -> int:
+        return len(self.launch.processes)
+
+    @property
+    def settings(self) -> StoreSettings:
+        """Those of the first process that asks for huge pages, or of the first; ranks have one."""
+        every = [process.settings for process in self.launch.processes]
+        if not every:  # a master or a router alone maps nothing
+            return StoreSettings(False, self.launch.default_page_bytes)
+        return next((settings for settings in every if settings.hugepages), every[0])
 
 
 def choose_mooncake(
@@ -86,14 +151,20 @@ def known_sglang(
 
     installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one.
     """
-    if given is not None:
-        from checks.releases.sglang import sglang_release
+    from checks.releases.sglang import sglang_release
 
+    if given is not None:
         try:
             return sglang_release(given), Input(given, "--sglang-version")
         except ValueError as error:
             raise UsageError(f"--sglang-version {error}") from None
-    return _read_installed(_installed_sglang(installed), installed)
+    here = _installed_sglang(installed)
+    try:
+        if here is not None:
+            return sglang_release(here), Input(here, installed_where(installed))
+    except ValueError:  # a version of which nothing is known here
+        pass
+    return None
 
 
 def choose_sglang(
@@ -105,13 +176,10 @@ def choose_sglang(
     """
     from checks.releases import sglang
 
-    if given is not None:
-        known, here = known_sglang(given), None
-    else:
-        here = _installed_sglang(installed)
-        known = _read_installed(here, installed)
+    known = known_sglang(given, installed)
     if known is not None:
         return known
+    here = _installed_sglang(installed)
     why = f"no SGLang is {installed_where(installed, True)}"
     if here is not None:
         why = f"the installed {here} is not known here"
@@ -121,19 +189,6 @@ def choose_sglang(
 
 def _installed_sglang(installed: Installed | None) -> str | None:
     return installed_sglang() if installed is None else installed.sglang
-
-
-def _read_installed(
-    text: str | None, installed: Installed | None
-) -> tuple[SglangRelease, Input] | None:
-    if text is None:
-        return None
-    from checks.releases.sglang import sglang_release
-
-    try:
-        return sglang_release(text), Input(text, installed_where(installed))
-    except ValueError:
-        return None
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:

@@ -1,0 +1,287 @@
+"""A report for programs: JSON, JUnit XML, and what others make of an exit code.
+
+JSON: ``schemas/check-v1.schema.json``. JUnit, for whoever collects test results of a fleet: fail is
+a failure, unknown an error, skip and an ignored finding are skipped, warn is a test that passed and
+printed something.
+
+Of exit protocols, nagios: 0 to 3, anything that gave no answer is 3. npd: the node problem
+detector's custom plugins, 0 good, 1 a problem, 2 not known, a line of 80 bytes. slurm-prolog:
+anything but 0 drains the node and puts the job back, so only a failure may do that, never a typing
+error. k8s: an init container or entry point, anything but 0 keeps the pod from starting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from checks.base.finding import Status
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.unknown import Unknown
+from preflight.base.one_line import clean
+from preflight.base.program_version import program_version
+from preflight.base.shell import wanted_text
+from preflight.check.report import EXIT_CODES, Report, Row, amounts, count_text, verdict_reason
+from preflight.render.plain_data import fields, plain
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+SCHEMA = "mooncake-preflight/check/v1"
+
+Json = dict[str, Any]
+
+
+def report_object(report: Report, protocol: str, exit_code: int) -> Json:
+    """The object for an answer; ``exit_code`` is that of the process, by ``protocol``."""
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "root": report.root,
+        "status": report.verdict.value,
+        "reason": verdict_reason(report),
+        "exit_protocol": protocol,
+        "exit_code": exit_code,
+        "counts": dict(report.counts),
+        "launch": None if report.needs is None else _needs(report.needs),
+        "findings": [_finding(row) for row in report.rows],
+        "unused_ignores": list(report.unused_waivers),
+    }
+
+
+def error_object(protocol: str, exit_code: int, message: str) -> Json:
+    """The object for a command that gave no answer."""
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "status": "error",
+        "exit_protocol": protocol,
+        "exit_code": exit_code,
+        "error": message,
+    }
+
+
+def _finding(row: Row) -> Json:
+    finding = row.finding
+    return {
+        "id": finding.check,
+        **fields(finding, "status", "subject", "have", "need", "formula", "text", "advice"),
+        **fields(row, "ignored", "subjects", "consequence", "commands"),
+        "evidence": plain(finding.evidence),
+        "settings": [
+            {
+                "name": setting.label,
+                "wanted": wanted_text(setting),
+                **fields(setting, "kind", "now"),
+            }
+            for setting in finding.settings
+        ],
+    }
+
+
+def _needs(needs: LaunchNeeds) -> Json:
+    return {
+        **fields(needs, "source", "hosts", "mooncake_version", "sglang_version"),
+        "processes": [_process(process) for process in needs.processes],
+        "services": [
+            {"kind": service.kind, "host": _or_null(service.host), "port": service.port}
+            for service in needs.services
+        ],
+        "ports": [{"what": port.what, "port": _or_null(port.port)} for port in needs.ports],
+        "storage": [{"kind": path.kind, "path": _or_null(path.path)} for path in needs.storage],
+    }
+
+
+def _process(process: ProcessNeeds) -> Json:
+    """Sizes as they are, or {"unknown": reason}."""
+    sizes = "registered_bytes", "regular_bytes", "hugetlb_bytes"
+    return {
+        **fields(process, "name", "program", "node", "gpu", *sizes),
+        "devices": None if process.rdma is None else plain(process.rdma.devices),
+    }
+
+
+def _or_null(value: str | int | Unknown) -> str | int | None:
+    return None if isinstance(value, Unknown) else value
+
+
+# What XML 1.0 has no way to say, not even as a reference.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_KINDS = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.SKIP: "skipped"}
+
+
+def report_junit(report: Report) -> str:
+    """One suite per topic, one case per row."""
+    topics: dict[str, list[Row]] = {}
+    for row in report.rows:
+        topics.setdefault(row.finding.check.partition(".")[0], []).append(row)
+    suites = [
+        _element("testsuite", {"name": topic, **_totals(rows)}, map(_case, rows))
+        for topic, rows in topics.items()
+    ]
+    totals = _totals(report.rows)
+    return _document(_element("testsuites", {"name": "mooncake-preflight", **totals}, suites))
+
+
+def error_junit(message: str) -> str:
+    """A suite for a command that gave no answer."""
+    name = "mooncake-preflight"
+    totals = {"name": name, "tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
+    case = _element("testcase", {"classname": name, "name": "check"}, [_told("error", message)])
+    return _document(_element("testsuites", totals, [_element("testsuite", totals, [case])]))
+
+
+def _element(
+    name: str, attributes: dict[str, str], children: Iterable[Element] = (), text: str = ""
+) -> Element:
+    from xml.etree.ElementTree import Element
+
+    made = Element(name, attributes)
+    made.text = text
+    made.extend(children)
+    return made
+
+
+def _document(root: Element) -> str:
+    from xml.etree.ElementTree import indent, tostring
+
+    indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+
+
+def _totals(rows: Sequence[Row]) -> dict[str, str]:
+    kinds = [_kind(row) for row in rows]
+    counts = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
+    return {"tests": str(len(rows)), **{name: str(kinds.count(kind)) for name, kind in counts}}
+
+
+def _kind(row: Row) -> str:
+    return "skipped" if row.ignored is not None else _KINDS.get(row.finding.status, "")
+
+
+def _case(row: Row) -> Element:
+    finding, kind = row.finding, _kind(row)
+    told: list[Element] = []
+    if row.ignored is not None:
+        told = [_told("skipped", f"was {finding.status.value}; ignored: {row.ignored}")]
+    elif kind == "skipped":
+        told = [_told(kind, finding.text)]
+    elif kind:
+        message = finding.text or finding.advice or finding.check
+        told = [_told(kind, message, _details(row))]
+    elif finding.status is Status.WARN:
+        told = [_element("system-out", {}, text=_plain(f"warn: {_details(row)}"))]
+    name = _line(f"{finding.check}: {finding.subject}")
+    return _element("testcase", {"classname": _line(finding.check), "name": name}, told)
+
+
+def _told(kind: str, message: str, details: str = "") -> Element:
+    return _element(kind, {"message": _line(message)}, text=_plain(details))
+
+
+def _details(row: Row) -> str:
+    finding = row.finding
+    said = (
+        finding.text,
+        f"have: {finding.have}" if finding.have else "",
+        f"need: {finding.need}" if finding.need else "",
+        f"formula: {finding.formula}" if finding.formula else "",
+        *(f"seen: {seen.source}: {seen.value}" for seen in finding.evidence),
+        finding.advice,
+        *row.commands,
+    )
+    return "\n".join(text for text in said if text)
+
+
+def _plain(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)
+
+
+def _line(text: str) -> str:
+    """An attribute's value, on one line: a parser would turn line ends into blanks anyway."""
+    return _plain(" ".join(text.split()))
+
+
+PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
+# Those with one answer to give, yes or no: --fail-on says from where on it is no.
+YES_OR_NO = ("npd", "slurm-prolog", "k8s")
+FAIL_ON = {
+    "fail": (Status.FAIL,),
+    "unknown": (Status.FAIL, Status.UNKNOWN),
+    "warn": (Status.FAIL, Status.UNKNOWN, Status.WARN),
+}
+_FAIL_ON_DEFAULT = {"npd": "fail", "slurm-prolog": "fail", "k8s": "unknown"}
+# What the node problem detector keeps of a plugin's output (max_output_length).
+NPD_BYTES = 80
+_NAGIOS = {
+    Status.PASS: "OK",
+    Status.WARN: "WARNING",
+    Status.FAIL: "CRITICAL",
+    Status.UNKNOWN: "UNKNOWN",
+}
+
+
+def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
+    """The process's exit code for a verdict."""
+    if protocol not in YES_OR_NO:
+        return EXIT_CODES[verdict]
+    if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
+        # A pod's log shows which it was; the others know one code for "no".
+        return EXIT_CODES[verdict] if protocol == "k8s" else 1
+    return 2 if protocol == "npd" and verdict is Status.UNKNOWN else 0
+
+
+def refusal_code(code: int, protocol: str) -> int:
+    """The exit code where there is no verdict: ``code`` as the native protocol has it."""
+    return {"nagios": 3, "npd": 3, "slurm-prolog": 0}.get(protocol, code)
+
+
+def protocol_line(report: Report, protocol: str) -> str | None:
+    """The one line that a protocol reads; None for those that take the whole text."""
+    if protocol == "nagios":
+        return _nagios(report)
+    if protocol == "npd":
+        return shorten(f"{report.verdict.value}: {_first(report)}", NPD_BYTES)
+    if protocol == "slurm-prolog":
+        return f"print mooncake-preflight: {report.verdict.value}: {_first(report)}"
+    return None
+
+
+def refusal_line(message: str, protocol: str) -> str | None:
+    """The same where there is no verdict."""
+    text = clean(message)
+    if protocol == "nagios":
+        return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
+    if protocol == "npd":
+        return shorten(f"error: {text}", NPD_BYTES)
+    if protocol == "slurm-prolog":
+        return f"print mooncake-preflight: error: {text}"
+    return None
+
+
+def shorten(text: str, most_bytes: int) -> str:
+    """At most so many bytes of ASCII: what reads it may cut a character in two."""
+    text = text.encode("ascii", "replace").decode()
+    return text if len(text) <= most_bytes else f"{text[: most_bytes - 3]}..."
+
+
+def _nagios(report: Report) -> str:
+    text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
+    data = " ".join(f"{name}={number}" for name, number in report.counts.items())
+    return f"MOONCAKE {_NAGIOS[report.verdict]} - {text}|{data}"
+
+
+def _first(report: Report) -> str:
+    """The worst finding in a few words, and how many more there are like it."""
+    rows = report.of(report.verdict)
+    if report.reason or report.verdict is Status.PASS or not rows:
+        return report.reason or "nothing stands in the way"
+    more = f" (+{len(rows) - 1})" if len(rows) > 1 else ""
+    return f"{_short(rows[0])}{more}"
+
+
+def _short(row: Row) -> str:
+    finding = row.finding
+    text = f"{finding.check} {finding.subject}"
+    return clean(f"{text}: {amounts(finding) or finding.text}")
