@@ -22,6 +22,9 @@ NO_VERDICT = {
 }
 NPD_BYTES = 80
 MODE = "MOONCAKE_PREFLIGHT_MODE"
+# Seconds. A signal that comes again within these is the same one: timeout and schedulers tell every
+# process of a group, and the parent hands it on.
+SAME_SIGNAL = 1.0
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -51,18 +54,36 @@ def _start(module: str) -> None:
         if module == "preflight.cli.main" and words[:1] == ["exec"] and _mode() == "off":
             _become_at_once(words)
         _prefer_own_packages()
-        from importlib import import_module
+        if module == "preflight.cli.main" and words[:1] == ["exec"]:
+            sys.exit(_run(module, words))  # its gate runs the check apart, and stays
+        import signal
 
+        from preflight.base.apart import apart
+
+        ends = (signal.SIGINT, signal.SIGTERM)
+        sys.exit(int(apart(lambda: b"%d" % _run(module, words), ends) or DEFECT))
+    except KeyboardInterrupt as error:
+        sys.exit(interrupted_code(error))
+
+
+def _run(module: str, words: list[str]) -> int:
+    """Return the exit code."""
+    from importlib import import_module
+
+    try:
         try:
             main = import_module(module).main
         except KeyboardInterrupt as error:
             refuse = import_module(module).refuse
-            sys.exit(refuse(words, interrupted_code(error), "interrupted"))
+            return int(refuse(words, interrupted_code(error), "interrupted"))
         except Exception as error:
-            sys.exit(_without_program(words, error))
+            return _without_program(words, error)
         main()
     except KeyboardInterrupt as error:
-        sys.exit(interrupted_code(error))
+        return interrupted_code(error)
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
 
 
 def _end_on_sigterm() -> None:
@@ -72,10 +93,17 @@ def _end_on_sigterm() -> None:
     """
     import os
     import signal
+    import time
+
+    first: float | None = None
 
     def end(number: int, frame: object) -> None:
-        signal.signal(number, lambda *_: os._exit(128 + number))
-        raise TerminatedError(number)
+        nonlocal first
+        if first is None:
+            first = time.monotonic()
+            raise TerminatedError(number)
+        if time.monotonic() - first > SAME_SIGNAL:
+            os._exit(128 + number)
 
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, end)

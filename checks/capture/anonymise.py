@@ -8,6 +8,7 @@ from typing import Any
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
 from checks.capture.private_names import Names
+from checks.capture.secrets import clean_text
 
 
 def anonymise(
@@ -23,9 +24,11 @@ def anonymise(
         if not isinstance(text, Unknown):
             names.learn_text(name, text)
     rest: list[Any] = [answers.folders, answers.links, answers.modes, answers.calls, dict(extras)]
-    for mapping in (answers.texts, *rest):
+    for mapping in (answers.texts, *rest[:-1]):
         for text in _strings(mapping):
             names.learn(text)
+    for text in _strings(rest[-1]):
+        names.learn_launch(text)
     texts = {
         names.replace(name): _map(names.replace, text)
         if isinstance(text, Unknown)
@@ -34,6 +37,19 @@ def anonymise(
     }
     folders, links, modes, calls, more = (_map(names.replace, mapping) for mapping in rest)
     return Answers(texts, folders, links, modes, calls), more
+
+
+def without_secrets(answers: Answers) -> Answers:
+    """What was recorded of a host, with secrets gone from what its files and calls say."""
+
+    def clean(text: str) -> str:
+        return clean_text(text, of_host=True)
+
+    texts, calls = (
+        {name: _map(clean, answer) for name, answer in one.items()}
+        for one in (answers.texts, answers.calls)
+    )
+    return answers._replace(texts=texts, calls=calls)
 
 
 def _strings(value: Any) -> Iterable[str]:

@@ -45,6 +45,8 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s\"']+@")
 _HOMES = re.compile(r"(?:^|(?<=[\s=:\"']))/(?:home|Users|export/home)/([A-Za-z_][\w.-]*)")
 _LIMIT_USER = re.compile(r"^@?([a-z_][\w.-]*)\s+(?:soft|hard|-)\s", re.MULTILINE)
 _REMOTE_SOURCE = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*):/")
+_MAIL = re.compile(r"(?<![\w.+-])([\w.+-]+)@([A-Za-z][\w-]*(?:\.[\w-]+)+)")
+_IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@\s\"']*@)?([A-Za-z][\w.-]*)")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
@@ -83,6 +85,15 @@ class Names:
         """Collect what is in a text of any kind."""
         self._users |= {user for user in _HOMES.findall(text) if _is_private(user)}
         self._walk(text, _Learner(self))
+
+    def learn_launch(self, text: str) -> None:
+        """Collect what is in a launch or the caller's variables: hosts of addresses, and mail."""
+        self.learn(text)
+        for user, host in _MAIL.findall(text):
+            self._users |= {user} if _is_private(user) else set()
+            self._hosts.add(host)
+        # Of a name of several parts, the first alone is often a word of its own: api, proxy.
+        self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
 
     def _host(self, name: str) -> None:
         if _is_private(name):

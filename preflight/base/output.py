@@ -16,8 +16,10 @@ PIPE_COLUMNS = 100
 LEAST_COLUMNS = 40
 # Wider lines are hard to read, whatever the window.
 MOST_COLUMNS = 140
-# What click.style begins and ends a bold word of one colour with.
-_PAINTED = re.compile("(\x1b\\[(?:0|1|3[1-7])m)")
+# What ``painter`` puts in is known by a number that no text it is given can know.
+_OURS = str(int.from_bytes(os.urandom(4), "big"))
+_PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
+_COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
 _LINES = re.compile(r"[^\n\t]+")
 
 
@@ -41,36 +43,39 @@ def open_streams() -> None:
             setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
 
 
-def shown(text: str, color: bool = False) -> str:
+def shown(text: str) -> str:
     """Return text as a terminal may have it: what it would obey is written out.
 
-    Lines, tabs and, with ``color``, what ``painter`` puts in stay; control characters, marks of
-    direction and halves of characters come from what was read.
+    Lines, tabs and what ``painter`` puts in stay; control characters, marks of direction and
+    halves of characters come from what was read.
     """
-    parts = _PAINTED.split(text) if color else [text]
     from preflight.base.shell import visible
 
     return "".join(
-        part if at % 2 or part.isprintable() else _LINES.sub(lambda m: visible(m[0]), part)
-        for at, part in enumerate(parts)
+        ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
+        if at % 2
+        else part
+        if part.isprintable()
+        else _LINES.sub(lambda m: visible(m[0]), part)
+        for at, part in enumerate(_PAINTED.split(text))
     )
 
 
-def say(text: str, *, err: bool = False, color: bool | None = None) -> None:
+def say(text: str, *, err: bool = False) -> None:
     """Print a line, as ``shown`` has it; a reader that is gone changes no exit code.
 
     Raises OutputError where standard output cannot be written to. After an interrupt in the midst
     of a text nothing follows that could be taken for its rest.
     """
     stream = sys.stderr if err else sys.stdout
-    text = shown(text, bool(color))
+    text = shown(text)
     try:
         try:
-            click.echo(text, err=err, color=color)
+            click.echo(text, err=err, color=True)
         except UnicodeEncodeError:  # a locale without these characters, or bytes that are no text
             encoding = stream.encoding or "ascii"
             plain = text.encode(encoding, "backslashreplace").decode(encoding)
-            click.echo(plain, err=err, color=color)
+            click.echo(plain, err=err, color=True)
     except KeyboardInterrupt:
         _discard(stream)
         raise
@@ -97,11 +102,11 @@ def say_json(answer: dict[str, Any]) -> None:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Colours a text, or leaves it: paint(text, colour)."""
+    """Colours a text, or leaves it: paint(text, colour); ``say`` makes it what a terminal obeys."""
     shown = colored(color)
 
     def paint(text: str, colour: str) -> str:
-        return click.style(text, fg=colour, bold=True) if shown else text
+        return f"\x1b[{_OURS};{_COLORS[colour]}m{text}\x1b[{_OURS};0m" if shown else text
 
     return paint
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from preflight.base.shell import visible
+
 _MOST_COLUMNS = 100
 
 
@@ -16,7 +18,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Write ``text`` over what stands there."""
-        text = text[:_MOST_COLUMNS]
+        text = visible(text[:_MOST_COLUMNS])
         if self._shown and text != self._text:
             sys.stderr.write(f"\r{text:<{len(self._text)}}")
             sys.stderr.flush()

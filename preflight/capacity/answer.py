@@ -32,7 +32,7 @@ from preflight.capacity.store_tiers import (
     segments,
 )
 from preflight.capacity.workload import Workload, WorkloadOptions, workload_of
-from preflight.inputs.host_source import launch_of, open_host, size_within
+from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.processes.processes import Kind, LaunchOptions
 from preflight.programs.mooncake_flags import is_on
@@ -82,15 +82,14 @@ def capacity_of(
 
     Raises UsageError for no launch, one without a server, and for numbers that cannot be.
     """
-    host = open_host(root)
+    host = open_host(root, timeout_seconds)
     sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
-    launch = None if sized is None else launch_of(words, host)
-    if sized is None or launch is None:
+    if sized is None:
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
-    return compute_capacity(sized.sizing.inputs, launch[1], host.root, asked, folders)
+    return compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
 
 
 def compute_capacity(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Kind, Status
 from mooncake_preflight import MODE, become
@@ -17,6 +18,11 @@ from preflight.inputs.launch_words import LaunchWords
 if TYPE_CHECKING:
     from preflight.check.report import Report
 
+# What may take the whole --timeout: launch and host, both again where the environment changed, the
+# report.
+STEPS = 5
+# How the check ends where it is told to (see _stop_at_once), by whoever told it alone.
+STOPPED = (b"129", b"130", b"143")
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
@@ -37,26 +43,67 @@ def run_behind_the_gate(
     _stop_at_once()
     if mode == "off":
         return become(launch.words, environment)
+    from preflight.base.apart import apart
+
+    def judge() -> bytes:
+        judged = _judged(launch, fail_on, apply_environment, report_path, timeout_seconds, mode)
+        return json.dumps(judged).encode() + b"\n"
+
+    answer = apart(judge, limit_seconds=STEPS * timeout_seconds)
+    if not answer.endswith(b"\n"):
+        if answer in STOPPED:
+            os._exit(int(answer))
+        reason = "no answer in time" if not answer else f"it ended with code {answer.decode()}"
+        starts = mode == "warn" or not _refused(None, fail_on)
+        _say(None, reason, "started all the same" if starts else "not started")
+        judged = Judged(starts, {})
+    else:
+        judged = Judged(*json.loads(answer))
+    if not judged.starts:
+        return exit_codes.REFUSED
+    return become(launch.words, _changed(environment, judged.changes))
+
+
+class Judged(NamedTuple):
+    """Whether the command is started, and what of its environment is changed (see _changed)."""
+
+    starts: bool
+    changes: Mapping[str, str]
+
+
+def _judged(
+    launch: LaunchWords,
+    fail_on: str,
+    apply_environment: bool,
+    report_path: str | None,
+    timeout_seconds: float,
+    mode: str,
+) -> Judged:
+    """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
+
+    It is done in a child, which is left behind where it hangs: the server must start.
+    """
+    changes: dict[str, str] = {}
     try:
         report, reason = _checked(launch, timeout_seconds)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         say(f"{NAME}: nothing to check: {error}", err=True)
-        return become(launch.words, environment)
+        return Judged(True, changes)
     if apply_environment and report is not None:
         changes = recommended(report)
         if changes:
-            environment = _changed(environment, changes)
+            environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
             report, reason = _checked(launch, timeout_seconds)
-    _save(report_path, report, reason)
-    if _refused(report, fail_on) and mode == "enforce":
+    _save(report_path, report, reason, timeout_seconds)
+    starts = mode == "warn" or not _refused(report, fail_on)
+    if not starts:
         _say(report, reason, "not started")
-        return exit_codes.REFUSED
-    if report is None or report.verdict is not Status.PASS:
+    elif report is None or report.verdict is not Status.PASS:
         _say(report, reason, "started all the same")
-    return become(launch.words, environment)
+    return Judged(starts, changes)
 
 
 def _stop_at_once() -> None:
@@ -128,13 +175,11 @@ def _say(report: Report | None, reason: str, what: str) -> None:
     say(f"{NAME}: {what}", err=True)
 
 
-def _save(path: str | None, report: Report | None, reason: str) -> None:
+def _save(path: str | None, report: Report | None, reason: str, limit_seconds: float) -> None:
     """The JSON report. A place that cannot be written must not keep a server from starting."""
     if path is None:
         return
-    import json
-
-    from checks.base.archive import write_whole
+    from preflight.base.within import save
     from preflight.check.forms import error_object, report_object
 
     found = (
@@ -142,7 +187,8 @@ def _save(path: str | None, report: Report | None, reason: str) -> None:
         if report is None
         else report_object(report, "native", report.exit_code)
     )
+    content = (json.dumps(found, indent=2) + "\n").encode()
     try:
-        write_whole(path, (json.dumps(found, indent=2) + "\n").encode(), mode=0o644)
-    except OSError as error:
-        say(f"{NAME}: --report {path}: {error.strerror or error}", err=True)
+        save(f"--report {path}", path, content, 0o644, limit_seconds)
+    except UsageError as error:
+        say(f"{NAME}: {error}", err=True)

@@ -120,5 +120,5 @@ def capacity(
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(capacity_text(found, columns(), painter(color), plain), color=True)
+        say(capacity_text(found, columns(), painter(color), plain))
     return code

@@ -17,28 +17,38 @@ if TYPE_CHECKING:
     "mooncake-preflight capture host.tar.gz launch.sh",
     "ssh gpu012 mooncake-preflight capture - > gpu012.tar.gz",
 )
-@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("file")
 @click.option("--keep-names", is_flag=True, help="Host and user names and addresses as they are.")
+@click.option(
+    "--keep-launch", is_flag=True, help="All that the launch says, not only what is understood."
+)
 @TIMEOUT
 @ROOT
 @with_launch
 def capture(
-    *, file: str, keep_names: bool, timeout_seconds: float, root: str, launch: LaunchWords
+    *,
+    file: str,
+    keep_names: bool,
+    keep_launch: bool,
+    timeout_seconds: float,
+    root: str,
+    launch: LaunchWords,
 ) -> int:
     """Save what the checks read of this host in FILE, a .tar.gz for check --root FILE.
 
-    With a launch, that too, without its secrets: check --root FILE then needs no other.
+    With a launch, what is understood of it too (known settings and variables), without secrets:
+    check --root FILE then needs no other.
     """
-    from checks.base.archive import archive_bytes, is_stream, write_whole
+    from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, capture_files
     from preflight.base.output import say
-    from preflight.base.usage_error import UsageError
+    from preflight.base.within import save
     from preflight.inputs.host_record import own_names, record
     from preflight.inputs.host_source import open_host
 
     path = "/dev/stdout" if file == "-" else file
-    host = open_host(root)
-    recorded = record(launch, host, timeout_seconds)
+    host = open_host(root, timeout_seconds)
+    recorded = record(launch, host, timeout_seconds, keep_launch)
     answers, extras = recorded.answers, recorded.extras
     if not keep_names:
         from checks.capture.anonymise import anonymise
@@ -47,10 +57,7 @@ def capture(
         answers, extras = anonymise(answers, extras, [*hosts, *recorded.hosts], users)
     extras["names"] = "kept" if keep_names else "replaced"
     content = archive_bytes(capture_files(answers, extras))
-    try:
-        write_whole(path, content)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
+    save(path, path, content, 0o600, timeout_seconds)
     said = "as they are" if keep_names else "replaced"
     say(
         f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "

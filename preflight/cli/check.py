@@ -113,24 +113,24 @@ def check(
         )
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
-        if junit not in (None, "-"):
+        if junit is not None and junit != "-":
             from preflight.check.forms import error_junit
 
-            _write("--junit", junit, error_junit(message))
-        if html not in (None, "-"):
+            _write("--junit", junit, timeout_seconds, error_junit(message))
+        if html is not None and html != "-":
             from preflight.pictures.check_page import error_page
 
-            _write("--html", html, error_page(message, _made()))
+            _write("--html", html, timeout_seconds, error_page(message, _made()))
         raise
     code = exit_code(report.verdict, protocol, fail_on)
     if junit is not None:
         from preflight.check.forms import report_junit
 
-        _write("--junit", junit, report_junit(report))
+        _write("--junit", junit, timeout_seconds, report_junit(report))
     if html is not None:
         from preflight.pictures.check_page import check_page
 
-        _write("--html", html, check_page(report, seen, launch, _made()))
+        _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
     if as_json:
         from preflight.check.forms import report_object
 
@@ -147,7 +147,7 @@ def check(
 
             plain = plain or not draws_blocks(sys.stdout.encoding)
             text += f"\n\n{bars_text(memory_of(seen), painter(color), columns(), plain)}"
-        say(text, color=True)
+        say(text)
     return code
 
 
@@ -206,16 +206,12 @@ def _made() -> Made:
     return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))
 
 
-def _write(option: str, path: str | None, text: str) -> None:
-    from preflight.base.output import say
-
+def _write(option: str, path: str, limit_seconds: float, text: str) -> None:
     if path == "-":
-        say(text.rstrip("\n"))
-    elif path is not None:
-        from checks.base.archive import write_whole
-        from preflight.base.usage_error import UsageError
+        from preflight.base.output import say
 
-        try:
-            write_whole(path, text.encode(), mode=0o644)
-        except OSError as error:
-            raise UsageError(f"{option} {path}: {error.strerror}") from None
+        say(text.rstrip("\n"))
+    else:
+        from preflight.base.within import save
+
+        save(f"{option} {path}", path, text.encode(), 0o644, limit_seconds)

@@ -149,7 +149,7 @@ def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> in
     if as_json:
         say_json(about_object(found))
     else:
-        say(about_text(found, painter(color), columns()), color=True)
+        say(about_text(found, painter(color), columns()))
     return 0
 
 
@@ -157,6 +157,8 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.usage_error import UsageError
+    from preflight.base.within import within
+    from preflight.cli.options import DEFAULT_TIMEOUT_SECONDS
     from preflight.logs.explain import (
         LogReading,
         explanations_object,
@@ -177,7 +179,8 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
         if path == "-":
             reading = read(sys.stdin.buffer)
         else:
-            with open(path, "rb") as file:
+            within(DEFAULT_TIMEOUT_SECONDS, f"--log {path}", lambda: os.stat(path))
+            with open(path, "rb") as file:  # of a pipe, as long as somebody may write to it
                 reading = read(file)
     except UsageError:
         raise
@@ -189,5 +192,5 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     if as_json:
         say_json(explanations_object(reading, code))
     else:
-        say(explanations_text(reading, painter(color), columns()), color=True)
+        say(explanations_text(reading, painter(color), columns()))
     return code

@@ -31,7 +31,7 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
     from preflight.inputs.host_source import open_host, size_within
     from preflight.render.facts_text import facts_object, facts_text
 
-    host = open_host(root)
+    host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)

@@ -82,12 +82,12 @@ def fit(
     """
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
-    from preflight.base.output import colored, columns, painter, say, say_json
+    from preflight.base.output import columns, painter, say, say_json
     from preflight.fit.fit_launch import Description, fitted, host_to_fit
     from preflight.fit.hints import hints
 
     described = Description(memory, gpus, nics, numa)
-    host, assumptions = host_to_fit(root, described)
+    host, assumptions = host_to_fit(root, described, timeout_seconds)
     if assumptions:
         launch = described.with_gpu(launch)
     found = fitted(launch, host, described, assumptions, goal, keep, write, timeout_seconds)
@@ -113,5 +113,5 @@ def fit(
     else:
         from preflight.fit.report import fit_text
 
-        say(fit_text(found, painter(color), columns()), color=colored(color))
+        say(fit_text(found, painter(color), columns()))
     return found.exit_code

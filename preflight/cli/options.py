@@ -6,13 +6,15 @@ A group that belongs together is handed over as one record: a command's paramete
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from preflight.base.usage_error import UsageError
 from preflight.sizing.sizes import bare_number, parse_size
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ class Command(click.Command):
     """A command that is refused where what it was given cannot be meant (UsageError)."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from preflight.base.usage_error import UsageError
-
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -199,8 +199,11 @@ def timeout_option(type_: Number, default: float, help_: str) -> Option:
     )
 
 
+DEFAULT_TIMEOUT_SECONDS = 10.0
 TIMEOUT = timeout_option(
-    Number(0, 3600, min_open=True), 10.0, "Seconds after which what was not read is unknown."
+    Number(0, 3600, min_open=True),
+    DEFAULT_TIMEOUT_SECONDS,
+    "Seconds after which what was not read is unknown.",
 )
 
 NIC_NODES: Option = click.option(
@@ -219,9 +222,7 @@ MOONCAKE_VERSION: Option = click.option(
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option("--sglang-version", help="Of a launch, as 0.5.23, which is the default."),
-    click.option(
-        "--model-config", type=click.File(), help="A launch's config.json, where not found."
-    ),
+    click.option("--model-config", metavar="FILE", help="A launch's config.json, where not found."),
     click.option(
         "--gpu-memory",
         type=Size(least_bytes=1),
@@ -288,7 +289,7 @@ def _launch_words(
     nic_numa_nodes: tuple[int, ...] | None,
     rank_numa_nodes: tuple[int, ...] | None,
     sglang_version: str | None,
-    model_config: TextIO | None,
+    model_config: str | None,
     gpu_memory: int | None,
     mooncake_version: str | None = None,
 ) -> LaunchWords:
@@ -306,20 +307,36 @@ def _launch_words(
     )
 
 
-def config_text(file: TextIO | None) -> str | None:
+def config_text(path: str | None) -> str | None:
     """Read what ``--model-config`` names, within bounds: a device has no end, a model no text."""
-    if file is None:
+    if path is None:
         return None
+    from preflight.base.within import within
+
+    name = f"--model-config {path}"
+
+    def read() -> str:
+        file = sys.stdin if path == "-" else open(path, encoding="utf-8")  # noqa: SIM115
+        with file:
+            return file.read(_LARGEST_CONFIG + 1)
+
     try:
-        text = file.read(_LARGEST_CONFIG + 1)
-    except (OSError, UnicodeDecodeError) as error:
+        text = within(_limit_seconds(), name, read)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise click.UsageError(f"--model-config {file.name}: {why}: give a config.json") from None
+        raise UsageError(f"{name}: {why}: give a config.json") from None
     if len(text) > _LARGEST_CONFIG:
-        raise click.UsageError(
-            f"--model-config {file.name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json"
-        )
+        raise UsageError(f"{name}: more than {_LARGEST_CONFIG >> 20} MiB: give a config.json")
     return text
+
+
+def _limit_seconds() -> float:
+    """Return the command's own --timeout; most have the same."""
+    context = click.get_current_context(silent=True)
+    given = None if context is None else context.params.get("timeout_seconds")
+    return DEFAULT_TIMEOUT_SECONDS if given is None else float(given)
 
 
 def _verbosity(quiet: int, verbose: int) -> int:

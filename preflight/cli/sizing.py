@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.base.command_frame import own_words, run_command
-from preflight.base.output import colored, painter, say, say_json
+from preflight.base.output import painter, say, say_json
 from preflight.cli.options import (
     COLOR,
     JSON,
@@ -21,6 +21,7 @@ from preflight.cli.options import (
     NIC_NODES,
     RANK_NODES,
     SIZE,
+    TIMEOUT,
     taking_launch,
     with_options,
 )
@@ -31,6 +32,7 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from checks.base.root import Root
     from preflight.inputs.launch_words import LaunchWords
+    from preflight.sizing.launch_sizing import LaunchSizing
 
 
 @declared(
@@ -95,6 +97,7 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
 @JSON
 @COLOR
+@TIMEOUT
 @click.option("--root", default="/", hidden=True)
 @LAUNCH
 @click.version_option(None, "--version", package_name="mooncake-preflight")
@@ -117,6 +120,7 @@ def command(
     explain: bool,
     as_json: bool,
     color: str,
+    timeout_seconds: float,
     root: str,
     launch: LaunchWords,
 ) -> int:
@@ -130,13 +134,17 @@ def command(
     Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot
     be known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.
     """
-    host = _host(root)
+    from preflight.base.within import within
+
+    host = within(timeout_seconds, f"--root {root}", lambda: _host(root))
     described = {
         "--tp-size": tp_size,
         "--hicache-size": hicache_size,
         "--global-segment-size": global_segment_size,
     }
     if launch.words:
+        from preflight.inputs.written_launch import size_launch_words
+
         _refuse_beside_a_launch(
             {
                 **described,
@@ -147,7 +155,13 @@ def command(
                 "--use-hugepage": use_hugepage,
             }
         )
-        return _size_launch(launch, available_hugetlb, host, rule, explain, as_json, color)
+        name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
+        sized = within(
+            timeout_seconds,
+            name,
+            lambda: size_launch_words(launch, available_hugetlb, os.environ, host),
+        )
+        return _say_launch(sized, rule, explain, as_json, color)
     if explain:
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
     if tp_size is None or hicache_size is None or global_segment_size is None:
@@ -174,7 +188,7 @@ def command(
         mooncake_version=launch.mooncake_version,
         sglang_version=launch.sglang_version,
     )
-    sizing = size_flags(flags, os.environ, host)
+    sizing = within(timeout_seconds, f"--root {root}", lambda: size_flags(flags, os.environ, host))
     if as_json:
         from preflight.sizing.sizing_json import sizing_object
 
@@ -182,7 +196,7 @@ def command(
     else:
         from preflight.sizing.sizing_text import sizing_text
 
-        say(sizing_text(sizing, rule, painter(color)), color=colored(color))
+        say(sizing_text(sizing, rule, painter(color)))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
 
 
@@ -199,19 +213,7 @@ def _host(root: str) -> Root:
         raise click.UsageError(str(error)) from None
 
 
-def _size_launch(
-    launch: LaunchWords,
-    available_bytes: int | None,
-    host: Root,
-    rule: str,
-    explained: bool,
-    as_json: bool,
-    color: str,
-) -> int:
-    """Size a launch as it is written: a file, or a command line."""
-    from preflight.inputs.written_launch import size_launch_words
-
-    sizing = size_launch_words(launch, available_bytes, os.environ, host)
+def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool, color: str) -> int:
     if as_json:
         from preflight.sizing.sizing_json import launch_object
 

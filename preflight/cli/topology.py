@@ -61,5 +61,5 @@ def topology(
         say_json(answer_object(answer, code))
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
-        say(answer_text(answer, painter(color), columns(), plain), color=True)
+        say(answer_text(answer, painter(color), columns(), plain))
     return code

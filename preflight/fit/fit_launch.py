@@ -28,7 +28,7 @@ from preflight.fit.judged_values import (
 from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.solver import solve
-from preflight.inputs.host_source import Host, launch_of, open_host, size_within
+from preflight.inputs.host_source import Host, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
@@ -74,10 +74,12 @@ class Fitted(NamedTuple):
     hints: tuple[str, ...] = ()
 
 
-def host_to_fit(root: str, described: Description) -> tuple[Host, tuple[str, ...]]:
+def host_to_fit(
+    root: str, described: Description, timeout_seconds: float
+) -> tuple[Host, tuple[str, ...]]:
     """Return the host, and what is assumed of one that is described. Raises UsageError."""
     if described == Description():
-        return open_host(root), ()
+        return open_host(root, timeout_seconds), ()
     from preflight.fit.described_host import described_host
 
     if root != "/":
@@ -102,10 +104,9 @@ def fitted(
     sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
-    found = None if sized is None else launch_of(words, host)
-    if sized is None or found is None:
+    if sized is None:
         raise UsageError("fit is about a launch: give a script, or a command after --")
-    launch, options = found
+    launch, options = sized.launch, sized.options
     if write and (len(words.words) != 1 or words.is_command):
         raise UsageError("--write is for a launch that is a file: give the script or the manifest")
     facts = read_facts(host.root, sized.needs, timeout_seconds, READERS)

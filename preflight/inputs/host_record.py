@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
+from checks.capture.anonymise import without_secrets
 from checks.run.facts import read_facts
 from preflight.base.program_version import program_version
 from preflight.base.usage_error import UsageError
-from preflight.inputs.host_source import Host, captured_installed, launch_of
+from preflight.base.within import within
+from preflight.inputs.host_source import Host, captured_installed, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.inputs.written_launch import WrittenLaunch, read_launch, size_written
+from preflight.inputs.written_launch import read_launch, size_written
 from preflight.processes.processes import LaunchOptions
 
 # A launch that asks a host for everything that reading a launch can ask for: the capture is then
@@ -33,8 +35,13 @@ class Recorded(NamedTuple):
     hosts: tuple[str, ...] = ()
 
 
-def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
-    """Ask the host all that checks ask, for the launch that is given and for none."""
+def record(
+    words: LaunchWords, host: Host, timeout_seconds: float, whole_launch: bool = False
+) -> Recorded:
+    """Ask the host all that checks ask, for the launch that is given and for none.
+
+    whole_launch: keep all of the launch, not only what was understood of it. Secrets are gone.
+    """
     from preflight.inputs.launch_record import environment_record, launch_record
 
     extras: dict[str, Any] = {
@@ -44,17 +51,18 @@ def record(words: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         "installed": _installed(host),
         "launch": None,
     }
-    _read(host, None, timeout_seconds)
-    _size_the_widest(host)
-    found = launch_of(words, host)
+    files: dict[str, str | Unknown] = {}
+    within(timeout_seconds, f"--root {host.name}", lambda: _size_the_widest(host))
+    name = words.words[0] if len(words.words) == 1 else "the launch, or a file that it names"
+    sized = within(timeout_seconds, name, lambda: size_and_needs(words, host, files))
+    read_facts(host.root, None, timeout_seconds)
     hosts: tuple[str, ...] = ()
-    if found is not None:
-        launch, options = found
-        files: dict[str, str | Unknown] = {}
-        seen = launch._replace(read_file=_noting(launch.read_file, files))
-        hosts = _read(host, (seen, options), timeout_seconds)
-        extras["launch"] = launch_record(launch, options, files)
-    return Recorded(host.root.answers, extras, hosts)
+    if sized is not None:
+        read_facts(host.root, sized.needs, timeout_seconds)
+        extras["launch"] = launch_record(sized.launch, sized.options, files, whole_launch)
+        services = sized.needs.services
+        hosts = tuple(one.host for one in services if not isinstance(one.host, Unknown))
+    return Recorded(without_secrets(host.root.answers), extras, hosts)
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
@@ -72,38 +80,12 @@ def _installed(host: Host) -> dict[str, Any] | None:
     return {"mooncake": [list(pair) for pair in found.mooncake], "sglang": found.sglang}
 
 
-def _read(
-    host: Host, launch: tuple[WrittenLaunch, LaunchOptions] | None, timeout_seconds: float
-) -> tuple[str, ...]:
-    """Read every topic; returns the hosts that the launch names."""
-    needs = None
-    if launch is not None:
-        from preflight.sizing.launch_needs import launch_needs
-
-        needs = launch_needs(size_written(*launch, host.root))
-    read_facts(host.root, needs, timeout_seconds)
-    services = () if needs is None else needs.services
-    return tuple(service.host for service in services if not isinstance(service.host, Unknown))
-
-
 def _size_the_widest(host: Host) -> None:
     try:
         launch = read_launch(tuple(WIDEST_LAUNCH), (), {}, host.root)
         size_written(launch, LaunchOptions(), host.root)
     except UsageError:  # what it would have read stays unread: unknown for the others
         return
-
-
-def _noting(
-    read: Callable[[str], str | Unknown], files: dict[str, str | Unknown]
-) -> Callable[[str], str | Unknown]:
-    def noting(name: str) -> str | Unknown:
-        found = read(name)
-        if not name.startswith("/"):
-            files[name] = found
-        return found
-
-    return noting
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.recording import RecordingRoot
-from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.capture.capture import Capture, CaptureError, open_root
+from checks.run.facts import DEFAULT_LIMIT_SECONDS
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LateError, within
 from preflight.inputs.launch_words import LaunchWords
 
 if TYPE_CHECKING:
     from checks.base.installed import Installed
     from checks.base.needs import LaunchNeeds
     from preflight.inputs.written_launch import WrittenLaunch
+    from preflight.launches.source import ReadFile
     from preflight.processes.processes import LaunchOptions
     from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -37,10 +39,10 @@ class Host(NamedTuple):
         return {} if self.capture is None else self.capture.extras
 
 
-def open_host(path: str) -> Host:
-    """Raises UsageError for what is no host."""
+def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
+    """Raises UsageError for what is no host, or does not answer in time."""
     try:
-        root: Root = open_root(path)
+        root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
         raise UsageError(str(error)) from None
     capture = root if isinstance(root, Capture) else None
@@ -95,16 +97,23 @@ class Sized(NamedTuple):
     """The launch held against the host, and what it needs.
 
     needs: where a pool is known between two bounds, at the upper one; least_needs: at the lower,
-    None where it is the same.
+    None where it is the same. launch, options: what was sized.
     """
 
     sizing: LaunchSizing
     needs: LaunchNeeds
-    least_needs: LaunchNeeds | None = None
+    least_needs: LaunchNeeds | None
+    launch: WrittenLaunch
+    options: LaunchOptions
 
 
-def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
-    """None where there is no launch. Raises UsageError for one that cannot be read."""
+def size_and_needs(
+    words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
+) -> Sized | None:
+    """None where there is no launch. Raises UsageError for one that cannot be read.
+
+    files: gets what was read beside the launch, by the names that it has for them.
+    """
     found = launch_of(words, host)
     if found is None:
         return None
@@ -113,34 +122,28 @@ def size_and_needs(words: LaunchWords, host: Host) -> Sized | None:
     from preflight.sizing.launch_needs import launch_needs
 
     launch, options = found
+    if files is not None:
+        launch = launch._replace(read_file=_noting(launch.read_file, files))
     sizing = size_written(launch, options, host.root)
-    return Sized(sizing, launch_needs(sizing), least_needs(sizing))
+    return Sized(sizing, launch_needs(sizing), least_needs(sizing), launch, options)
+
+
+def _noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
+    def noting(name: str) -> str | Unknown:
+        found = read(name)
+        if not name.startswith("/"):
+            files[name] = found
+        return found
+
+    return noting
 
 
 def size_within(words: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
     """The same, given up after a time: the launch may name a file on a mount that is dead."""
-    import threading
-
-    done: list[Sized | None] = []
-    failed: list[BaseException] = []
-
-    def size() -> None:
-        try:
-            done.append(size_and_needs(words, host))
-        except BaseException as error:  # raised again where it can be told
-            failed.append(error)
-
-    thread = threading.Thread(target=size, daemon=True)
     try:
-        thread.start()
-        thread.join(limit_seconds)
-    except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): without a limit
-        size()
-    if failed:
-        raise failed[0]
-    if not done:
+        return within(limit_seconds, "the launch", lambda: size_and_needs(words, host))
+    except LateError:
         return Unknown(f"the launch, or a file that it names, was not read in {limit_seconds:g} s")
-    return done[0]
 
 
 def captured_installed(host: Host) -> Installed | None:

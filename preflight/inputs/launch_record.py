@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from checks.base.unknown import Unknown
+from checks.capture.secrets import REMOVED, clean_text, is_secret
+from preflight.inputs.public_launch import is_read, public_file, public_json, understood
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import (
@@ -16,21 +17,13 @@ from preflight.launches.source import (
     Reading,
     SourceNote,
     Word,
-    is_secret,
     reads_written,
 )
 from preflight.processes.processes import LaunchOptions
 
-REMOVED = "(removed)"
-# Variables of the caller that a launch or this program reads; the others are nobody's business.
-_READ = re.compile(
-    r"(MC|MOONCAKE|SGLANG|SGL|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
-    r"|(ALL|HTTPS?|NO|FTP)_PROXY$|(all|https?|no|ftp)_proxy$"
-    r"|(WITH_NVIDIA_PEERMEM|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK|LD_LIBRARY_PATH"
-    r"|LD_PRELOAD|PYTHONPATH|CONTAINER|container)$"
-)
 # Too short to be a secret, and too likely to stand elsewhere.
 _LEAST_SECRET = 4
+_LEAST_NUMBER = 6
 
 Json = dict[str, Any]
 _RECORDS: dict[str, Any] = {
@@ -42,27 +35,33 @@ _RECORDS: dict[str, Any] = {
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the caller's variables that count, those that may be secret without their value."""
     return {
-        name: REMOVED if is_secret(name) else value
+        name: REMOVED if is_secret(name) and not value.isdecimal() else clean_text(value)
         for name, value in sorted(environment.items())
-        if _READ.match(name)
+        if is_read(name)
     }
 
 
-def launch_record(launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, Any]) -> Json:
-    """Return the launch, what the command line said beside it, and the files that it named."""
-    reading = launch.reading._replace(
-        commands=tuple(_public(command) for command in launch.reading.commands)
-    )
+def launch_record(
+    launch: WrittenLaunch, options: LaunchOptions, files: Mapping[str, Any], whole: bool = False
+) -> Json:
+    """Return the launch, what the command line said beside it, and the files that it named.
+
+    As it was understood, or all that it says with ``whole``; without secrets either way.
+    """
     # What is installed is the host's, and stands beside the launch.
     said = {name: value for name, value in options._asdict().items() if name != "installed"}
+    if not whole and options.model_config is not None:
+        said["model_config"] = public_json(options.model_config)
     plain = {
         "name": launch.name,
-        "reading": _encode(reading),
+        "reading": _encode(_with_own(launch.reading) if whole else understood(launch.reading)),
         "options": _encode(said),
         "files": {
             name: {"unknown": text.reason, "absent": text.absent}
             if isinstance(text, Unknown)
             else text
+            if whole
+            else public_file(text)
             for name, text in sorted(files.items())
         },
     }
@@ -96,24 +95,38 @@ def launch_from(
     return WrittenLaunch(reading, str(record["name"]), read_file), options
 
 
-def _public(command: Command) -> Command:
+def _with_own(reading: Reading) -> Reading:
     """Without the caller's variables that nothing reads."""
-    kept = {
-        name: word
-        for name, word in sorted(command.environment.items())
-        if word.origin.source != "environment" or _READ.match(name)
-    }
-    return command._replace(environment=kept)
+    return reading._replace(
+        commands=tuple(
+            command._replace(
+                environment={
+                    name: word
+                    for name, word in sorted(command.environment.items())
+                    if word.origin.source != "environment" or is_read(name)
+                }
+            )
+            for command in reading.commands
+        )
+    )
 
 
 def _secrets(reading: Reading) -> Iterator[str]:
     for command in reading.commands:
         for name, word in command.environment.items():
-            if is_secret(name) and len(word.text) >= _LEAST_SECRET:
-                yield word.text
-        yield from _secret_words([word.text for word in command.words])
-        for wrapper in command.wrappers:
-            yield from _secret_words(wrapper)
+            if is_secret(name):
+                yield from _secret(word.text)
+        for words in (tuple(word.text for word in command.words), *command.wrappers):
+            yield from _secret_words(words)
+            # What is one by its place among the others: of curl -u, of docker login -p.
+            line = clean_text(" ".join(words))
+            yield from (word for word in words if word not in line and clean_text(word) == word)
+
+
+def _secret(value: str) -> Iterator[str]:
+    """A value that stands nowhere by chance: a short one or a number may."""
+    if len(value) >= _LEAST_SECRET and not (value.isdecimal() and len(value) < _LEAST_NUMBER):
+        yield value
 
 
 def _secret_words(words: Iterable[str]) -> Iterator[str]:
@@ -122,18 +135,17 @@ def _secret_words(words: Iterable[str]) -> Iterator[str]:
     for word in words:
         name, equals, value = word.partition("=")
         if equals and is_secret(name):
-            yield value
+            yield from _secret(value)
         elif before.startswith("-") and "=" not in before and is_secret(before):
-            yield word
+            yield from _secret(word)
         before = word
 
 
 def _without(value: Any, secrets: list[str]) -> Any:
     if isinstance(value, str):
         for secret in secrets:
-            if len(secret) >= _LEAST_SECRET:
-                value = value.replace(secret, REMOVED)
-        return value
+            value = value.replace(secret, REMOVED)
+        return clean_text(value)
     if isinstance(value, dict):
         return {key: _without(item, secrets) for key, item in value.items()}
     if isinstance(value, list):

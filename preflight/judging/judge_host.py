@@ -43,7 +43,7 @@ def judge_host(
 
     Raises UsageError for what is no launch or no host. ``slow`` is told what takes long to read.
     """
-    host = open_host(root)
+    host = open_host(root, timeout_seconds)
     launch = size_within(words, host, timeout_seconds)
     sized = None if isinstance(launch, Unknown) else launch
     needs = None if sized is None else sized.needs

@@ -113,13 +113,3 @@ class SourceError(Exception):
 def brief(text: str) -> str:
     """A text that may be long, cut off for a sentence."""
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECASE)
-# Names that have TOKEN or KEY in them and count or tokenize.
-_HARMLESS = re.compile(r"TOKENS|TOKENIZER|KEYS", re.IGNORECASE)
-
-
-def is_secret(name: str) -> bool:
-    """Tell whether the value of a variable or flag of this name is not to be shown."""
-    return _SECRET.search(_HARMLESS.sub("", name)) is not None

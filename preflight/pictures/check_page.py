@@ -18,8 +18,7 @@ from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
 from preflight.check.report import Report, Row, count_text, verdict_reason
-from preflight.inputs.host_source import Sized, launch_of
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.pictures.figures import capacity_figure, memory_figure, topology_figure
 from preflight.pictures.memory_map import MAP_TOPICS, memory_of
@@ -40,11 +39,8 @@ from preflight.topology.build import topology_of
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")
 
 
-def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made) -> str:
-    """Write the whole document. A picture whose facts are missing says so in its place.
-
-    words: the launch as it was given.
-    """
+def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
+    """Write the whole document. A picture whose facts are missing says so in its place."""
     launch = seen.launch
     sections = [
         Section("Memory", lambda: memory_figure(memory_of(seen))),
@@ -54,19 +50,17 @@ def check_page(report: Report, seen: JudgedHost, words: LaunchWords, made: Made)
         sections.append(Section("What the cache holds", lambda: launch))
         sections.append(Section("The launch", lambda: launch))
     elif launch is not None:
-        sections.append(Section("What the cache holds", lambda: _capacity(seen, launch, words)))
+        sections.append(Section("What the cache holds", lambda: _capacity(seen, launch)))
         sections.append(Section("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
     sections.append(Section("The host", lambda: host_table(seen.facts)))
     return report_page(report, sections, made)
 
 
-def _capacity(seen: JudgedHost, sized: Sized, words: LaunchWords) -> Html:
+def _capacity(seen: JudgedHost, sized: Sized) -> Html:
     """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
-    launch = launch_of(words, seen.host)
-    assert launch is not None
     folders = seen.facts.storage.folders
     found = compute_capacity(
-        sized.sizing.inputs, launch[1], seen.host.root, CapacityRequest(), folders
+        sized.sizing.inputs, sized.options, seen.host.root, CapacityRequest(), folders
     )
     parts: list[Html] = []
     for server in found.servers:

@@ -87,6 +87,12 @@ def argument_names() -> Iterator[str]:
     return (row["name"] for row in _data()["arguments"])
 
 
+def argument_flags() -> Iterator[str]:
+    """Return every flag that any release has, some more than once."""
+    for row in _data()["arguments"]:
+        yield from row.get("flags") or ["--" + row["name"].replace("_", "-")]
+
+
 class RefusedError(Exception):
     """A command line that does not start a server; its text is what SGLang prints."""
 

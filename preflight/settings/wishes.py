@@ -9,6 +9,7 @@ from checks.base.finding import Kind, Setting
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
+from checks.capture.secrets import is_secret
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.targets import all_targets, reserve_settings
@@ -23,7 +24,6 @@ from checks.rdma.verbs import NODES as DEVICE_NODES
 from checks.rdma.verbs import DeviceNode
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
-from preflight.launches.source import is_secret
 from preflight.settings.records import Gap, PoolTarget, Reason, Wish
 
 # Variables that the launch's programs read; the rest of the caller's environment is not a plan's.

@@ -185,7 +185,8 @@ def _processes(sizing: Sizing) -> str:
         rows = [_row(allocation) for allocation in allocations]
         heads = [_names(processes), "size", "from", "pages", "of", "node", "NICs", "if short"]
         too_wide = any(cell_widths([heads, *rows], columns() - INDENT, ()))
-        if too_wide and len(heads[0]) > max(len(row[0]) for row in rows):
+        widest = max((len(row[0]) for row in rows), default=0)  # a process may map nothing
+        if too_wide and len(heads[0]) > widest:
             parts += _wrapped(f"  {heads[0]}", 2)
             heads[0] = "what"
         parts.append(_table(rows, heads, right=(1, 3, 4, 5), firm=(1, 3, 4, 5, 6, 7)))

@@ -69,7 +69,7 @@ def topology_answer(
 
     short: processes are called by their roles alone, where that tells them apart.
     """
-    host = open_host(root)
+    host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)

@@ -89,11 +89,10 @@ def test_what_a_terminal_would_obey_is_written_out(text: str, said: str) -> None
 
 
 def test_own_colours_stay_where_they_are_asked_for() -> None:
-    painted = painter("always")("FAIL", "red")
-    assert shown(painted, color=True) == painted
-    assert "\x1b" not in shown(painted)
-    # What hides text or moves the cursor is nobody's colour.
-    assert shown("\x1b[8mhidden\x1b[2K", color=True) == "\\x1b[8mhidden\\x1b[2K"
+    assert shown(painter("always")("FAIL", "red")) == "\x1b[31m\x1b[1mFAIL\x1b[0m"
+    assert painter("never")("FAIL", "red") == "FAIL"
+    # What hides text, moves the cursor or is coloured by somebody else is text.
+    assert shown("\x1b[8mhidden\x1b[2K\x1b[31m") == "\\x1b[8mhidden\\x1b[2K\\x1b[31m"
 
 
 def test_words_without_need_stay_as_they_are() -> None:

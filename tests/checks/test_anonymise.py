@@ -204,9 +204,9 @@ def test_names_of_hosts_and_users_are_replaced_everywhere() -> None:
     assert shown["calls"][f"storage.space /home/{user}/m"] == {"owner": user}
 
 
-def test_credentials_in_urls_are_dropped_and_the_rest_is_kept() -> None:
+def test_credentials_and_hosts_in_addresses_are_dropped_and_the_rest_is_kept() -> None:
     shown = replaced({}, proxy="http://user:pass@proxy.example:3128/")
-    assert shown["proxy"] == "http://proxy.example:3128/"
+    assert shown["proxy"] == "http://host1.domain1.example:3128/"
 
 
 def test_uuids_are_numbered() -> None:

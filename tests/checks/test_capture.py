@@ -34,6 +34,7 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
+from checks.capture.secrets import is_secret
 from checks.run.facts import READERS, read_facts
 from preflight.check.answer import checked
 from preflight.check.forms import report_object
@@ -42,7 +43,6 @@ from preflight.inputs.host_record import record
 from preflight.inputs.host_source import Host, open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging import judge_host
-from preflight.launches.source import is_secret
 from preflight.render.plain_data import plain
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
@@ -79,7 +79,7 @@ def script(tmp_path: Path) -> LaunchWords:
 
 def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All that check says of a host that is already open, but its name."""
-    monkeypatch.setattr(judge_host, "open_host", lambda _: host._replace(name="/"))
+    monkeypatch.setattr(judge_host, "open_host", lambda *_: host._replace(name="/"))
     return report_object(checked(words, "/", 10.0).report, "native", 0)
 
 

@@ -16,6 +16,8 @@ import pytest
 from checks.base.archive import write_whole
 from checks.base.root import Root
 from checks.run.facts import read_facts
+from preflight.base.output import shown
+from preflight.cli.main import run
 from tests.builders.synthetic import build_host, plain_host
 
 pytestmark = pytest.mark.slow
@@ -174,3 +176,35 @@ def test_half_an_object_is_followed_by_nothing(host: Path) -> None:
 def test_an_error_is_one_object_with_standard_error_closed() -> None:
     done = shell((*PREFLIGHT, "check", "--json", "/no/such/launch.sh"), "2>&-")
     assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (64, 64)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "-v"),
+        ("fit",),
+        ("capacity",),
+        ("plan",),
+        *(("plan", "--format", name) for name in ("shell", "docker", "env", "k8s", "compose")),
+        ("plan", "--format", "systemd", "--name", "x\n[Service]\x1b[31m"),
+    ],
+)
+def test_nothing_of_a_launch_is_obeyed_by_a_terminal(
+    host: Path, tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Escape sequences (those of our own colours too), C1 controls, marks of direction."""
+    hostile = "a\x1b[31m\x1b[2J\x9b\u202e\u2066b"
+    script = tmp_path / f"{hostile}.sh"
+    script.write_text(
+        f"export MOONCAKE_MASTER='127.0.0.1:1{hostile}' MC_STORE_USE_HUGEPAGE=1\n"
+        f"python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --no-such='{hostile}' "
+        f"--served-model-name '{hostile}' --enable-hierarchical-cache --hicache-size 1 "
+        "--hicache-storage-backend mooncake\n"
+    )
+    run([*command, "--root", str(host), str(script)])
+    seen = capsys.readouterr()
+    said = seen.out + seen.err
+    assert shown(said) == said
+    assert all(
+        line.startswith("#") for line in seen.out.splitlines() if "/systemd/system/x" in line
+    )

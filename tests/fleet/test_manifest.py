@@ -17,11 +17,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.capture.secrets import REMOVED, clean_text
 from preflight.cli.main import run
 from preflight.fleet.kubernetes.manifest import LABEL_NAME
 from preflight.fleet.node.reply import report_in
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.without_secrets import REMOVED, clean_text, without_secrets
+from preflight.launches.without_secrets import without_secrets
 from tests.fleet.conftest import LAUNCH
 from tests.fleet.kubernetes_schema import VERSIONS, problems
 from tests.paths import ROOT

@@ -48,7 +48,7 @@ def run_merge(
     else:
         from preflight.fleet.merge.to_text import fleet_text
 
-        say(fleet_text(fleet, painter(color), columns(), verbosity), color=True)
+        say(fleet_text(fleet, painter(color), columns(), verbosity))
     return fleet.exit_code
 
 

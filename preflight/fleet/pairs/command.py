@@ -64,7 +64,7 @@ def run_pairs(
     if as_json:
         say_json(matrix_object(matrix))
     else:
-        say(matrix_text(matrix, painter(color), columns()), color=True)
+        say(matrix_text(matrix, painter(color), columns()))
     if run.stopped:
         said = f"{len(run.outcomes)} of {matrix.pairs_whole} pairs were tried"
         say(f"mooncake-preflight: interrupted: {said}", err=True)

@@ -75,7 +75,7 @@ def run_connect(talk: Talk, as_json: bool, color: str) -> int:
     else:
         from preflight.fleet.pairs.to_text import pair_text
 
-        say(pair_text(answer, painter(color), columns()), color=True)
+        say(pair_text(answer, painter(color), columns()))
     return EXIT_CODES[answer.status]
 
 

@@ -25,5 +25,5 @@ def run_rails(paths: Sequence[str], as_json: bool, color: str, verbosity: int) -
     else:
         from preflight.fleet.rails.to_text import rails_text
 
-        say(rails_text(answer, painter(color), columns(), verbosity), color=True)
+        say(rails_text(answer, painter(color), columns(), verbosity))
     return answer.exit_code

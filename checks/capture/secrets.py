@@ -1,0 +1,218 @@
+"""The one redactor: what is a secret by its name, its place or its looks is taken out of a text.
+
+The checks need none, and a secret that is printed once is one no longer. Three nets, each for what
+the one before cannot know: names (``HF_TOKEN=``, ``--api-key``, ``"redis_password":``), forms and
+places (``hf_...``, ``curl -u``, ``?sig=``), and words that look drawn by chance. Lines stay where
+they are, so that findings name them.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+REMOVED = "(removed)"
+# Characters of a text that can have a name, a sign and a secret.
+LEAST_SECRET = 6
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|SIGNATURE|BEARER|WEBHOOK"
+    r"|(?:^|[_.-])(?:PASS|PWD|PSWD|SIG|CRED|CREDS|SAS|DSN)$",
+    re.IGNORECASE,
+)
+# Names that have TOKEN, KEY or PWD in them and count, tokenize, name a file or say where one is.
+_HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|AUTHORS?\b|^(?:OLD)?PWD$", re.IGNORECASE)
+# Without one of these in a text there is no such name in it; most texts have none.
+_PARTS_OF_NAMES = (
+    "key token secret pass cred auth cookie signature bearer webhook pwd pswd sig sas dsn".split()
+)
+_PROGRAMS = "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic".split()
+_QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
+# A name begins where a word does: a text may be one word of 4 MiB.
+_NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
+# A name with its sign, and what is its value behind it.
+_NAMED = tuple(
+    (re.compile(head), re.compile(value))
+    for head, value in (
+        # A variable of a Kubernetes container: the name is the value of one field.
+        (
+            rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*value:[ \t]*",
+            rf"{_QUOTED}|[^\s\"',}}]+",
+        ),
+        # NAME=value and --name=value
+        (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
+        # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
+        (
+            rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
+            rf"{_QUOTED}|[^\s;&|\"',\]-][^\s;&|,\]]*",
+        ),
+        # name: value, also in JSON that is quoted in a script
+        (
+            rf"{_NAME}\\?[\"']?[ \t]*:[ \t]*",
+            rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\n,}}\]]*",
+        ),
+        # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
+        (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{_QUOTED}|\S+"),
+    )
+)
+# The value of such a variable may stand in front of its name.
+_NAMED_AFTER = re.compile(
+    rf"value:[ \t]*(?P<value>{_QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
+)
+# Options whose name says nothing, of the programs that take a secret there.
+_WORD = rf"(?:{_QUOTED}|[^\s;&|\"']+)"
+_REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
+_OPTIONS = tuple(
+    re.compile(rf"(?:\b|(?<=\\n))(?:{words})(?P<value>{_WORD})")  # \n: of a script in JSON
+    for words in (
+        r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user[ =])",
+        rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*",
+        r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*",
+        r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p",
+        r"openssl\b[^\n;&|]{0,160}?[ \t]-(?:k|K|pass(?:in|out)?)[ \t]+",
+        r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
+        r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
+        r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
+        r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
+    )
+)
+# Whatever they are called: a password in an address, tokens of a known form.
+_FORMS = re.compile(
+    r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)"
+    r"|(?<=://)[^/\s:@\"']{16,}(?=@)"
+    r"|\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_\-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abeoprs]-[\w\-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
+    r"|AIza[\w\-]{30,}|ya29\.[\w\-]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[\w\-]{20,}|dckr_pat_[\w\-]{16,}"
+    r"|SG\.[\w\-]{16,}\.[\w\-]{16,}|[sr]k_(?:live|test)_[A-Za-z0-9]{16,}|nvapi-[\w\-]{16,}"
+    r"|hv[sb]\.[\w\-]{16,}|tskey-[\w\-]{10,}|eyJ[\w\-]{8,}\.[\w\-]{8,}(?:\.[\w\-]*)?"
+    r"|AGE-SECRET-KEY-1[0-9A-Z]{20,})"
+    r"|(?<=hooks\.slack\.com/services/)[\w/]+"
+    r"|(?<=/api/webhooks/)[\w/\-]+"
+)
+# Numbers and switches, which MC_PKEY_INDEX and --token-usage have.
+_PLAIN = re.compile(r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S
+)
+_SECRET_KIND = re.compile(r"(?m)^[ \t]*[\"']?kind[\"']?:[ \t]*[\"']?Secret\b")
+_DOCUMENT = re.compile(r"(?m)^---[^\n]*\n")
+
+# The last net: words of so many characters, which are not so long by being made of words.
+_DRAWN = re.compile(r"(?<![\w/+.\-])[A-Za-z0-9_+/\-]{20,}={0,2}(?![\w/+\-])")
+_HEX = re.compile(r"(?i)[0-9a-f]{32,}")
+_DIGEST = re.compile(r"(?:sha\d+[:\-]|revision[= ]|@|commit[= ]|digest[= ])$", re.IGNORECASE)
+# Changes between small letters, capitals and digits, of all neighbours: 0.62 where each character
+# is drawn of all 62 alike; few names of models and classes have more than this.
+_MOST_CHANGES = 0.42
+# And what of it is words: 0.5 and more in those names, 0.2 in what is drawn. Of 40 drawn characters
+# both together miss one in a hundred, and take no word of this project's data and pages.
+_PARTS = re.compile(r"[A-Z]?[a-z]{3,}")
+_LEAST_WORDS = 0.5
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether the value of a variable or flag of this name is not to be shown."""
+    return _SECRET.search(_HARMLESS.sub("", name)) is not None
+
+
+def looks_drawn(word: str) -> bool:
+    """Tell whether a word looks drawn by chance, as keys are: it is no name that a person chose."""
+    if _HEX.fullmatch(word):
+        return len(set(word.lower())) > 8
+    kinds = ["a" if a.islower() else "A" if a.isupper() else "0" for a in word if a.isalnum()]
+    if len(kinds) < 20 or len(set(kinds)) < 3:
+        return False
+    changes = sum(one != other for one, other in pairwise(kinds))
+    in_words = sum(map(len, _PARTS.findall(word)))
+    return changes > _MOST_CHANGES * (len(kinds) - 1) and in_words < _LEAST_WORDS * len(kinds)
+
+
+def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bool = False) -> str:
+    """Return the text with secrets gone; what they were is added to ``removed``.
+
+    of_host: long hexadecimal numbers stay, which name containers, and files that belong to them.
+    """
+    gone: dict[str, None] = {} if removed is None else removed
+    lower = text.lower()
+    if any(part in lower for part in _PARTS_OF_NAMES):
+        text = _without_secret_objects(text, gone)
+        text = _PRIVATE_KEY.sub(lambda match: _noted("a private key", match[0], gone), text)
+        for head, value in _NAMED:
+            text = _without_named(text, head, value, gone)
+        text = _NAMED_AFTER.sub(lambda match: _replaced(match, gone), text)
+    if any(program in lower for program in _PROGRAMS):
+        for pattern in _OPTIONS:
+            text = pattern.sub(lambda match: _valued(match, gone), text)
+    text = _FORMS.sub(lambda match: _noted("what looks like one", match[0], gone), text)
+    return _DRAWN.sub(lambda match: _drawn(match, gone, of_host), text)
+
+
+def _without_named(
+    text: str, head: re.Pattern[str], value: re.Pattern[str], removed: dict[str, None]
+) -> str:
+    parts, done = [], 0
+    for match in head.finditer(text):
+        if match.start() < done or not is_secret(match["name"]):
+            continue
+        behind = value.match(text, match.end())
+        if behind is None:
+            continue
+        parts += [
+            text[done : behind.start()],
+            _gone(behind[0], match["name"].lstrip("-."), removed),
+        ]
+        done = behind.end()
+    return "".join([*parts, text[done:]])
+
+
+def _replaced(match: re.Match[str], removed: dict[str, None]) -> str:
+    name = match["name"]
+    return match[0] if not is_secret(name) else _valued(match, removed, name.lstrip("-."))
+
+
+def _valued(match: re.Match[str], removed: dict[str, None], name: str = "a password") -> str:
+    start, end = match.span("value")
+    before, after = match.string[match.start() : start], match.string[end : match.end()]
+    return f"{before}{_gone(match['value'], name, removed)}{after}"
+
+
+def _gone(value: str, name: str, removed: dict[str, None]) -> str:
+    """Return what stands in the place of a value; the value where it can be no secret."""
+    bare = value.strip("\"'\\").strip()
+    # A reference names a secret and is none; nor is what stands for a value that is gone.
+    if not bare or _PLAIN.fullmatch(bare) or bare.startswith("$") or REMOVED in bare:
+        return value
+    removed[name] = None
+    quote = value[0] if value[0] in "\"'" else '\\"' if value.startswith('\\"') else ""
+    # Quoted where it was not: brackets mean something to a shell.
+    return f"{quote or chr(39)}{REMOVED}{quote or chr(39)}"
+
+
+def _drawn(match: re.Match[str], removed: dict[str, None], of_host: bool) -> str:
+    word = match[0]
+    parts = [part for part in (word, *word.split("/")) if not (of_host and _HEX.fullmatch(part))]
+    before = match.string[max(0, match.start() - 12) : match.start()]
+    if _DIGEST.search(before) or not any(map(looks_drawn, parts)):
+        return word
+    return _noted("what looks like one", word, removed)
+
+
+def _noted(what: str, text: str, removed: dict[str, None]) -> str:
+    removed[what] = None
+    return REMOVED + "\n" * text.count("\n")
+
+
+def _without_secret_objects(text: str, removed: dict[str, None]) -> str:
+    """Objects of the kind Secret become empty lines."""
+    if _SECRET_KIND.search(text) is None:
+        return text
+    starts = [0, *(match.end() for match in _DOCUMENT.finditer(text)), len(text)]
+    found = []
+    for start, end in pairwise(starts):
+        document = text[start:end]
+        if _SECRET_KIND.search(document):
+            removed["a Secret"] = None
+            body, mark, _ = document.rpartition("---") if end < len(text) else (document, "", "")
+            tail = f"{mark}\n" if mark else ""
+            document = "\n" * (body.count("\n")) + tail
+        found.append(document)
+    return "".join(found)

@@ -1,0 +1,217 @@
+"""A launch as its readers understood it: what is kept of it in a file that is sent to others.
+
+Settings and variables that this project knows, with their values; never the text. A word that
+nobody here understands, a command of another program, a variable that nothing reads may hold
+anything, and is left out: where it stood, ``(removed)`` stands, so that what refuses it still does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from checks.base.unknown import Unknown
+from checks.capture.secrets import REMOVED, is_secret
+from preflight.launches.source import Command, Reading, SourceNote, Word
+from preflight.processes.processes import Kind, classify
+from preflight.programs import store_config, store_service_config
+from preflight.programs.mooncake_flags import flag_table
+from preflight.programs.sglang_argument_tables import argument_flags
+from preflight.rules.variables import known_variables
+
+# Variables that a launch, a library below it or this program reads, beside those of Mooncake and
+# SGLang; the others are nobody's business.
+_READ = re.compile(
+    r"(MC|MOONCAKE|SGLANG|SGL|RDMAV|IBV|MLX\d?|NCCL|CUDA|NVIDIA|HIP|ROCR|UCX|GLOO|KUBERNETES|SLURM)_"
+    r"|(ALL|HTTPS?|NO|FTP)_PROXY$|(all|https?|no|ftp)_proxy$"
+    r"|(WITH_NVIDIA_PEERMEM|MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|LOCAL_RANK|LD_LIBRARY_PATH"
+    r"|LD_PRELOAD|PYTHONPATH|CONTAINER|container)$"
+)
+# Of these prefixes every name is looked at: one that nobody reads is misspelt.
+_OURS = ("MC_", "MOONCAKE_", "SGLANG_")
+# Options of mooncake_store_service, and those words of its configuration that have no other list.
+_SERVICE = ("config", "D", "define", "port", "max_wait_time")
+# Whose flags are not known here one by one: names are kept, and values that can be no secret.
+_OPEN = (Kind.ROUTER, Kind.METADATA, Kind.BENCHMARK)
+_OPEN_FLAG = re.compile(r"--[a-z][a-z0-9-]{1,40}")
+_NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?|true|false", re.IGNORECASE)
+_OPEN_VALUE = re.compile(rf"{_NUMBER.pattern}|(?:https?://)?[\w.\-\[\]:]+:\d{{1,5}}[\w/]*")
+_INTERPRETER = re.compile(r"-[A-Za-z]{1,12}")
+# Wrappers whose words are settings that count; of others, the program alone or with what it does.
+_WRAPPERS = frozenset("numactl taskset chrt ionice nice prlimit kubernetes".split())
+_DOES = re.compile(r"[a-z]{2,12}")
+# Keys of a model's config.json whose value is a word.
+_MODEL_KEYS = frozenset(
+    "architectures model_type torch_dtype dtype quant_method fmt kv_cache_quant_algo rope_type "
+    "type mamba_ssm_dtype layer_types "
+    "hybrid_layer_pattern linear_attn_config layers_block_type".split()
+)
+# What is shorter stands in too many sentences by chance.
+_LEAST_DROPPED = 4
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    """Flags, keys and variables of all releases, written alike."""
+    flags = [flag for known in flag_table().programs.values() for flag in known]
+    keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
+    return frozenset(_alike(one) for one in (*argument_flags(), *flags, *keys, *_SERVICE))
+
+
+def _alike(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def is_read(name: str) -> bool:
+    """Tell whether a variable of this name is kept in what is recorded of a launch."""
+    return name in known_variables() or _READ.match(name) is not None
+
+
+def understood(reading: Reading) -> Reading:
+    """Return the commands of known programs with what was understood of them."""
+    dropped: list[str] = []
+    commands = tuple(
+        found for command in reading.commands if (found := _command(command, dropped)) is not None
+    )
+    gone = sorted({text for text in dropped if len(text) >= _LEAST_DROPPED}, key=len, reverse=True)
+    files = {
+        path: word._replace(text=str(public_file(word.text)))
+        for path, word in reading.files.items()
+    }
+    return Reading(commands, tuple(_note(note, gone) for note in reading.notes), files)
+
+
+def _note(note: SourceNote, dropped: Sequence[str]) -> SourceNote:
+    text = note.text
+    for one in dropped:
+        text = text.replace(one, REMOVED)
+    return note._replace(text=text)
+
+
+def _command(command: Command, dropped: list[str]) -> Command | None:
+    kind, arguments = classify(command)
+    texts = [word.text for word in command.words]
+    if kind is Kind.OTHER:
+        dropped += [*texts, *(word.text for word in command.environment.values())]
+        return None
+    served = kind is Kind.SGLANG and texts[1:2] == ["serve"]
+    start = 2 if served else len(texts) - len(arguments)
+    kept = [*_program(command.words[:start])]
+    positional = served and not "".join(texts[2:3]).startswith("-")
+    kept += _arguments(command.words[start:], kind, positional)
+    dropped += [text for text, one in zip(texts, kept, strict=True) if one.text != text]
+    environment = {}
+    for name, word in sorted(command.environment.items()):
+        read = is_read(name) and not (is_secret(name) and not _NUMBER.fullmatch(word.text))
+        if read and (name in known_variables() or not name.startswith(_OURS)):
+            environment[name] = word
+            continue
+        dropped.append(word.text)
+        if is_read(name):
+            environment[name] = word._replace(text=REMOVED if word.text else "")
+    wrappers = tuple(_wrapper(words, dropped) for words in command.wrappers)
+    return command._replace(words=tuple(kept), environment=environment, wrappers=wrappers)
+
+
+def _program(words: Sequence[Word]) -> Iterator[Word]:
+    """An interpreter, its options without what they take, and the module or script."""
+    for number, word in enumerate(words):
+        last = number in (0, len(words) - 1)
+        yield word if last or _INTERPRETER.fullmatch(word.text) else _gone(word)
+
+
+def _arguments(words: Sequence[Word], kind: Kind, positional: bool) -> Iterator[Word]:
+    takes = positional  # whether a known flag stands in front
+    flag = ""
+    for word in words:
+        text = word.text
+        if not text.startswith("-") or _NUMBER.fullmatch(text):
+            yield _value(flag, word, kind) if takes else _gone(word)
+            continue
+        flag, equals, value = text.partition("=")
+        takes = _is_known(flag, kind)
+        if not takes:
+            yield word._replace(text=f"--{REMOVED}", unresolved=())
+        elif not equals:
+            yield word
+        else:
+            kept = _value(flag, word._replace(text=value), kind)
+            yield kept._replace(text=f"{flag}={kept.text}")
+
+
+def _is_known(flag: str, kind: Kind) -> bool:
+    name = _alike(flag)
+    if kind in _OPEN:
+        return _OPEN_FLAG.fullmatch(flag) is not None
+    known = _known_words()
+    if name in known or name.removeprefix("no") in known or flag.startswith("-D"):
+        return True
+    # As argparse takes the beginning of a flag for it.
+    return len(name) > 1 and any(one.startswith(name) for one in known)
+
+
+def _value(flag: str, word: Word, kind: Kind) -> Word:
+    text = word.text
+    if is_secret(flag) and not _NUMBER.fullmatch(text):
+        return _gone(word)
+    if kind in _OPEN:
+        return word if _OPEN_VALUE.fullmatch(text) else _gone(word)
+    if text.lstrip().startswith(("{", "[{")):
+        return word._replace(text=public_json(text))
+    return word
+
+
+def _gone(word: Word) -> Word:
+    return word._replace(text=REMOVED if word.text else "", unresolved=())
+
+
+def _wrapper(words: tuple[str, ...], dropped: list[str]) -> tuple[str, ...]:
+    program = words[0].rpartition("/")[2] if words else ""
+    if program in _WRAPPERS or words[:3] == ("docker", "compose", "up"):
+        return words
+    kept = words[:2] if len(words) > 1 and _DOES.fullmatch(words[1]) else words[:1]
+    dropped += words[len(kept) :]
+    return kept
+
+
+def public_file(text: str | Unknown) -> str | Unknown:
+    """Return a file that a launch names, with the settings alone that are known."""
+    if isinstance(text, Unknown):
+        return text
+    if text.lstrip().startswith(("{", "[")):
+        return public_json(text)
+    lines, keeps = [], False
+    for line in text.splitlines():
+        key = re.match(r"[\s\-]*[\"']?([\w\-]+)[\"']?\s*[:=]", line)
+        if key is not None:
+            keeps = _alike(key[1]) in _known_words() and not is_secret(key[1])
+        # Values of a list stand in lines of their own.
+        lines.append(line if keeps and (key or line.lstrip().startswith("-")) else "")
+    return "\n".join(lines) + "\n" * text.endswith("\n")
+
+
+def public_json(text: str) -> str:
+    """Return JSON with the texts alone that stand at known keys; what is none is gone."""
+    try:
+        return json.dumps(_public(json.loads(text), ""))
+    except (ValueError, RecursionError):
+        return REMOVED
+
+
+def _public(value: Any, key: str) -> Any:
+    if isinstance(value, Mapping):
+        return {_public_key(name): _public(item, name) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_public(item, key) for item in value]
+    if isinstance(value, str):
+        known = _alike(key) in _known_words() or key in _MODEL_KEYS
+        return value if known and not is_secret(key) else REMOVED if value else ""
+    return REMOVED if is_secret(key) and isinstance(value, int) and value > 9999 else value
+
+
+def _public_key(name: str) -> str:
+    """A key is somebody's word, unless it is made as names of settings are."""
+    return name if re.fullmatch(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}", name) else REMOVED

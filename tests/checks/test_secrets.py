@@ -1,0 +1,343 @@
+"""200 secrets of 40 kinds in five places: none is in a capture, a manifest, a report or a page."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from checks.base.archive import read_archive
+from checks.capture.secrets import REMOVED, clean_text, is_secret, looks_drawn
+from preflight.cli.main import run
+from preflight.cli.sizing import run as run_sizing
+from preflight.inputs.host_source import open_host
+from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.public_launch import public_file, public_json
+from preflight.launches.without_secrets import without_secrets
+from tests.builders.synthetic import build_host, gpu_host
+from tests.paths import ROOT
+
+_ANY = string.ascii_letters + string.digits
+# The line that has it, {} being the secret; what stands in front of it; its characters, how many.
+KINDS: dict[str, tuple[str, str, str, int]] = {
+    "Hugging Face": ("export HUB={}", "hf_", _ANY, 34),
+    "a token by its name": ("export HF_TOKEN={}", "", string.ascii_lowercase, 12),
+    "AWS secret": ("export AWS_SECRET_ACCESS_KEY={}", "", _ANY + "+/", 40),
+    "AWS key": ("echo {} >> keys", "AKIA", string.ascii_uppercase + string.digits, 16),
+    "bearer": ("curl -H 'Authorization: Bearer {}' http://a.b/", "", string.hexdigits[:16], 24),
+    "basic": ("curl -H 'Authorization: Basic {}' http://a.b/", "", _ANY, 20),
+    "key in a header": ("curl -H 'X-API-Key: {}' http://a.b/", "", string.ascii_lowercase, 14),
+    "cookie": ("curl -H 'Cookie: session={}' http://a.b/", "", string.digits, 18),
+    "curl's user": ("curl -u robot:{} http://a.b/x", "", string.ascii_lowercase, 10),
+    "curl's long user": ("curl --user robot:{} http://a.b/", "", string.ascii_lowercase, 10),
+    "docker login": ("docker login -u robot -p {} registry.b", "", string.ascii_lowercase, 12),
+    "docker password": ("docker login --password {} registry.b", "", string.ascii_lowercase, 12),
+    "aws configure": ("aws configure set aws_secret_access_key {}", "", string.ascii_lowercase, 20),
+    "literal": ("kubectl create secret generic x --from-literal=password={}", "", _ANY, 10),
+    "query": ("wget http://a.b/model?token={}", "", string.ascii_lowercase, 16),
+    "later query": ("wget 'http://a.b/model?x=1&api_key={}'", "", string.ascii_lowercase, 16),
+    "signed address": ("wget 'http://a.b/m?se=2030&sig={}'", "", _ANY, 30),
+    "user in an address": ("git clone https://robot:{}@git.b/x", "", string.ascii_lowercase, 12),
+    "token as user": ("git clone https://{}@git.b/x", "", string.ascii_lowercase, 24),
+    "redis address": ("export CACHE=redis://:{}@redis.b:6379/0", "", string.ascii_lowercase, 12),
+    "Redis password": ("export MC_REDIS_PASSWORD={}", "", string.ascii_lowercase, 12),
+    "short Redis password": ("export MC_REDIS_PWD={}", "", string.ascii_lowercase, 12),
+    "database": ("export PGPASSWORD={}", "", string.ascii_lowercase, 12),
+    "password file": ("echo DB_PASS={} >> .env", "", string.ascii_lowercase, 12),
+    "mysql": ("mysql -uroot -p{} -e 'select 1'", "", string.ascii_lowercase, 12),
+    "sshpass": ("sshpass -p {} ssh node1 true", "", string.ascii_lowercase, 12),
+    "GitHub": ("gh_token() {{ echo {}; }}", "ghp_", _ANY, 36),
+    "fine GitHub": ("echo {}", "github_pat_", _ANY, 40),
+    "GitLab": ("echo {}", "glpat-", _ANY, 20),
+    "Slack": ("echo {}", "xoxb-", string.digits, 24),
+    "Slack's hook": ("curl https://hooks.slack.com/services/{}", "T0", _ANY, 30),
+    "Google": ("echo {}", "AIza", _ANY, 35),
+    "OpenAI": ("echo {}", "sk-", _ANY, 40),
+    "Stripe": ("echo {}", "sk_live_", _ANY, 24),
+    "JWT": ("echo {}", "eyJhbGciOiJIUzI1NiJ9.", _ANY, 40),
+    "NVIDIA": ("echo {}", "nvapi-", _ANY, 50),
+    "Vault": ("vault login {}", "hvs.", _ANY, 24),
+    "W&B": ("wandb login {}", "", string.hexdigits[:16], 40),
+    "drawn": ("some-tool {}", "", _ANY, 40),
+    "drawn in hexadecimal": ("some-tool {}", "", string.hexdigits[:16], 48),
+}
+SERVER = (
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 "
+    "--enable-hierarchical-cache --hicache-size 30 --hicache-storage-backend mooncake"
+)
+SETTINGS = {"MC_STORE_USE_HUGEPAGE": "1", "MOONCAKE_MASTER": "127.0.0.1:1"}
+
+
+def _secrets(place: str) -> dict[str, str]:
+    """One of each kind, that no other place has."""
+    drawn = random.Random(place)
+    found = {}
+    for kind, (_, start, letters, count) in KINDS.items():
+        secret = start + "".join(drawn.choices(letters, k=count))
+        while count >= 30 and kind == "drawn" and not looks_drawn(secret):
+            secret = "".join(
+                drawn.choices(letters, k=count)
+            )  # the net has holes: see _MOST_CHANGES
+        found[kind] = secret
+    return found
+
+
+def _lines(place: str) -> list[str]:
+    return [KINDS[kind][0].format(secret) for kind, secret in _secrets(place).items()]
+
+
+def _script(lines: list[str], settings: Mapping[str, str]) -> str:
+    exports = [f"export {name}={value}" for name, value in settings.items()]
+    return "\n".join([*lines, *exports, SERVER, ""])
+
+
+def _in_script(place: str) -> dict[str, str]:
+    return {"launch.sh": _script(_lines(place), SETTINGS)}
+
+
+def _in_document(place: str) -> dict[str, str]:
+    """Comments, and what a script writes to a file."""
+    lines = _lines(place)
+    half = len(lines) // 2
+    text = [*(f"# {line}" for line in lines[:half]), "cat > notes <<EOF", *lines[half:], "EOF"]
+    return {"launch.sh": _script(text, SETTINGS)}
+
+
+def _in_compose(place: str) -> dict[str, str]:
+    variables = {f"NOTE_{number}": line for number, line in enumerate(_lines(place))}
+    service = {"image": "a/b", "environment": {**SETTINGS, **variables}, "command": SERVER.split()}
+    return {"compose.yaml": json.dumps({"services": {"server": service}}, indent=1)}
+
+
+def _in_pod(place: str) -> dict[str, str]:
+    container = {
+        "name": "server",
+        "image": "a/b",
+        "command": ["bash", "-c"],
+        "args": [_script(_lines(place), {})],
+        "env": [{"name": name, "value": value} for name, value in SETTINGS.items()],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+    return {"pod.yaml": json.dumps({**pod, "spec": {"containers": [container]}}, indent=1)}
+
+
+def _in_variables(place: str) -> dict[str, str]:
+    """An env file, and a configuration that the launch names."""
+    lines = _lines(place)
+    half = len(lines) // 2
+    notes = {f"note_{number}": line for number, line in enumerate(lines[half:])}
+    variables = [f"NOTE_{number}={line}" for number, line in enumerate(lines[:half])]
+    settings = {"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": "store.json"}
+    return {
+        "launch.sh": _script([], settings),
+        "more.env": "\n".join([*variables, ""]),
+        "store.json": json.dumps({"master_server_address": "127.0.0.1:1", **notes}),
+    }
+
+
+PLACES: dict[str, Callable[[str], dict[str, str]]] = {
+    "script": _in_script,
+    "document": _in_document,
+    "compose": _in_compose,
+    "pod": _in_pod,
+    "variables": _in_variables,
+}
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_host(tmp_path_factory.mktemp("host"), gpu_host()))
+
+
+@pytest.fixture(params=PLACES)
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    """The words of a launch, and its secrets by their kind."""
+    place = request.param
+    for name, text in PLACES[place](place).items():
+        (tmp_path / name).write_text(text)
+    first = next(iter(PLACES[place](place)))
+    words = [str(tmp_path / first)]
+    if place == "variables":
+        words = ["--env-file", str(tmp_path / "more.env"), *words]
+    return words, _secrets(place)
+
+
+def _found(text: str, secrets: Mapping[str, str]) -> list[str]:
+    return [kind for kind, secret in secrets.items() if secret in text]
+
+
+def test_there_are_as_many_as_are_promised() -> None:
+    every = {secret for place in PLACES for secret in _secrets(place).values()}
+    assert (len(KINDS), len(every)) == (40, 200)
+
+
+@pytest.mark.parametrize("options", [(), ("--keep-names",), ("--keep-launch",)])
+def test_none_is_in_a_capture(
+    planted: tuple[list[str], dict[str, str]], options: tuple[str, ...], host: str, tmp_path: Path
+) -> None:
+    words, secrets = planted
+    file = tmp_path / "host.tar.gz"
+    assert run(["capture", *options, "--root", host, str(file), *words]) == 0
+    files = read_archive(str(file)).files
+    for name, content in files.items():
+        assert _found(content.decode("latin-1"), secrets) == [], name
+    assert b"Qwen/Qwen3-14B" in files["/capture.json"]
+    assert b"MOONCAKE" in files["/capture.json"]
+
+
+def test_none_is_in_a_manifest(
+    planted: tuple[list[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, secrets = planted
+    assert run(["fleet", "manifest", "--image", "a/b", "--nodes", "a1", *words]) == 0
+    out = capsys.readouterr().out
+    assert _found(out, secrets) == []
+    assert "Qwen/Qwen3-14B" in out
+
+
+def test_none_is_in_a_report(
+    planted: tuple[list[str], dict[str, str]],
+    host: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Text, JSON, JUnit, page, facts, plan, fit and sizing."""
+    words, secrets = planted
+    page, junit = tmp_path / "page.html", tmp_path / "junit.xml"
+    for command in (
+        ["check", "-v", "--html", str(page), "--junit", str(junit)],
+        ["check", "--json"],
+        ["plan"],
+        ["plan", "--format", "docker"],
+        ["plan", "--format", "json"],
+        ["facts", "--json"],
+        ["capacity"],
+    ):
+        run([*command, "--root", host, *words])
+        seen = capsys.readouterr()
+        assert _found(seen.out + seen.err, secrets) == [], command
+    run_sizing(["--json", "--explain", "--root", host, *words])
+    seen = capsys.readouterr()
+    written = page.read_text() + junit.read_text()
+    assert _found(seen.out + seen.err + written, secrets) == []
+
+
+@pytest.mark.slow
+def test_none_is_in_the_report_of_exec(tmp_path: Path) -> None:
+    """Of flags of the server itself, known and unknown ones."""
+    secrets = _secrets("exec")
+    words = [*SERVER.split(), "--api-key", secrets["drawn"], f"--extra={secrets['GitHub']}"]
+    words += [f"--{kind.split()[0].lower()}={secret}" for kind, secret in secrets.items()]
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "mooncake_preflight", "exec", "--report", str(report), "--"]
+    ran = subprocess.run(
+        [*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    formed = {kind: secret for kind, secret in secrets.items() if KINDS[kind][1]}
+    formed["drawn"] = secrets["drawn"]
+    assert _found(report.read_text() + ran.stdout + ran.stderr, formed) == []
+
+
+# What stays -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        SERVER,
+        "export MC_PKEY_INDEX=3 MAX_TOTAL_TOKENS=131072",
+        "image: registry.b/x@sha256:" + "0123456789abcdef" * 4,
+        "--revision 0123456789abcdef0123456789abcdef01234567",
+        "Qwen3NextForCausalLM Qwen/Qwen3-Next-80B-A3B-Instruct MiniMaxM2ForCausalLM",
+        "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:/opt/nvidia/nsight-compute/2025.1.0/host",
+        "docker run --gpus all -p 30000:30000 -u 1000:1000 a/b",
+        "mkdir -p /mnt/data && ssh -p 2222 node1",
+        "--tokenizer-path /models/x --max-total-tokens 4096 --pin-memory",
+        "cd $PWD; OLDPWD=/srv",
+    ],
+)
+def test_what_is_no_secret_stays(kept: str) -> None:
+    assert clean_text(kept) == kept
+
+
+def test_a_reference_to_a_secret_stays() -> None:
+    text = "export HF_TOKEN=$TOKEN_OF_ELSEWHERE\ncurl -u $USER_AND_PASSWORD http://a.b/\n"
+    assert clean_text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("MC_REDIS_PWD", True),
+        ("PWD", False),
+        ("DB_PASS", True),
+        ("bypass", False),
+        ("--pin-memory", False),
+    ],
+)
+def test_short_names_of_secrets_are_whole_words(name: str, secret: bool) -> None:
+    assert is_secret(name) is secret
+
+
+def test_settings_of_a_configuration_stay_and_others_go() -> None:
+    text = json.dumps({"protocol": "rdma", "redis_password": "a" * 9, "x": "why", "n": 5})
+    assert json.loads(public_json(text)) == {
+        "protocol": "rdma",
+        "redis_password": REMOVED,
+        "x": REMOVED,
+        "n": 5,
+    }
+    assert public_json("{not json") == REMOVED
+    lines = "protocol: rdma\n# old password: hunter2\nowner: me\ntp-size: 4\n"
+    assert public_file(lines) == "protocol: rdma\n\n\ntp-size: 4\n"
+
+
+def test_what_refuses_a_launch_still_does_in_its_capture(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A word that is not understood is gone, and that there was one is not: else it would pass."""
+    file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
+    script.write_text(f"{SERVER} --no-such-flag hunter2-of-mine\n")
+    assert run(["capture", "--root", host, str(file), str(script)]) == 0
+    capsys.readouterr()
+    run(["check", "--root", str(file), "--json"])
+    found = {row["id"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
+    run(["check", "--root", host, "--json", str(script)])
+    live = {row["id"]: row["status"] for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert "hunter2" not in read_archive(str(file)).files["/capture.json"].decode()
+    assert found == live
+
+
+def test_hosts_in_addresses_and_mail_addresses_are_replaced(host: str, tmp_path: Path) -> None:
+    file, script = tmp_path / "host.tar.gz", tmp_path / "launch.sh"
+    script.write_text(
+        "export https_proxy=http://proxy7.corp.example:3128\n"
+        f"export MOONCAKE_TENANT_ID=jane.doe@corp.example\n{SERVER}\n"
+    )
+    assert run(["capture", "--root", host, str(file), str(script)]) == 0
+    content = read_archive(str(file)).files["/capture.json"].decode()
+    assert "3128" in content
+    for name in ("proxy7", "corp.example", "jane"):
+        assert name not in content
+
+
+def test_words_of_a_command_line_are_public_too() -> None:
+    secret = _secrets("words")["drawn"]
+    found = without_secrets({}, ["--", "server", "--api-key", "x" * 9, secret])
+    assert found.words == ("--", "server", "--api-key", REMOVED, REMOVED)
+
+
+def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
+    """What is removed is removed in what is written: a check itself sees all."""
+    from preflight.inputs.host_source import size_and_needs
+
+    words = (*SERVER.split(), "--api-key", "abcdefgh")
+    sized = size_and_needs(LaunchWords(words, is_command=True), open_host(host))
+    assert sized is not None
+    assert sized.launch.reading.commands[0].words[-1].text == "abcdefgh"
