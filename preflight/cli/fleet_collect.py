@@ -10,7 +10,7 @@ from preflight.cli.node_options import with_answer
 from preflight.cli.options import Number, command, timeout_option
 
 if TYPE_CHECKING:
-    from preflight.fleet.merge.collected import Shown
+    from preflight.fleet.merge.command import Shown
 
 
 @command("collect")

@@ -100,15 +100,21 @@ def manifest(
 
     Exit codes: 0 the manifest is whole; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.kubernetes import manifest_command as asked
-    from preflight.fleet.kubernetes.lent import lent_by
-    from preflight.fleet.kubernetes.records import ManifestRequest
-    from preflight.fleet.node.sent_launch import sent_launch
+    from preflight.fleet.kubernetes.manifest import print_manifest
+    from preflight.fleet.kubernetes.request import (
+        ManifestRequest,
+        check_names,
+        lent_by,
+        resources_of,
+        where_of,
+    )
+    from preflight.fleet.remote.program import option_words
+    from preflight.fleet.remote.sent_launch import sent_launch
 
-    asked.check_names(name, namespace, image)
-    tool = asked.words_of(remote_command)
-    own, notes = lent_by(launch)
-    resources = {**own.resources, **asked.resources_of(hugepages, memory, gpus, rdma)}
+    check_names(name, namespace, image)
+    tool = option_words("--remote-command", remote_command, "the program's path in the image")
+    own = lent_by(launch)
+    resources = {**own.resources, **resources_of(hugepages, memory, gpus, rdma)}
     lent = own._replace(
         host_network=own.host_network or host_network,
         host_ipc=own.host_ipc or host_ipc,
@@ -116,8 +122,8 @@ def manifest(
         resources=resources if claim else {},
     )
     sent = sent_launch(launch, timeout_seconds, ignore)
-    place = asked.place_of(kind, nodes, selectors, tolerations, runtime_class)
+    where = where_of(kind, nodes, selectors, tolerations, runtime_class)
     request = ManifestRequest(
-        kind, image, name, namespace, place, lent, tool, service_account, pull_secrets
+        kind, image, name, namespace, where, lent, tool, service_account, pull_secrets
     )
-    return asked.print_manifest(request, sent, notes)
+    return print_manifest(request, sent)

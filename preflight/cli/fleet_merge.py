@@ -56,7 +56,8 @@ def merge(
     together; 3 unknown: a node is silent, or a report cannot be used; 64 usage error; 70 a defect
     of this program.
     """
-    from preflight.fleet.merge.command import run_merge
+    from preflight.fleet.merge.command import Shown, run_merge
+    from preflight.fleet.reports.sources import texts
 
     wishes = {
         *([listed] if listed else []),
@@ -69,13 +70,6 @@ def merge(
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
     if html == "-" and (as_json or wishes):
         raise click.UsageError("--html - takes standard output for itself: give it a file")
-    return run_merge(
-        reports,
-        expect=expect,
-        listed_nodes=next(iter(wishes), None),
-        list_format=list_format,
-        as_json=as_json,
-        html=html,
-        color=color,
-        verbosity=verbosity,
-    )
+    shown = Shown(None, as_json, color, verbosity)
+    only = next(iter(wishes), None)
+    return run_merge(texts(reports), shown, expect, only, list_format, html)

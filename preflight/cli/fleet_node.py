@@ -31,6 +31,6 @@ def node(
 
     Exit codes: 0 pass; 1 warn; 2 fail; 3 unknown; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.node.command import run_node
+    from preflight.fleet.node.report import run_node
 
     return run_node(launch, root, timeout_seconds, name, ignore)

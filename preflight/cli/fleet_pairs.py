@@ -6,79 +6,53 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet_pairs_listen import MTU, PAIRS, bytes_of
-from preflight.cli.node_options import CONNECT_TIMEOUT, with_nodes, with_remote, with_ssh
-from preflight.cli.options import (
-    COLOR,
-    JSON,
-    Integer,
-    Number,
-    command,
-    timeout_option,
-    with_launch,
-)
+from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP
+from preflight.cli.node_options import with_remote, with_ssh_nodes
+from preflight.cli.options import COLOR, JSON, Integer, command, with_launch
 
 if TYPE_CHECKING:
-    from preflight.fleet.node.asked_nodes import Remote
+    from preflight.fleet.remote.program import Program, SshNodes
     from preflight.inputs.launch_words import LaunchWords
 
 # Of --timeout, what is left for the two ends beside ssh and the start of Python.
 LEAST_SECONDS = 10.0
-
-
-@command("pairs")
-@with_nodes("gpu[001-016]")
-@click.option(
+ROUNDS = click.option(
     "--rounds",
     type=Integer(1),
     metavar="N",
     help="Each node has one partner in each. Default: all up to 32 nodes, else 31.",
 )
-@PAIRS
-@click.option(
-    "--tcp",
-    "tcp_ports",
-    type=Integer(1, 65535),
-    multiple=True,
-    metavar="PORT",
-    help="Connect to this port of each node from the other too; may be given again.",
-)
-@click.option(
+PORT = click.option(
     "--port",
     type=Integer(1, 65535),
     default=17471,
     show_default=True,
     help="On which one node of each pair listens for the other.",
 )
-@MTU
-@timeout_option(Number(1, 3600), 60.0, "Seconds that one round may take on a node.")
-@CONNECT_TIMEOUT
-@click.option(
-    "--fanout",
-    type=Integer(2, 4096),
-    help="Nodes at a time, two to a pair. Default: 64.",
+
+
+@command("pairs")
+@with_ssh_nodes(
+    "gpu[001-016]",
+    "Seconds that one round may take on a node.",
+    click.option(
+        "--fanout", type=Integer(2, 4096), help="Nodes at a time, two to a pair. Default: 64."
+    ),
+    (ROUNDS, PAIRS, TCP, PORT, MTU),
 )
-@with_ssh
 @with_remote
 @JSON
 @COLOR
 @with_launch
 def pairs(
     *,
-    nodes: tuple[str, ...],
-    nodes_files: tuple[str, ...],
-    exclude: tuple[str, ...],
+    where: SshNodes,
     rounds: int | None,
-    paired: str | None,
+    paired: str,
     tcp_ports: tuple[int, ...],
     port: int,
-    mtu: str | None,
-    timeout_seconds: float,
-    connect_seconds: int,
-    fanout: int | None,
-    user: str | None,
-    ssh_options: str,
-    remote: Remote,
+    mtu_limit_bytes: int | None,
+    program: Program,
     as_json: bool,
     color: str,
     launch: LaunchWords,
@@ -98,16 +72,12 @@ def pairs(
     is broken; 3 some pair is not known; 64 usage error; 70 a defect of this program; 130
     interrupted: what was tried is printed.
     """
-    from preflight.fleet.node.asked_nodes import SshNodes
-    from preflight.fleet.pairs.command import run_pairs
-    from preflight.fleet.pairs.rounds import Asked
+    from preflight.fleet.pairs.rounds import PairTest, run_pairs
 
-    if timeout_seconds - connect_seconds < LEAST_SECONDS:
+    if where.timeout_seconds - where.connect_seconds < LEAST_SECONDS:
         raise click.UsageError(
-            f"--connect-timeout {connect_seconds} leaves less than {LEAST_SECONDS:g} s "
-            f"of --timeout {timeout_seconds:g}: give it less, or --timeout more"
+            f"--connect-timeout {where.connect_seconds} leaves less than {LEAST_SECONDS:g} s "
+            f"of --timeout {where.timeout_seconds:g}: give it less, or --timeout more"
         )
-    limits = (timeout_seconds, connect_seconds, fanout)
-    where = SshNodes(nodes, nodes_files, exclude, *limits, user, ssh_options)
-    asked = Asked(paired or "", tcp_ports, port, bytes_of(mtu))
-    return run_pairs(launch, where, remote, asked, rounds=rounds, as_json=as_json, color=color)
+    test = PairTest(paired, tcp_ports, port, mtu_limit_bytes)
+    return run_pairs(launch, where, program, test, rounds=rounds, as_json=as_json, color=color)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.fleet_pairs_listen import MTU, PAIRS, bytes_of
+from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP, seconds_option
 from preflight.cli.options import COLOR, JSON, Integer, Number, command, with_launch
 
 if TYPE_CHECKING:
@@ -16,21 +16,8 @@ if TYPE_CHECKING:
 @command("pair-connect")
 @click.option("--token", required=True, help="As pair-listen printed it.")
 @PAIRS
-@click.option(
-    "--tcp",
-    "tcp_ports",
-    type=Integer(1, 65535),
-    multiple=True,
-    metavar="PORT",
-    help="Connect to this port of either node from the other too; may be given again.",
-)
-@click.option(
-    "--seconds",
-    type=Number(1, 3600),
-    default=60.0,
-    show_default=True,
-    help="What was not tried by then is not.",
-)
+@TCP
+@seconds_option("What was not tried by then is not.")
 @click.option(
     "--wait",
     "wait_seconds",
@@ -57,12 +44,12 @@ def pair_connect(
     address: str,
     port: int,
     token: str,
-    paired: str | None,
+    paired: str,
     tcp_ports: tuple[int, ...],
     seconds: float,
     wait_seconds: float,
     own_address: str,
-    mtu: str | None,
+    mtu_limit_bytes: int | None,
     as_json: bool,
     color: str,
     launch: LaunchWords,
@@ -77,18 +64,18 @@ def pair_connect(
     Exit codes: 0 all that was tried works; 2 something does not; 3 nothing could be tried; 64 usage
     error; 70 a defect of this program.
     """
-    from preflight.fleet.pairs.connect import Talk, run_connect
+    from preflight.fleet.pairs.connect import Trial, run_connect
 
-    talk = Talk(
+    trial = Trial(
         launch=launch,
         address=address,
         port=port,
         token=token,
-        pairs=paired or "",
+        pairs=paired,
         tcp_ports=tcp_ports,
         seconds=seconds,
         wait_seconds=wait_seconds,
-        mtu_limit_bytes=bytes_of(mtu),
+        mtu_limit_bytes=mtu_limit_bytes,
         own_address=own_address,
     )
-    return run_connect(talk, as_json, color)
+    return run_connect(trial, as_json, color)

@@ -6,28 +6,41 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import Integer, Number, command, with_launch
+from preflight.cli.options import Integer, Number, Option, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
 MTU = click.option(
     "--mtu",
+    "mtu_limit_bytes",
     type=click.Choice(["256", "512", "1024", "2048", "4096"]),
+    callback=lambda _context, _option, value: None if value is None else int(value),
     help="The path MTU is the less of it and the port's. Default: the launch's MC_MTU, or 4096.",
 )
 PAIRS = click.option(
     "--pairs",
     "paired",
     type=click.Choice(["any", "same"]),
+    callback=lambda _context, _option, value: value or "",
     help="Any port with any, or those of one name, as with MC_ENABLE_DEST_DEVICE_AFFINITY. "
     "Default: as the launch has it, or any.",
 )
+TCP = click.option(
+    "--tcp",
+    "tcp_ports",
+    type=Integer(1, 65535),
+    multiple=True,
+    metavar="PORT",
+    help="Connect to this port of each node from the other too; may be given again.",
+)
 
 
-def bytes_of(mtu: str | None) -> int | None:
-    """Return what --mtu says; None where it is the launch's to say."""
-    return None if mtu is None else int(mtu)
+def seconds_option(help_: str) -> Option:
+    """How long one end runs."""
+    return click.option(
+        "--seconds", type=Number(1, 3600), default=60.0, show_default=True, help=help_
+    )
 
 
 @command("pair-listen")
@@ -39,13 +52,7 @@ def bytes_of(mtu: str | None) -> int | None:
 )
 @click.option("--port", type=Integer(0, 65535), default=0, help="Default: a free one.")
 @click.option("--token", default="", help="What the other side has to know. Default: a new one.")
-@click.option(
-    "--seconds",
-    type=Number(1, 3600),
-    default=60.0,
-    show_default=True,
-    help="It ends then, whatever happens.",
-)
+@seconds_option("It ends then, whatever happens.")
 @click.option("--once", is_flag=True, help="End after the first conversation.")
 @MTU
 @with_launch
@@ -56,7 +63,7 @@ def pair_listen(
     token: str,
     seconds: float,
     once: bool,
-    mtu: str | None,
+    mtu_limit_bytes: int | None,
     launch: LaunchWords,
 ) -> int:
     """Be the other end of a pair, for pair-connect on another node.
@@ -75,6 +82,6 @@ def pair_listen(
         port=port,
         seconds=seconds,
         token=token,
-        mtu_limit_bytes=bytes_of(mtu),
+        mtu_limit_bytes=mtu_limit_bytes,
         once=once,
     )

@@ -22,6 +22,16 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     Exit codes: 0 every pair that Mooncake makes has a way; 1 some have none; 2 some nodes do not
     reach each other at all; 3 unknown; 64 usage error; 70 a defect of this program.
     """
-    from preflight.fleet.rails.command import run_rails
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.fleet.rails.answer import rail_answer, rails_object, rails_text
+    from preflight.fleet.reports.reading import read_reports
+    from preflight.fleet.reports.rows import settled
+    from preflight.fleet.reports.sources import texts
 
-    return run_rails(reports, as_json, color, verbosity)
+    read = read_reports(texts(reports))
+    answer = rail_answer(settled(read.rows).rows.values(), read.unusable)
+    if as_json:
+        say_json(rails_object(answer))
+    else:
+        say(rails_text(answer, painter(color), columns(), verbosity))
+    return answer.exit_code

@@ -10,8 +10,8 @@ from preflight.cli.node_options import with_answer, with_remote
 from preflight.cli.options import IGNORE, Integer, Number, command, timeout_option, with_launch
 
 if TYPE_CHECKING:
-    from preflight.fleet.merge.collected import Shown
-    from preflight.fleet.node.asked_nodes import Remote
+    from preflight.fleet.merge.command import Shown
+    from preflight.fleet.remote.program import Program
     from preflight.inputs.launch_words import LaunchWords
 
 
@@ -46,7 +46,7 @@ def run(
     timeout_seconds: float,
     queue_seconds: int,
     srun_options: str,
-    remote: Remote,
+    program: Program,
     ignore: tuple[str, ...],
     shown: Shown,
     launch: LaunchWords,
@@ -62,7 +62,7 @@ def run(
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
     """
-    from preflight.fleet.slurm.command import run_fleet_run
+    from preflight.fleet.slurm.run import run_fleet_run
 
     return run_fleet_run(
         launch,
@@ -70,7 +70,7 @@ def run(
         timeout_seconds=timeout_seconds,
         queue_seconds=queue_seconds,
         srun_options=srun_options,
-        remote=remote,
+        program=program,
         ignore=ignore,
         shown=shown,
     )

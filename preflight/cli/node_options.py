@@ -10,27 +10,29 @@ import click
 from preflight.cli.options import (
     COLOR,
     JSON,
-    Function,
     Integer,
+    Number,
     Option,
     gathered,
+    timeout_option,
     with_options,
     with_verbosity,
 )
 
 if TYPE_CHECKING:
-    from preflight.fleet.merge.collected import Shown
-    from preflight.fleet.node.asked_nodes import Remote
+    from preflight.fleet.merge.command import Shown
+    from preflight.fleet.remote.program import Program, SshNodes
 
-REMOTE_COMMAND: Option = click.option(
-    "--remote-command",
-    default="mooncake-preflight",
-    show_default=True,
-    metavar="COMMAND",
-    help="This program on the nodes.",
-)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 _REMOTE: tuple[Option, ...] = (
-    REMOTE_COMMAND,
+    click.option(
+        "--remote-command",
+        default="mooncake-preflight",
+        show_default=True,
+        metavar="COMMAND",
+        help="This program on the nodes.",
+    ),
     click.option(
         "--carry",
         type=click.Choice(["auto", "always", "never"]),
@@ -51,48 +53,61 @@ REPORTS: Option = click.option(
 )
 
 
-def with_nodes(example: str) -> Callable[[Function], Function]:
-    """Add which nodes: ``nodes``, ``nodes_files`` and ``exclude``."""
-    help_ = f"As {example}, @rack1 or @slurm:partition; may be given again."
+def with_ssh_nodes(
+    example: str, timeout: str, fanout: Option, between: tuple[Option, ...] = ()
+) -> Decorator:
+    """Add which nodes, and how ssh comes to them: ``where: SshNodes``.
+
+    example: a node set. timeout: what --timeout is. between: options that --help has between.
+    """
+    nodes = f"As {example}, @rack1 or @slurm:partition; may be given again."
     files = "Node sets, one a line."
-    return with_options(
-        click.option("--nodes", multiple=True, metavar="NODESET", help=help_),
+    options = (
+        click.option("--nodes", multiple=True, metavar="NODESET", help=nodes),
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
         click.option("--exclude", multiple=True, metavar="NODESET", help="Not these."),
+        *between,
+        timeout_option(Number(1, 3600), 60.0, timeout),
+        click.option(
+            "--connect-timeout",
+            "connect_seconds",
+            type=Integer(1, 600),
+            default=10,
+            show_default=True,
+            help="Seconds of these until ssh is through.",
+        ),
+        fanout,
+        click.option("--user", metavar="NAME", help="Log in as this user."),
+        click.option(
+            "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
+        ),
     )
+    which = ("nodes", "nodes_files", "exclude")
+    names = (*which, "timeout_seconds", "connect_seconds", "fanout", "user", "ssh_options")
+    return lambda function: with_options(*options)(gathered(function, "where", _where, *names))
 
 
-# How ssh logs in.
-with_ssh = with_options(
-    click.option("--user", metavar="NAME", help="Log in as this user."),
-    click.option(
-        "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
-    ),
-)
-# Of --timeout, until ssh is through.
-CONNECT_TIMEOUT: Option = click.option(
-    "--connect-timeout",
-    "connect_seconds",
-    type=Integer(1, 600),
-    default=10,
-    show_default=True,
-    help="Seconds of these until ssh is through.",
-)
+def _where(**given: Any) -> SshNodes:
+    from preflight.fleet.remote.program import SshNodes
+
+    return SshNodes(**given)
 
 
 def with_remote(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add where the program is on a node, and whether it is taken along: ``remote: Remote``."""
+    """Add where the program is on a node, and whether it is taken along: ``program: Program``."""
     names = ("remote_command", "remote_python", "carry")
-    return with_options(*_REMOTE)(gathered(function, "remote", _remote, *names))
+    return with_options(*_REMOTE)(gathered(function, "program", _program, *names))
 
 
-def _remote(remote_command: str, remote_python: str, carry: str) -> Remote:
-    from preflight.fleet.node.asked_nodes import Remote
+def _program(remote_command: str, remote_python: str, carry: str) -> Program:
+    from preflight.fleet.remote.program import Program, option_words
 
-    return Remote(remote_command, remote_python, carry)
+    give = "the program's path on the nodes"
+    words = option_words("--remote-command", remote_command, give)
+    return Program(words, remote_python, carry)
 
 
-def with_answer(*between: Option) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_answer(*between: Option) -> Decorator:
     """Add how the nodes' answer is shown: ``shown: Shown``; --help has ``between`` among them."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,6 +119,6 @@ def with_answer(*between: Option) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def _shown(reports: str | None, as_json: bool, color: str, verbosity: int) -> Shown:
-    from preflight.fleet.merge.collected import Shown
+    from preflight.fleet.merge.command import Shown
 
     return Shown(reports, as_json, color, verbosity)

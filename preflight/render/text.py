@@ -93,6 +93,6 @@ def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> l
     )
 
 
-def filled(text: str, width: int) -> str:
+def filled(text: str, width: int, further: int = 4) -> str:
     """Return ``wrapped`` as one text."""
-    return "\n".join(wrapped(text, width))
+    return "\n".join(wrapped(text, width, further))

@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from preflight.fleet.base.node_sets import expand
+from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.command import merge
-from preflight.fleet.merge.fleet import nodes_text
-from preflight.fleet.merge.records import Fleet
-from preflight.fleet.node.command import node_report
+from preflight.fleet.merge.fleet import Fleet
+from preflight.fleet.node.report import node_report
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host
 
@@ -144,8 +143,8 @@ def fails(report: Report) -> None:
 def told(fleet: Fleet, check: str) -> Told:
     """(status, nodes, have) of each finding of the fleet with this id."""
     return [
-        (one.finding.status, nodes_text(fleet, one.nodes), one.finding.have)
-        for one in fleet.said
+        (one.finding.status, fold(one.nodes), one.finding.have)
+        for one in fleet.findings
         if one.finding.check == check
     ]
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.fleet.kubernetes.pods import pods_of
-from preflight.fleet.node.reply import report_in
+from preflight.fleet.kubernetes.collect import pods_of
 from preflight.fleet.node.report import absent, one_line
+from preflight.fleet.remote.reply import report_in
 
 pytestmark = pytest.mark.slow
 

@@ -285,8 +285,8 @@ def test_what_cannot_be_meant_is_refused(
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
     """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
-    from preflight.fleet.ssh.clush_engine import named_nodes
-    from preflight.fleet.ssh.fleet_check import sets_of
+    from preflight.fleet.ssh.check import sets_of
+    from preflight.fleet.ssh.engine import named_nodes
 
     (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
     sets = sets_of(str(tmp_path / "nodes"))

@@ -16,10 +16,10 @@ import pytest
 import preflight.fleet
 from checks.base.finding import Status
 from preflight.check.catalogue import catalogue
-from preflight.cli.explain import explain_text, list_text
+from preflight.cli.explain import list_text
 from preflight.cli.main import run
-from preflight.fleet.node.reply import NodeReply, report_of
-from preflight.fleet.reports.records import STATUSES, FleetFinding
+from preflight.fleet.remote.reply import NodeReply, report_of
+from preflight.fleet.reports.rows import STATUSES, FleetFinding
 from preflight.judging.fleet_checks import FLEET_CHECKS
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
@@ -88,7 +88,8 @@ def _values(module: str, function: ast.FunctionDef, given: ast.expr) -> set[str]
                 found |= _values(module, function, part if at is None else given.args[at])
         return found
     assert isinstance(given, ast.Name), ast.unparse(given)
-    places = {arg.arg: at for at, arg in enumerate(function.args.args)}
+    named = [arg.arg for arg in function.args.args if arg.arg != "self"]
+    places = {name: at for at, name in enumerate(named)}
     if given.id in places:  # what the callers in this module say
         return {
             text
@@ -121,13 +122,13 @@ def _given() -> dict[str, set[str]]:
     """id -> the statuses with which the code makes it."""
     found: dict[str, set[str]] = {}
     for module, tree in TREES.items():
-        if module == "reports.tables":  # findings of the nodes' own, as their reports have them
-            continue
         for function in _functions(tree):
             for maker, (id_at, status_at) in MAKERS.items():
                 if function.name in MAKERS or (maker == "_finding" and module != "rails.findings"):
                     continue
                 for call in _calls(function, maker):
+                    if module == "reports.reading" and not isinstance(call.args[0], ast.Constant):
+                        continue  # findings of the nodes' own, as their reports have them
                     told = {"unknown"}
                     if status_at is not None:
                         told = _values(module, function, call.args[status_at])
@@ -164,7 +165,7 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
     ]
     for change in by_node:
         fleet = merged_reports(tmp_path, fleet_reports("gpu[1-4]", {"gpu3": change}), "gpu[2-5]")
-        yield from (one.finding for one in fleet.said)
+        yield from (one.finding for one in fleet.findings)
     of_all = [
         launch(services=[["advertised", "10.1.1.1", True]]),
         launch(hosts=4, services=[["dist-init", "127.0.0.1:5000", False]]),
@@ -173,9 +174,9 @@ def _faulty_findings(tmp_path: Path) -> Iterator[FleetFinding]:
         rails(addresses=["10.10.0.1/16"]),
     ]
     for change in of_all:
-        yield from (one.finding for one in merged_reports(tmp_path, every(change)).said)
+        yield from (one.finding for one in merged_reports(tmp_path, every(change)).findings)
     twice = [*fleet_reports("gpu[1-2]"), *fleet_reports("gpu2", {"gpu2": rails(mtu_bytes=1024)})]
-    yield from (one.finding for one in merged_reports(tmp_path, twice).said)
+    yield from (one.finding for one in merged_reports(tmp_path, twice).findings)
     for change, _ in test_rails.BROKEN:
         seen = test_rails.answer("gpu[1-4]", {**test_rails.FOUR, "gpu3": change})
         yield from (finding for finding, _ in seen.findings)
@@ -200,12 +201,13 @@ def test_a_silent_node_is_unknown_with_a_page() -> None:
 
 
 @pytest.mark.parametrize("id_", sorted(DECLARED))
-def test_list_and_explain_show_it(id_: str) -> None:
+def test_list_and_explain_show_it(id_: str, capsys: pytest.CaptureFixture[str]) -> None:
     (check,) = (one for one in FLEET_CHECKS if one.id == id_)
     assert re.search(
-        rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$", list_text(), re.MULTILINE
+        rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$", list_text(200), re.MULTILINE
     )
-    shown = explain_text(id_)
+    assert run(["explain", id_]) == 0
+    shown = capsys.readouterr().out
     assert shown.startswith(f"{id_}\n")
     assert all(f"  {status.value}: " in shown for status, _ in check.page.outcomes)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from checks.capture.secrets import REMOVED, clean_text
 from preflight.cli.main import run
 from preflight.fleet.kubernetes.manifest import LABEL_NAME
-from preflight.fleet.node.reply import report_in
+from preflight.fleet.remote.reply import report_in
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.without_secrets import without_secrets
 from tests.fleet.conftest import LAUNCH

@@ -230,7 +230,7 @@ def test_a_fabric_with_a_subnet_for_each_link_is_one_finding(tmp_path: Path) -> 
         for at, rail in enumerate(report["rails"]):
             rail["addresses"] = [f"10.{at}.{number}.0/31"]
     fleet = merged_reports(tmp_path, reports)
-    found = [one for one in fleet.said if one.finding.check == "fleet.subnet"]
+    found = [one for one in fleet.findings if one.finding.check == "fleet.subnet"]
     assert [(one.finding.subject, len(one.nodes)) for one in found] == [
         (f"mlx5_{at}", 39) for at in range(8)
     ]

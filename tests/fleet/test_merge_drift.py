@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.merge.fleet import nodes_text
-from preflight.fleet.merge.fleet_drift import drift, gathered
-from preflight.fleet.merge.records import Fleet
+from preflight.fleet.base.node_sets import fold
+from preflight.fleet.merge.drift import drift, gathered
+from preflight.fleet.merge.fleet import Fleet
+from preflight.fleet.reports.rows import Fact, NodeRow
 from tests.fleet.merge_fleets import (
     Change,
     Report,
@@ -26,7 +27,7 @@ def drifts(fleet: Fleet) -> dict[str, tuple[str | None, dict[str, str]]]:
     return {
         one.fact: (
             None if one.most is None else one.most.value,
-            {other.value: nodes_text(fleet, other.nodes) for other in one.others},
+            {other.value: fold(other.nodes) for other in one.others},
         )
         for one in fleet.drift
     }
@@ -127,7 +128,7 @@ def test_a_missing_device_is_said_once(tmp_path: Path) -> None:
 
     fleet = merged_reports(tmp_path, fleet_reports("gpu[1-5]", {"gpu4": change}))
     assert list(drifts(fleet)) == ["rdma.devices"]
-    kinds = [(variant.value, nodes_text(fleet, variant.nodes)) for variant in fleet.devices]
+    kinds = [(variant.value, fold(variant.nodes)) for variant in fleet.devices]
     assert kinds == [
         ("7 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800", "gpu4"),
         ("8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800", "gpu[1-3,5]"),
@@ -152,19 +153,14 @@ def test_a_topic_that_was_not_read_is_not_taken_for_absent(tmp_path: Path) -> No
 )
 def test_every_node_is_in_each_drift_once(nodes: list[dict[str, str]]) -> None:
     """Law: majority, others and unread are disjoint, and are all nodes; a majority leads."""
-    table: list[tuple[str, str | int | bool]] = []
-    rows = []
-    for place, facts in enumerate(nodes):
-        numbers = []
-        for pair in facts.items():
-            if pair not in table:
-                table.append(pair)
-            numbers.append(table.index(pair))
-        rows.append((place, tuple(numbers)))
-    for one in drift(gathered(table, rows), {}, range(len(nodes)), []):
+    rows = {
+        f"n{at}": NodeRow(f"n{at}", "", 0, "pass", facts=tuple(Fact(*one, one[1]) for one in facts))
+        for at, facts in enumerate(node.items() for node in nodes)
+    }
+    for one in drift(gathered(rows), rows):
         variants = [*([one.most] if one.most else []), *one.others]
-        places = [at for variant in variants for at in variant.nodes]
-        assert sorted([*places, *one.unread]) == list(range(len(nodes)))
+        names = [name for variant in variants for name in variant.nodes]
+        assert sorted([*names, *one.unread]) == sorted(rows)
         sizes = sorted((len(variant.nodes) for variant in variants), reverse=True)
         assert (one.most is None) is (sizes[0] == sizes[1])
-        assert len(variants) == len({nodes[at].get(one.fact) for at in range(len(nodes))})
+        assert len(variants) == len({node.get(one.fact) for node in nodes})

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preflight.fleet.base.node_sets import expand
+from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.command import merge
-from preflight.fleet.merge.fleet import nodes_text
 from tests.fleet.merge_fleets import (
     MADE,
     Change,
@@ -45,7 +44,7 @@ def test_the_pool_is_the_sum_of_the_segments_with_its_skew(tmp_path: Path) -> No
     assert pool is not None
     assert pool.total_bytes == (3 * 64 + 32 + 60) * GIB
     assert pool.skew == 2.0
-    assert nodes_text(fleet, pool.unread) == "gpu3"
+    assert fold(pool.unread) == "gpu3"
     # 60 of 64 GiB is within what a host keeps for itself; half is not.
     assert told(fleet, "fleet.segment") == [("warn", "gpu2", "32.00 GiB")]
 
@@ -60,7 +59,7 @@ def test_who_gave_no_report_and_who_is_not_expected_are_named(tmp_path: Path) ->
     assert told(fleet, "fleet.report") == [("unknown", "gpu[04-05]", "no report")]
     assert told(fleet, "fleet.unexpected") == [("warn", "login", "a report")]
     assert fleet.exit_code == 3
-    assert nodes_text(fleet, fleet.of("unknown")) == "gpu[04-05]"
+    assert fold(fleet.of("unknown")) == "gpu[04-05]"
 
 
 def test_a_truncated_report_of_a_node_makes_that_node_unknown(tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_what_few_nodes_say_comes_first(tmp_path: Path) -> None:
     reports = every(common, "gpu[1-9]")
     reports[4]["findings"].append(finding("rdma.port", "warn", subjects=["mlx5_3 port 1"]))
     fleet = merged_reports(tmp_path, reports)
-    assert [one.finding.check for one in fleet.said][:2] == ["rdma.port", "hugetlb.shortage"]
+    assert [one.finding.check for one in fleet.findings][:2] == ["rdma.port", "hugetlb.shortage"]
 
 
 def test_ignored_findings_do_not_count(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_ignored_findings_do_not_count(tmp_path: Path) -> None:
         report["status"] = "pass"
 
     fleet = merged_reports(tmp_path, every(change))
-    assert (fleet.verdict, len(fleet.said), len(fleet.waived)) == ("pass", 0, 1)
+    assert (fleet.verdict, len(fleet.findings), len(fleet.waived)) == ("pass", 0, 1)
 
 
 SMALL_CHANGES: list[Change] = [
@@ -172,4 +171,4 @@ def test_the_order_of_the_reports_changes_nothing(
         assert getattr(first, name) == getattr(second, name)
     assert first.drift == second.drift
     assert [one.status for one in first.nodes] == [one.status for one in second.nodes]
-    assert [one.finding for one in first.said] == [one.finding for one in second.said]
+    assert [one.finding for one in first.findings] == [one.finding for one in second.findings]

@@ -14,14 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
+from preflight.fleet.merge.answer import facts_text, fleet_object, fleet_text
 from preflight.fleet.merge.command import merge
-from preflight.fleet.merge.records import Fleet
+from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.merge.to_html import fleet_page
-from preflight.fleet.merge.to_json import fleet_object
-from preflight.fleet.merge.to_text import fleet_text
-from preflight.fleet.merge.words import facts_text
 from preflight.fleet.reports.reading import Reading
-from preflight.fleet.reports.records import NodeRow, Trouble, Unusable
+from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import Text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
 from tests.paths import ROOT
@@ -93,11 +91,11 @@ NO_REPORTS: list[Case] = [
     (with_field("findings.0", 7), Trouble.WRONG, "findings[0] is a number"),
     (with_field("findings.0.check", None), Trouble.WRONG, "check is null"),
     (with_field("findings.0.check", DELETED), Trouble.WRONG, "findings[0] has no check"),
-    (with_field("findings.0.subjects", []), Trouble.WRONG, "subject is null"),
+    (with_field("findings.0.subjects", []), Trouble.WRONG, "subjects is empty"),
     (with_field("findings.0.subjects", ["a", 1]), Trouble.WRONG, "findings[0]"),
     (with_field("findings.0.have", ["a"]), Trouble.WRONG, "findings[0]"),
     (with_field("findings.0.status", "bad"), Trouble.WRONG, "status is 'bad'"),
-    (with_field("findings.0.ignored", 1), Trouble.WRONG, "ignored is a number"),
+    (with_field("findings.0.ignored", 1), Trouble.WRONG, "ignored is 1, not a text"),
     (with_field("passes.3", "abc"), Trouble.WRONG, "passes[3]"),
     (with_field("passes.3", ["a", "b"]), Trouble.WRONG, "passes[3]"),
     (with_field("passes.3", [["a"], "b", "c"]), Trouble.WRONG, "passes[3]"),
@@ -201,11 +199,9 @@ def test_what_nodes_say_of_themselves_is_folded() -> None:
     first, second = rows
     assert isinstance(first, NodeRow)
     assert isinstance(second, NodeRow)
-    texts = {reading.tables.findings[number].text for number in (*first.findings, *second.findings)}
+    texts = {one.text for one in (*first.findings, *second.findings)}
     assert "ssh the node: timed out; gpu001.example is not the node" in texts
-    subjects = {
-        reading.tables.findings[number].subject for number in (*first.findings, *second.findings)
-    }
+    subjects = {one.subject for one in (*first.findings, *second.findings)}
     assert subjects == {"the node"}
 
 
@@ -221,7 +217,7 @@ def test_an_answer_of_check_goes_by_its_files_name(tmp_path: Path) -> None:
     (tmp_path / "gpu007.json").write_text(json.dumps(answer, indent=2))
     fleet = merge([str(tmp_path)], None)
     assert [(node.name, node.status) for node in fleet.nodes] == [("gpu007", "fail")]
-    assert [one.finding.check for one in fleet.said] == ["memlock.limit"]
+    assert [one.finding.check for one in fleet.findings] == ["memlock.limit"]
     assert "gpu007: answers of check --json, which have no facts" in facts_text(fleet)
     (tmp_path / "two.jsonl").write_text(f"{json.dumps(answer)}\n{json.dumps(answer)}\n")
     lost = merge([str(tmp_path / "two.jsonl")], None).unusable
@@ -338,4 +334,4 @@ def test_a_report_may_be_as_large_as_a_node_makes_it() -> None:
     (found,) = reading.read(Text("gpu001.json", 0, line(report).encode()))
     assert isinstance(found, NodeRow)
     assert len(found.findings) == 5000 + len(report["passes"])
-    assert max(len(one.text) for one in reading.tables.findings) == 4000
+    assert max(len(one.text) for one in found.findings) == 4000

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.fleet.reports import sources as merge_sources
-from preflight.fleet.reports.records import Trouble, Unusable
+from preflight.fleet.reports.rows import Trouble, Unusable
 from preflight.fleet.reports.sources import Text, texts
 
 ONE, TWO = {"a": {"b": 1}, "c": [1, 2]}, {"a": 2}
@@ -143,5 +143,5 @@ def test_wherever_a_stream_is_cut_into_chunks_it_holds_the_same(
     """Law: the lines of a stream do not depend on how much of it is read at a time."""
     content = "".join(f"{json.dumps(each)}\n" for each in objects).encode()
     chunks = [content[at : at + chunk_bytes] for at in range(0, len(content), chunk_bytes)]
-    lines = [line for _, line in merge_sources._lines(chunks[:1], chunks[1:])]
+    lines = [line for _, line in merge_sources._lines(chunks)]
     assert [json.loads(line or b"") for line in lines] == objects

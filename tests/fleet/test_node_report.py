@@ -22,14 +22,12 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.fleet.node import psutil_stand_in
-from preflight.fleet.node.carry import zipapp
-from preflight.fleet.node.command import node_report
 from preflight.fleet.node.rails import routes
-from preflight.fleet.node.reply import NodeReply, lacks_tool, report_of
-from preflight.fleet.node.report import absent, error_object, one_line
-from preflight.fleet.node.script import COMMAND, SAYS, found_script, packed
-from preflight.fleet.node.sent_launch import sent_launch
+from preflight.fleet.node.report import absent, error_object, node_report, one_line
+from preflight.fleet.remote import psutil_stand_in
+from preflight.fleet.remote.program import COMMAND, SAYS, Program, zipapp
+from preflight.fleet.remote.reply import NodeReply, lacks_tool, report_of
+from preflight.fleet.remote.sent_launch import sent_launch
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host
@@ -273,7 +271,9 @@ def test_a_login_shell_runs_what_is_sent(tmp_path: Path, shell: str) -> None:
     )
     assert started.stdin is not None
     assert started.stdout is not None
-    started.stdin.write(packed({"launch.sh": b""}, found_script(tool, awkward)))
+    started.stdin.write(
+        Program(tuple(tool), "", "never").content({"launch.sh": b""}, awkward, carried=False)
+    )
     started.stdin.flush()
     assert started.wait(PATIENCE_SECONDS) == 0
     said = started.stdout.read().decode()
@@ -340,6 +340,7 @@ def test_the_carried_program_needs_python_alone(tmp_path: Path) -> None:
 def test_the_carried_program_is_the_same_bytes_each_time() -> None:
     """Python and tables alone: no C of this machine, and nothing that was compiled for it."""
     made = zipapp()
+    zipapp.cache_clear()
     assert made == zipapp()
     with zipfile.ZipFile(BytesIO(made)) as archive:
         names = archive.namelist()

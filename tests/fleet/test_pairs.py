@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 import pytest
@@ -19,30 +20,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.cli.fleet_pairs_connect import pair_connect
+from preflight.fleet.pairs.answer import pair_object, pair_text
 from preflight.fleet.pairs.cause import broken, cause, cause_of, failure_text, reasons
-from preflight.fleet.pairs.node import known
 from preflight.fleet.pairs.records import (
     BACK,
     HERE,
     OUT,
-    TALK,
     THERE,
     VERBS,
     WRITE,
     Failure,
-    Flow,
     PairAnswer,
-    PairError,
-    Port,
-    PortTried,
-    Tried,
-    end_of,
-    written,
+    PairPort,
+    TriedPair,
+    TriedPort,
+    Writes,
 )
-from preflight.fleet.pairs.to_json import pair_object
-from preflight.fleet.pairs.to_text import pair_text
-from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, End
-from preflight.fleet.rails.rails import Reach, Way
+from preflight.fleet.pairs.talk import TALK, EndFacts, PairError, Request, checked, receive, send
+from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Endpoint
+from preflight.fleet.rails.lanes import Reach, Way
 from preflight.verbs.ctypes_objects import (
     LID_OFFSET,
     QPN_OFFSET,
@@ -50,13 +46,14 @@ from preflight.verbs.ctypes_objects import (
     Completion,
     InitAttributes,
     RegionFields,
-    Request,
 )
 from preflight.verbs.ctypes_objects import Path as Path_
+from preflight.verbs.ctypes_objects import Request as WorkRequest
 from tests.paths import ROOT
 
+Kind = TypeVar("Kind", bound=tuple[Any, ...])
 SCHEMA = json.loads((ROOT / "preflight/schemas/pair-v1.schema.json").read_text())
-A, B = Port("mlx5_0", 1, "10.0.0.1", 4096), Port("mlx5_1", 1, "10.0.1.2", 1024)
+A, B = PairPort("mlx5_0", 1, "10.0.0.1", 4096), PairPort("mlx5_1", 1, "10.0.1.2", 1024)
 DIRECT, UNROUTED = Way(Reach.DIRECT), Way(Reach.UNROUTED, "no route between X and Y")
 RTR = "ibv_modify_qp to RTR"
 
@@ -91,7 +88,7 @@ def test_a_failure_names_what_was_returned() -> None:
 
 
 ENDS = st.builds(
-    End,
+    Endpoint,
     st.integers(0, 0xFFFF),
     st.integers(0, 0xFFFFFF),
     st.integers(0, 0xFFFFFF),
@@ -103,8 +100,15 @@ ENDS = st.builds(
 
 
 @given(ENDS)
-def test_an_end_arrives_as_it_was_sent(end: End) -> None:
-    assert end_of(json.loads(json.dumps(written(end)))) == end
+def test_an_end_arrives_as_it_was_sent(end: Endpoint) -> None:
+    stream = io.BytesIO()
+    send(stream, Request(end=end))
+    assert checked(heard(json.loads(stream.getvalue()), Request).end) == end
+
+
+def heard(said: Any, kind: type[Kind]) -> Kind:
+    """What the other side said, as it is read."""
+    return receive(io.BytesIO(json.dumps(said).encode() + b"\n"), kind)
 
 
 ANYTHING = st.recursive(
@@ -118,7 +122,7 @@ ANYTHING = st.recursive(
 def test_what_is_no_end_is_refused(value: Any) -> None:
     """Whatever the other side sends, it is an end within its bounds or a PairError."""
     try:
-        end = end_of(value)
+        end = checked(heard({"end": value}, Request).end)
     except PairError:
         return
     assert list(end) == value
@@ -128,23 +132,23 @@ def test_what_is_no_end_is_refused(value: Any) -> None:
 @given(st.dictionaries(st.sampled_from(["rails", "routes"]), ANYTHING))
 def test_what_are_no_ports_is_refused(said: dict[str, Any]) -> None:
     try:
-        found = known(said)
+        found = heard(said, EndFacts)
     except PairError:
         return
-    assert found.used == ()
+    assert found.used == []
 
 
-WORKS = Flow(3.2e-6, 9e-6, None, BUFFER_BYTES)
+WORKS = Writes(3.2e-6, 9e-6, None, BUFFER_BYTES)
 NO_ANSWER = Failure(HERE, WRITE, "write", 12, SMALL_BYTES)
-LOST = Flow(failure=NO_ANSWER, arrived_bytes=0)
+LOST = Writes(failure=NO_ANSWER, arrived_bytes=0)
 UNANSWERED = LOST._replace(arrived_bytes=SMALL_BYTES)
 LARGE = Failure(HERE, WRITE, "write", 12, BUFFER_BYTES)
-LARGE_LOST = Flow(3e-6, None, LARGE, SMALL_BYTES)
-REFUSED = Flow(3e-6, None, Failure(HERE, WRITE, "write", 9, BUFFER_BYTES), SMALL_BYTES)
-NOT_CONNECTED = Flow(failure=Failure(HERE, VERBS, RTR, errno.ETIMEDOUT))
+LARGE_LOST = Writes(3e-6, None, LARGE, SMALL_BYTES)
+REFUSED = Writes(3e-6, None, Failure(HERE, WRITE, "write", 9, BUFFER_BYTES), SMALL_BYTES)
+NOT_CONNECTED = Writes(failure=Failure(HERE, VERBS, RTR, errno.ETIMEDOUT))
 TRIED = (
-    Tried(A, A, DIRECT, WORKS, WORKS._replace(small_seconds=4e-6)),
-    Tried(A, B, UNROUTED, LOST, LOST, "no way"),
+    TriedPair(A, A, DIRECT, WORKS, WORKS._replace(small_seconds=4e-6)),
+    TriedPair(A, B, UNROUTED, LOST, LOST, "no way"),
 )
 
 DIRECTIONS = [
@@ -164,10 +168,10 @@ DIRECTIONS = [
 
 @pytest.mark.parametrize(("out", "back", "ways", "words"), DIRECTIONS)
 def test_which_way_is_broken(
-    out: Flow, back: Flow | None, ways: tuple[str, ...], words: str
+    out: Writes, back: Writes | None, ways: tuple[str, ...], words: str
 ) -> None:
     """A write needs both directions; whether it arrived tells which of them fails it."""
-    tried = Tried(A, B, UNROUTED, out, back)
+    tried = TriedPair(A, B, UNROUTED, out, back)
     assert broken(tried) == tuple(reasons(tried)) == ways
     assert tried.works is (ways == ())
     assert cause_of(tried).startswith(words)
@@ -175,7 +179,7 @@ def test_which_way_is_broken(
 
 
 def test_both_ends_of_a_broken_pair_are_named() -> None:
-    answer = PairAnswer("10.9.0.2:7471", 0.0004, TRIED, (PortTried(50051, None, "refused"),), "")
+    answer = PairAnswer("10.9.0.2:7471", 0.0004, TRIED, (TriedPort(50051, None, "refused"),), "")
     text = pair_text(answer, lambda text, _: text, 100)
     assert text.splitlines() == [
         "FAIL: 10.9.0.2:7471: 1 of 2 pairs of ports write to each other, TCP in 400 us",
@@ -200,13 +204,13 @@ def test_both_ends_of_a_broken_pair_are_named() -> None:
         (TRIED, (), "", "fail"),
         (TRIED, (), "the other side is gone", "fail"),
         (TRIED[:1], (), "the other side is gone", "unknown"),
-        (TRIED[:1], (PortTried(1, None, "refused"),), "", "fail"),
+        (TRIED[:1], (TriedPort(1, None, "refused"),), "", "fail"),
         ((), (), "", "unknown"),
         ((TRIED[0]._replace(back=LARGE_LOST),), (), "", "fail"),
     ],
 )
 def test_the_verdict(
-    tried: tuple[Tried, ...], ports: tuple[PortTried, ...], error: str, status: str
+    tried: tuple[TriedPair, ...], ports: tuple[TriedPort, ...], error: str, status: str
 ) -> None:
     """What was not tried never passes."""
     assert PairAnswer("peer", None, tried, ports, error).status == status
@@ -217,7 +221,7 @@ def test_without_rdma_tcp_is_all() -> None:
     answer = PairAnswer("peer", 0.001, (), (), "", over="tcp")
     assert answer.status == "pass"
     assert answer._replace(connect_seconds=None).status == "unknown"
-    closed = (PortTried(15000, None, "refused", "engine", BACK),)
+    closed = (TriedPort(15000, None, "refused", "engine", BACK),)
     assert answer._replace(ports=closed).status == "fail"
     text = pair_text(answer._replace(ports=closed), lambda text, _: text, 100)
     assert "TCP port 15000 (engine) of this node, from the other: fail: refused" in text
@@ -237,8 +241,8 @@ OFFSETS = [
     (Path_.port_num, 30),
     (InitAttributes.cap, 32),
     (InitAttributes.qp_type, 52),
-    (Request.remote_addr, 40),
-    (Request.rkey, 48),
+    (WorkRequest.remote_addr, 40),
+    (WorkRequest.rkey, 48),
     (RegionFields.lkey, 36),
     (RegionFields.rkey, 40),
     (Completion.status, 8),
@@ -251,7 +255,7 @@ def test_structures_lie_as_the_header_has_them() -> None:
     assert (QPN_OFFSET, LID_OFFSET) == (52, 34)
     assert (ctypes.sizeof(Path_), ctypes.sizeof(InitAttributes) >= 64) == (32, True)
     # The library writes and reads as much.
-    assert (ctypes.sizeof(Request) >= 128, ctypes.sizeof(Completion) >= 48) == (True, True)
+    assert (ctypes.sizeof(WorkRequest) >= 128, ctypes.sizeof(Completion) >= 48) == (True, True)
 
 
 def has_rdma() -> bool:

@@ -12,18 +12,17 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.network.routing import Routing, RoutingRule, TableRoute
 from checks.run.facts import Facts, read_facts
+from preflight.fleet.base.decode import decoder
 from preflight.fleet.node.rails import rails, rails_in_use, with_exits
-from preflight.fleet.pairs.node import (
+from preflight.fleet.pairs.ends import (
     ENGINE,
-    Held,
-    Known,
-    _engine_span,
+    engine_span,
     holding,
-    known,
+    launch_here,
     pairs_of,
-    part_of,
     wanting,
 )
+from preflight.fleet.pairs.talk import EndFacts, OpenPort
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, gpu_host
 
@@ -102,7 +101,7 @@ def test_what_is_behind_an_interface_is_in_the_report(facts: Facts) -> None:
     ],
 )
 def test_where_engines_listen(environment: Mapping[str, str], span: tuple[int, int]) -> None:
-    assert _engine_span(environment) == span
+    assert engine_span(environment) == span
 
 
 @pytest.mark.parametrize(("protocol", "over"), [("rdma", "rdma"), ("tcp", "tcp")])
@@ -112,10 +111,10 @@ def test_what_the_data_goes_over(tmp_path: Path, protocol: str, over: str) -> No
     path.write_text(
         "\n".join([*lines, "export MC_ENABLE_DEST_DEVICE_AFFINITY=1", " ".join(COMMAND)])
     )
-    part = part_of(LaunchWords((f"{path}",)))
+    part = launch_here(LaunchWords((f"{path}",)))
     assert part is not None
     assert (part.over, part.affinity) == (over, "same name" if over == "rdma" else "any")
-    assert (ENGINE, 15000, 17000) in part.ports
+    assert (ENGINE, 15000, 17000) in part.spans
 
 
 def test_ports_are_held_where_they_are_free() -> None:
@@ -128,10 +127,10 @@ def test_ports_are_held_where_they_are_free() -> None:
             socket.create_connection(("127.0.0.1", number), 30).close()
     with holding("192.0.2.1", (("a", 15000, 15010),)) as held:
         assert held == ()
-    assert Held("a", 1)._fields == ("what", "port")
+    assert OpenPort("a", 1)._fields == ("what", "port")
 
 
-def node(affinity: str, *devices: str) -> Known:
+def node(affinity: str, *devices: str) -> EndFacts:
     rows = [
         {
             "device": device,
@@ -150,7 +149,9 @@ def node(affinity: str, *devices: str) -> Known:
         }
         for at, device in enumerate(devices)
     ]
-    return known({"rails": rows, "routes": [], "over": "rdma", "affinity": affinity})
+    said = {"rails": rows, "routes": [], "over": "rdma", "affinity": affinity}
+    found: EndFacts = decoder(EndFacts)(said, "")
+    return found
 
 
 @pytest.mark.parametrize(
@@ -166,4 +167,4 @@ def test_whom_is_tried_with_whom(affinity: str, asked: str, pairs: list[str]) ->
     """As the launch has it, or as was asked; equal names first, should the time run out."""
     one, other = node(affinity, "a", "b"), node(affinity, "a", "b")
     found = pairs_of(one, other, asked)
-    assert [here.port.device + there.port.device for here, there in found] == pairs
+    assert [here.rail.device + there.rail.device for here, there in found] == pairs

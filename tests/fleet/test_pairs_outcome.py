@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.node.reply import NodeReply
+from preflight.fleet.pairs.answer import pair_object
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import Flow, cuts
 from preflight.fleet.pairs.matrix import Matrix, groups, matrix_object, matrix_text
-from preflight.fleet.pairs.meeting import met
+from preflight.fleet.pairs.meeting import present
 from preflight.fleet.pairs.outcome import Outcome, outcome
 from preflight.fleet.pairs.records import (
     BACK,
@@ -25,22 +25,22 @@ from preflight.fleet.pairs.records import (
     WRITE,
     Failure,
     PairAnswer,
-    Port,
-    PortTried,
-    Tried,
+    PairPort,
+    TriedPair,
+    TriedPort,
+    Writes,
 )
-from preflight.fleet.pairs.records import Flow as Writes
-from preflight.fleet.pairs.to_json import pair_object
-from preflight.fleet.rails.rails import Reach, Way
+from preflight.fleet.rails.lanes import Reach, Way
+from preflight.fleet.remote.reply import NodeReply
 from tests.paths import ROOT
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/pairs-v1.schema.json").read_text())
-A, B = Port("mlx5_0", 1, "10.0.0.1", 4096), Port("mlx5_0", 1, "10.0.0.2", 4096)
+A, B = PairPort("mlx5_0", 1, "10.0.0.1", 4096), PairPort("mlx5_0", 1, "10.0.0.2", 4096)
 FINE_WRITES = Writes(3e-6, 9e-6, None, 65536)
 LOST = Writes(failure=Failure(HERE, WRITE, "write", 12, 64), arrived_bytes=0)
-WORKS = Tried(A, B, Way(Reach.DIRECT), FINE_WRITES, FINE_WRITES)
-BROKEN = Tried(A, B, Way(Reach.DIRECT), LOST, LOST, "why")
-ONE_WAY = Tried(A, B, Way(Reach.DIRECT), LOST, LOST._replace(arrived_bytes=64), "why")
+WORKS = TriedPair(A, B, Way(Reach.DIRECT), FINE_WRITES, FINE_WRITES)
+BROKEN = TriedPair(A, B, Way(Reach.DIRECT), LOST, LOST, "why")
+ONE_WAY = TriedPair(A, B, Way(Reach.DIRECT), LOST, LOST._replace(arrived_bytes=64), "why")
 START, END = b"@mooncake-preflight start", b"@mooncake-preflight end 0"
 LISTENS = NodeReply("b", (START, b'{"protocol":"mooncake-preflight/pair/v1"}', END), code=0)
 NOT_THERE = NodeReply(
@@ -53,14 +53,14 @@ STOPPED = NodeReply("a", (START,))
 
 
 def connects(
-    *tried: Tried,
+    *tried: TriedPair,
     error: str = "",
     tcp: float | None = 0.001,
     port: str = "",
     way: str = OUT,
     over: str = "rdma",
 ) -> NodeReply:
-    ports = (PortTried(50051, None, port, "engine", way),) if port else ()
+    ports = (TriedPort(50051, None, port, "engine", way),) if port else ()
     told = pair_object(PairAnswer("10.0.0.2:17471", tcp, tried, ports, error, over))
     lines = json.dumps(told, indent=2).encode().splitlines()
     return NodeReply("a", (b"welcome", START, *lines, b"", END, b"bye"), code=0)
@@ -109,7 +109,7 @@ def test_the_outcome_of_a_pair(
     assert bool(found.cause) is (status != "pass")
 
 
-def flows_of(tried: Tried) -> dict[tuple[str, str], str]:
+def flows_of(tried: TriedPair) -> dict[tuple[str, str], str]:
     found = outcome("a", "b", 1, {"a": connects(tried), "b": LISTENS}, 60.0)
     return {(flow.source, flow.target): flow.status for flow in found.flows}
 
@@ -159,7 +159,7 @@ def test_an_address_at_which_others_find_somebody_else() -> None:
         "e": hello("e", ""),
         "f": hello("f", "10.0.0.6"),
     }
-    there = met([*said, "g"], said, ["f", "b"], 60.0)
+    there = present([*said, "g"], said, ["f", "b"], 60.0)
     assert dict(there.addresses) == {"a": "10.0.0.1", "f": "10.0.0.6"}
     assert there.carried == {"f"}
     assert "no other node finds it" in there.absent["b"]

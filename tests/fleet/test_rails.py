@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet_rails import rails
-from preflight.fleet.node.command import node_report
+from preflight.fleet.node.report import node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
-from preflight.fleet.rails.rails import INFINIBAND, Group, Lane, Reach, gid_network, way
+from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
 from preflight.fleet.reports.reading import Reading
-from preflight.fleet.reports.records import NodeRow, Unusable
+from preflight.fleet.reports.rows import NodeRow, Unusable
 from preflight.fleet.reports.sources import Text
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, gpu_host
@@ -133,9 +133,9 @@ def test_a_gid_without_a_network(gid: str, addresses: list[str], why: str) -> No
     assert why in found.reason
 
 
-def group(affinity: str, *devices: str) -> Group:
+def group(affinity: str, *devices: str) -> NodeKind:
     lanes = tuple(Lane(name, 1, "Ethernet", ROCE_2, "10.0.0.0/24") for name in devices)
-    return Group(lanes, (0,), affinity)
+    return NodeKind(lanes, ("gpu1",), affinity)
 
 
 def test_whom_mooncake_pairs() -> None:
@@ -161,7 +161,7 @@ def found(seen: RailAnswer) -> dict[tuple[str, str], set[str]]:
     rows: dict[tuple[str, str], set[str]] = {}
     for finding, places in seen.findings:
         names = rows.setdefault((finding.check, finding.status), set())
-        names.update(seen.names[at] for at in places)
+        names.update(places)
     return rows
 
 
@@ -240,7 +240,7 @@ def test_a_route_that_is_none_is_no_route() -> None:
     routes = [["default", "", "eth1"], ["10.0.0.0/99", "", "eth1"], ["", "", "eth1"]]
     changes: dict[str, Change] = {"gpu1": lambda one: main_table_alone(one, routes)}
     seen = answer("gpu[1-4]", {**FOUR, "gpu3": all_rails()} | changes)
-    (first,) = (group for group in seen.matrix.groups if 0 in group.nodes)
+    (first,) = (group for group in seen.matrix.kinds if "gpu1" in group.nodes)
     assert first.lanes[0].exits == ()
     assert seen.status == "warn"  # gpu1, without the affinity
 
@@ -263,7 +263,7 @@ def test_networks_by_the_rack_are_compared_by_examples() -> None:
 
     changes = {f"gpu{number}": rack(number) for number in range(100)}
     seen = answer("gpu[0-99]", changes)
-    assert (len(seen.matrix.groups), seen.status) == (100, "pass")
+    assert (len(seen.matrix.kinds), seen.status) == (100, "pass")
     assert seen.matrix.compared < MOST_COMPARED
 
 

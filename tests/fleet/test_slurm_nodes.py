@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.slurm.nodes import Asked, NodeState, asked, states_of, unreachable
+from preflight.fleet.slurm.nodes import JobNodes, NodeState, job_nodes, states_of, unreachable
 
 JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2],m9"}
 SINFO = """\
@@ -24,16 +24,18 @@ garbage
 @pytest.mark.parametrize(
     ("node_set", "environment", "expected"),
     [
-        ("n[1-3]", {}, Asked(("n1", "n2", "n3"), False)),
-        (None, JOB, Asked(("m9", "n1", "n2"), True)),
-        ("n2", JOB, Asked(("n2",), True)),
+        ("n[1-3]", {}, JobNodes(("n1", "n2", "n3"), False)),
+        (None, JOB, JobNodes(("m9", "n1", "n2"), True)),
+        ("n2", JOB, JobNodes(("n2",), True)),
         # A job's interactive shell and its batch script are steps to Slurm, and none here.
-        (None, {**JOB, "SLURM_STEP_ID": "4294967290"}, Asked(("m9", "n1", "n2"), True)),
-        ("n1", {"SLURM_JOB_NODELIST": "left over"}, Asked(("n1",), False)),
+        (None, {**JOB, "SLURM_STEP_ID": "4294967290"}, JobNodes(("m9", "n1", "n2"), True)),
+        ("n1", {"SLURM_JOB_NODELIST": "left over"}, JobNodes(("n1",), False)),
     ],
 )
-def test_who_is_asked(node_set: str | None, environment: dict[str, str], expected: Asked) -> None:
-    assert asked(node_set, environment) == expected
+def test_who_is_asked(
+    node_set: str | None, environment: dict[str, str], expected: JobNodes
+) -> None:
+    assert job_nodes(node_set, environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_who_is_asked(node_set: str | None, environment: dict[str, str], expecte
 )
 def test_who_cannot_be_asked(node_set: str | None, environment: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        asked(node_set, environment)
+        job_nodes(node_set, environment)
 
 
 def test_states_as_sinfo_prints_them() -> None:

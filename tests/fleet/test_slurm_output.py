@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.fleet.node.report import absent, one_line
-from preflight.fleet.node.script import SAYS
-from preflight.fleet.slurm.output import ON_NODE, by_node, complaints
+from preflight.fleet.remote.program import SAYS
+from preflight.fleet.slurm.srun import ON_NODE, by_node, complaints
 
 # Of Slurm 22.05.8: a slurmd that was killed, a prolog that failed, and what befell the others.
 KILLED = b"""\

@@ -15,7 +15,7 @@ import pytest
 
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.reports.reading import Reading
-from preflight.fleet.reports.records import NodeRow
+from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import Text
 from tests.lab.core import recorded_and_live, runs_live
 from tests.lab.pairs import CASES, NODES, Case, run_cases

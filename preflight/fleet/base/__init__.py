@@ -1,0 +1,1 @@
+"""What the rooms of fleet share: JSON to records, node sets, networks, words. Touches nothing."""

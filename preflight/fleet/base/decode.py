@@ -8,15 +8,18 @@ over: a later version may write more. In pure Python, for a node that only has t
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import lru_cache
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from checks.base.unknown import Unknown
 
 # No sentence of ours is near it; what is longer is cut, or one report would fill the screen.
 LONGEST_TEXT = 4000
-LARGEST_NUMBER = 1 << 62
+LARGEST_NUMBER = (1 << 64) - 1  # an address, or a counter of the kernel
+
+Json = dict[str, Any]
 
 _SCALARS = {
     str: "a text",
@@ -52,14 +55,15 @@ def decoder(kind: Any) -> Decode:
         return lambda value, where: value
     kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
     kinds = tuple(get_origin(one) if get_origin(one) in (dict, list) else one for one in kinds)
-    scalars = frozenset(one for one in kinds if one in _SCALARS or one in (NoneType, dict, list))
+    as_it_is = frozenset(one for one in kinds if one in _SCALARS or one in (NoneType, dict, list))
     (wanted, inner), *_ = [_decoder(one) for one in kinds if one not in (NoneType, Unknown)]
 
     def decode(value: Any, where: str) -> Any:
         found = type(value)
-        if found in scalars and (found not in (int, float) or 0 <= value <= LARGEST_NUMBER):
+        number = found in (int, float)
+        if found in as_it_is and (not number or 0 <= value <= LARGEST_NUMBER):
             return value
-        if found in (int, float) and float in scalars and 0 <= value <= LARGEST_NUMBER:
+        if number and float in as_it_is and 0 <= value <= LARGEST_NUMBER:
             return float(value)
         if found is dict and Unknown in kinds:
             if not isinstance(value.get("unknown"), str):
@@ -79,27 +83,18 @@ def _decoder(kind: Any) -> tuple[str, Decode | None]:
         return ("a list", _items(parts[0])) if parts[1:] == (...,) else ("a row", _row(parts))
     if hasattr(kind, "_fields"):
         return "an object", _record(kind)
+    if issubclass(kind, Enum):
+        return "a word", _word(kind)
     return _SCALARS.get(kind) or _NAMES[kind], None
 
 
-def _as_is(kind: Any) -> frozenset[type]:
-    """What needs no further look: most of what ten thousand nodes say."""
-    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    return frozenset(one for one in kinds if one in (str, bool))
-
-
 def _items(kind: Any) -> Decode:
-    item, as_is = decoder(kind), _as_is(kind)
+    item = decoder(kind)
 
     def decode(value: Any, where: str) -> Any:
         if type(value) is not list:
             raise wrong(value, where, "a list")
-        return tuple(
-            [
-                one if type(one) in as_is else item(one, f"{where}[{at}]")
-                for at, one in enumerate(value)
-            ]
-        )
+        return tuple([item(one, f"{where}[{at}]") for at, one in enumerate(value)])
 
     return decode
 
@@ -115,9 +110,19 @@ def _row(kinds: tuple[Any, ...]) -> Decode:
     return decode
 
 
+def _word(kind: type[Enum]) -> Decode:
+    def decode(value: Any, where: str) -> Any:
+        for one in kind:
+            if one.value == value:
+                return one
+        raise wrong(value, where, f"one of {', '.join(str(one.value) for one in kind)}")
+
+    return decode
+
+
 def _record(kind: Any) -> Decode:
     hints = get_type_hints(kind).items()
-    fields = [(name, decoder(one), _as_is(one), NoneType in get_args(one)) for name, one in hints]
+    fields = [(name, decoder(one), NoneType in get_args(one)) for name, one in hints]
     absent = kind._field_defaults
 
     def decode(value: Any, where: str) -> Any:
@@ -126,14 +131,12 @@ def _record(kind: Any) -> Decode:
         if type(value) is not dict:
             raise wrong(value, where, "an object")
         found = []
-        for name, read, as_is, optional in fields:
+        for name, read, optional in fields:
             one = value.get(name)
-            if type(one) in as_is:
-                found.append(one)
-            elif one is None and (optional or name in absent):
+            if one is None and (optional or name in absent):
                 found.append(absent.get(name))
             elif name not in value:
-                raise WrongError(f"{where}{': ' * bool(where)}it has no {name}")
+                raise WrongError(f"{where or 'it'} has no {name}")
             else:
                 found.append(read(one, f"{where}: {name}" if where else name))
         return kind._make(found)
@@ -141,11 +144,9 @@ def _record(kind: Any) -> Decode:
     return decode
 
 
-def field(document: dict[str, Any], name: str, kind: Any) -> Any:
-    """One field of an object. Raises WrongError."""
-    if name not in document:
-        raise WrongError(f"it has no {name}")
-    return decoder(kind)(document[name], name)
+def no_constant(name: str) -> NoReturn:
+    """For ``parse_constant``: what Python writes and reads as JSON, and nobody else."""
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def wrong(value: Any, where: str, wanted: str) -> WrongError:
@@ -161,7 +162,9 @@ def kind_of(value: Any) -> str:
 
 def short(value: Any) -> str:
     """A value in a sentence."""
-    if isinstance(value, str | bool | None) or (type(value) is int and abs(value) < 1 << 64):
+    if type(value) is int and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, str | bool | int):
         text = repr(value) if isinstance(value, str) else str(value).lower()
         return text if len(text) <= 60 else f"{text[:57]}..."
     return kind_of(value)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -11,23 +10,16 @@ One = TypeVar("One")
 
 
 def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
-    """Each key, in the order of its first, with all that come with it."""
+    """Return each key, in the order of its first, with all that come with it."""
     found: dict[Key, list[One]] = {}
     for key, one in pairs:
         found.setdefault(key, []).append(one)
     return found
 
 
-def holders(rows: Iterable[tuple[int, Sequence[int]]]) -> dict[int, array[int]]:
-    """number -> the places that hold it, ascending. rows: (place, its numbers).
-
-    Nodes that say the same share one list, so that most of a fleet is looked at once.
-    """
-    alike: dict[int, tuple[Sequence[int], array[int]]] = {}
-    for place, numbers in rows:
-        alike.setdefault(id(numbers), (numbers, array("I")))[1].append(place)
-    found: dict[int, array[int]] = {}
-    for numbers, places in alike.values():
-        for number in numbers:
-            found.setdefault(number, array("I")).extend(places)
-    return {number: array("I", sorted(places)) for number, places in found.items()}
+def by_size(groups: Mapping[Key, Sequence[One]]) -> tuple[Key | None, list[Key]]:
+    """Return the key of the largest group, None of a tie, and the others, the smallest first."""
+    keys = sorted(groups, key=lambda key: len(groups[key]))
+    if len(keys) > 1 and len(groups[keys[-1]]) == len(groups[keys[-2]]):
+        return None, keys
+    return keys[-1], keys[:-1]

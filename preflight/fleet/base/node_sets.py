@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
@@ -23,6 +24,7 @@ _ADDRESS = re.compile(r"[0-9.]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 _NUMBER = re.compile(r"[0-9]+")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?")
 _PART = re.compile(r"\[([^\[\]]*)\]")
+_WORD = re.compile(r"(?:\[[^\[\]]*\]|[^\s,])+")
 
 
 class _Split(NamedTuple):
@@ -44,6 +46,11 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
     slurm: where Slurm is to read it. It refuses what stands behind a bracket ("Invalid hostlist":
     seen with 22.05), so ``gpu[1-2].example`` is then two names.
     """
+    return _folded(tuple(names), slurm)
+
+
+@lru_cache(maxsize=64)  # most lists of a fleet's nodes are the same few
+def _folded(names: tuple[str, ...], slurm: bool) -> str:
     groups: dict[tuple[str, str, bool], list[str]] = {}
     for before, number, after in sorted({_split(name) for name in names}, key=_order):
         groups.setdefault((before, after, number != ""), []).append(number)
@@ -106,19 +113,9 @@ def _group(before: str, after: str, numbers: list[str]) -> str:
 
 def _words(text: str) -> list[str]:
     """Split at commas and spaces that are in no bracket."""
-    words, word, depth = [], "", 0
-    for sign in text:
-        depth += (sign == "[") - (sign == "]")
-        if depth not in (0, 1):
-            raise _refused(text, "its brackets do not match")
-        if depth == 0 and (sign == "," or sign.isspace()):
-            words.append(word)
-            word = ""
-        else:
-            word += sign
-    if depth:
+    if set("[]") & set(_PART.sub("", text)):
         raise _refused(text, "its brackets do not match")
-    return [word for word in (*words, word) if word]
+    return _WORD.findall(text)
 
 
 def _names(word: str, text: str, most: int) -> list[str]:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from preflight.base.usage_error import UsageError
+from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import expand
-from preflight.fleet.base.option_words import option_words
-from preflight.fleet.kubernetes.pods import Pod, pods_of
-from preflight.fleet.merge.collected import Shown, answer, prepare
-from preflight.fleet.node.records import START, Json
-from preflight.fleet.node.reply import TIMEOUT, NodeReply, quoted, report_in, report_of
+from preflight.fleet.kubernetes.request import CONTAINER
+from preflight.fleet.merge.command import Shown, answer, prepare
+from preflight.fleet.node.records import START
 from preflight.fleet.node.report import absent
-from preflight.fleet.node.script import SAYS
+from preflight.fleet.remote.program import SAYS, SAYS_END, SAYS_START, option_words
+from preflight.fleet.remote.reply import TIMEOUT, NodeReply, quoted, report_in, report_of
 
 # The finding that stands for a node whose pod has no log to read.
 POD = "fleet.pod"
@@ -26,6 +26,19 @@ _LOOK_SECONDS = 2.0
 # A report has some ten kilobytes.
 _MOST_LOG_BYTES = 8 << 20
 
+# Waiting for these, a container waits for somebody to mend something.
+_STUCK = (
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImageInspectError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+)
+
 
 class Kubectl(NamedTuple):
     """How kubectl is asked. timeout_seconds: for one call of it."""
@@ -35,7 +48,7 @@ class Kubectl(NamedTuple):
     timeout_seconds: float
 
 
-class Found(NamedTuple):
+class PodReport(NamedTuple):
     """A report that came of a pod. own: it is the node's, and none that stands for it."""
 
     pod: Pod
@@ -62,7 +75,7 @@ def run_fleet_collect(
     asked = Kubectl(option_words("--kubectl", kubectl, _GIVE), namespace, timeout_seconds)
     prepare(shown)
     until = time.monotonic() + wait_seconds
-    found: dict[str, Found] = {}
+    found: dict[str, PodReport] = {}
     while True:
         pods = _pods(asked, selector, container)
         present = {pod.name for pod in pods}
@@ -84,7 +97,7 @@ def run_fleet_collect(
 
 def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
     """One report a node: of several pods the last that has one of its own."""
-    best: dict[str, Found] = {}
+    best: dict[str, PodReport] = {}
     for one in sorted(found, key=lambda one: (one.own, one.pod.created)):
         best[one.report["node"]] = one
     reports = [one.report for one in best.values()]
@@ -95,41 +108,41 @@ def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
     return sorted(reports, key=lambda report: str(report["node"]))
 
 
-def _read(kubectl: Kubectl, pods: Sequence[Pod], wait_seconds: float) -> list[Found]:
+def _read(kubectl: Kubectl, pods: Sequence[Pod], wait_seconds: float) -> list[PodReport]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(lambda pod: _of_pod(kubectl, pod, wait_seconds), pods))
 
 
-def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> Found:
+def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> PodReport:
     """Never raises for what a pod or its log is like."""
     node = pod.node or pod.name
     if not pod.has_log:
-        return Found(pod, absent(node, POD, f"pod {pod.name}: {pod.reason}"), False)
+        return PodReport(pod, absent(node, POD, f"pod {pod.name}: {pod.reason}"), False)
     words = ["logs", pod.name, f"--container={pod.container}", f"--limit-bytes={_MOST_LOG_BYTES}"]
     try:
         log = _run(kubectl, words)
     except UsageError as error:
         text = f"the log of pod {pod.name} cannot be read: {error}"
-        return Found(pod, absent(node, POD, text), False)
+        return PodReport(pod, absent(node, POD, text), False)
     lines = log.split(b"\n")
-    ended = any(line.startswith(f"{SAYS} end ".encode()) for line in lines)
+    ended = any(line.startswith(SAYS_END) for line in lines)
     # The line that a pod of another making prints need not be alone on its line.
     report = report_in(log)
     if isinstance(report, dict):
         line = log[log.rfind(START) :].split(b"\n")[0]
-        own = (line, f"{SAYS} start".encode(), f"{SAYS} end 0".encode())
-        return Found(pod, report_of(NodeReply(node, own, (), 0), kubectl.timeout_seconds), True)
+        own = (line, SAYS_START, SAYS_END + b"0")
+        return PodReport(pod, report_of(NodeReply(node, own, (), 0), kubectl.timeout_seconds), True)
     if ended:
         said = [line for line in lines if line.strip() and not line.startswith(SAYS.encode())]
         answered = NodeReply(node, tuple(lines), tuple(said[-1:]), 0)
-        return Found(pod, report_of(answered, kubectl.timeout_seconds), True)
+        return PodReport(pod, report_of(answered, kubectl.timeout_seconds), True)
     if pod.over:
         how = f"{pod.reason}: " if pod.reason else ""
-        return Found(pod, absent(node, POD, f"pod {pod.name}: {how}{report.reason}"), False)
+        return PodReport(pod, absent(node, POD, f"pod {pod.name}: {how}{report.reason}"), False)
     text = f"pod {pod.name} runs, and had printed no report after {wait_seconds:g} s"
-    return Found(pod, absent(node, TIMEOUT, text), False)
+    return PodReport(pod, absent(node, TIMEOUT, text), False)
 
 
 def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[Pod]:
@@ -169,3 +182,104 @@ def _run(kubectl: Kubectl, words: Sequence[str]) -> bytes:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), b"")
         raise UsageError(quoted(last) or f"kubectl ended with exit code {done.returncode}")
     return done.stdout
+
+
+class Pod(NamedTuple):
+    """One pod, and how far it is.
+
+    node: where it runs or, of a DaemonSet, is to run; "" where that is not decided. reason: what
+    keeps it from printing, "" where nothing does. has_log: its container has run. over: nothing
+    more will come of itself. created: as Kubernetes writes it, which sorts.
+    """
+
+    name: str
+    node: str
+    created: str
+    container: str
+    reason: str
+    has_log: bool
+    over: bool
+
+
+def pods_of(listed: Any, container: str | None) -> list[Pod]:
+    """Of ``kubectl get pods -o json``; what is no pod is passed over."""
+    items = listed.get("items") if isinstance(listed, dict) else None
+    found = [_pod(item, container) for item in items or () if isinstance(item, dict)]
+    return sorted((pod for pod in found if pod.name), key=lambda pod: (pod.node, pod.created))
+
+
+def _pod(item: Json, wanted: str | None) -> Pod:
+    metadata, spec, status = (_object(item, key) for key in ("metadata", "spec", "status"))
+    names = [str(one.get("name")) for one in _objects(spec, "containers", "initContainers")]
+    # Ours by its name, else the pod's first.
+    name = wanted or (CONTAINER if CONTAINER in names or not names else names[0])
+    states = _objects(status, "initContainerStatuses", "containerStatuses")
+    state: Json = next((one for one in states if one.get("name") == name), {})
+    waiting, ended = _object(state, "state", "waiting"), _object(state, "state", "terminated")
+    before = _object(state, "lastState", "terminated")
+    running = "running" in _object(state, "state")
+    phase = str(status.get("phase", ""))
+    has_log = bool(running or ended or before)
+    reason = ""
+    if status.get("reason"):  # Evicted, NodeLost, Shutdown: of the pod as a whole
+        reason = _said(status)
+    elif waiting and not (before and waiting.get("reason") != "CrashLoopBackOff"):
+        reason = _said(waiting)
+    elif not state:
+        unscheduled = [
+            _said(one)
+            for one in _objects(status, "conditions")
+            if one.get("type") == "PodScheduled" and one.get("status") == "False"
+        ]
+        reason = next(iter(unscheduled), "") or phase or "Kubernetes says nothing of it"
+    if before and waiting:
+        reason = f"{reason}; before that {_said(before)}"
+    stuck = waiting.get("reason") in _STUCK
+    return Pod(
+        str(metadata.get("name", "")),
+        str(spec.get("nodeName") or _destined(spec)),
+        str(metadata.get("creationTimestamp", "")),
+        name,
+        reason,
+        has_log and phase != "Unknown" and status.get("reason") != "Evicted",
+        bool(ended) or stuck or phase in ("Failed", "Succeeded", "Unknown"),
+    )
+
+
+def _object(item: Json, *keys: str) -> Json:
+    """The object that lies there, {} where none does."""
+    found: Any = item
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _objects(item: Json, *keys: str) -> Iterator[Json]:
+    for key in keys:
+        listed = item.get(key)
+        for one in listed if isinstance(listed, list) else ():
+            if isinstance(one, dict):
+                yield one
+
+
+def _said(state: Json) -> str:
+    """``ImagePullBackOff: Back-off pulling image "x"``, or how a container ended."""
+    code = state.get("exitCode")
+    ended = f"exit code {code}" if isinstance(code, int) else ""
+    words = [state.get("reason"), ended, state.get("message")]
+    return (
+        ": ".join(" ".join(str(word).split()) for word in words if word)[:300] or "no reason given"
+    )
+
+
+def _destined(spec: Json) -> str:
+    """The node that a DaemonSet's pod is for, before it is there."""
+    required = _object(
+        spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    for term in _objects(required, "nodeSelectorTerms"):
+        for field in _objects(term, "matchFields"):
+            values = field.get("values")
+            if field.get("key") == "metadata.name" and isinstance(values, list) and values:
+                return str(values[0])
+    return ""

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from checks.base.units import GIB, MIB
+from preflight.base.output import say
 from preflight.base.usage_error import UsageError
-from preflight.fleet.kubernetes.pods import CONTAINER
-from preflight.fleet.kubernetes.records import ManifestRequest
-from preflight.fleet.node.script import SAYS
+from preflight.fleet.base.decode import Json
+from preflight.fleet.kubernetes.request import CONTAINER, ManifestRequest, quantity
+from preflight.fleet.remote.program import SAYS
+from preflight.fleet.remote.sent_launch import Sent
 
-if TYPE_CHECKING:
-    from preflight.fleet.node.sent_launch import Sent
-
+NAME = "mooncake-preflight fleet manifest"
 FOLDER = "/mooncake-preflight"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 LABEL_NAME, LABEL_INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
@@ -41,8 +40,6 @@ _ASK = f'"$@"\ncode=$?\necho\necho "{SAYS} end $code"\n'
 _STAY = f"trap 'exit 0' TERM INT\nsleep {LINGER_SECONDS} &\nwait $!\nexit 0\n"
 _IDLE = "trap 'exit 0' TERM INT\nwhile :; do sleep 3600 & wait $!; done\n"
 
-Json = dict[str, Any]
-
 _ACCOUNT = (
     "Nothing is asked of the API server: no role is bound to this account, and no token mounted."
 )
@@ -57,16 +54,25 @@ _DAEMON_SET = (
 )
 
 
-class Manifest(NamedTuple):
-    """text: YAML. objects: the same as data. notes: what there is to know about it."""
+def print_manifest(request: ManifestRequest, sent: Sent) -> int:
+    """Print the manifest, and on standard error what there is to know about it; returns 0.
 
-    text: str
-    objects: tuple[Json, ...]
-    notes: tuple[str, ...]
+    Raises UsageError for a launch that no ConfigMap holds.
+    """
+    from preflight.launches.without_secrets import without_secrets
+
+    public = without_secrets(sent.files, sent.words)
+    say(manifest(request, Sent(public.files, public.words)))
+    notes = [*request.lent.notes, *_notes(request)]
+    if public.removed:
+        notes.append(f"left out, for their names are those of secrets: {', '.join(public.removed)}")
+    for note in notes:
+        say(f"{NAME}: {note}", err=True)
+    return 0
 
 
-def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
-    """Raises UsageError for a launch that no ConfigMap holds."""
+def manifest(request: ManifestRequest, sent: Sent) -> str:
+    """The objects as YAML. Raises UsageError for a launch that no ConfigMap holds."""
     keys = {_KEY.sub("_", name): name for name in sent.files}
     if len(keys) < len(sent.files):
         raise UsageError(
@@ -92,7 +98,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
         commented.append((_CONFIG, config))
     pod = _pod(request, sent.words, keys, labels)
     template = {"metadata": {"labels": dict(labels)}, "spec": pod}
-    count = request.place.pods
+    count = request.where.pods
     spec: Json
     if request.kind == "job":
         spec = {
@@ -115,8 +121,7 @@ def manifest(request: ManifestRequest, sent: Sent) -> Manifest:
         "".join(f"# {line}\n" for line in words.splitlines()) + _dump(found)
         for words, found in commented
     )
-    objects = tuple(found for _, found in commented)
-    return Manifest(text.rstrip("\n"), objects, tuple(_notes(request)))
+    return text.rstrip("\n")
 
 
 def _given(**fields: Any) -> Json:
@@ -142,12 +147,12 @@ def _pod(
     request: ManifestRequest, words: Sequence[str], keys: Mapping[str, str], labels: Json
 ) -> Json:
     """``keys``: in the ConfigMap -> name below the pod's folder. words: of ``fleet node``."""
-    lent, place, is_job = request.lent, request.place, request.kind == "job"
-    among = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(place.names)}
+    lent, where, is_job = request.lent, request.where, request.kind == "job"
+    among = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(where.names)}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     alone = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": HOSTNAME_LABEL}
     nodes = {required: {"nodeSelectorTerms": [{"matchExpressions": [among]}]}}
-    told = {one.get("key") for one in place.tolerations}
+    told = {one.get("key") for one in where.tolerations}
     # Nodes with GPUs are usually kept for pods that ask for them, by a taint of this name.
     own = [name for name in lent.resources if "/" in name and name not in told]
     spec = _given(
@@ -157,14 +162,14 @@ def _pod(
         hostNetwork=lent.host_network or None,
         dnsPolicy="ClusterFirstWithHostNet" if lent.host_network else None,
         hostIPC=lent.host_ipc or None,
-        runtimeClassName=place.runtime_class,
-        nodeSelector=dict(place.selector),
+        runtimeClassName=where.runtime_class,
+        nodeSelector=dict(where.selector),
         affinity=_given(
-            nodeAffinity=nodes if place.names else None,
+            nodeAffinity=nodes if where.names else None,
             podAntiAffinity={required: [alone]} if is_job else None,
         ),
         tolerations=[
-            *map(dict, place.tolerations),
+            *map(dict, where.tolerations),
             *({"key": name, "operator": "Exists"} for name in own),
         ],
         imagePullSecrets=[{"name": name} for name in request.pull_secrets],
@@ -232,14 +237,6 @@ def _checking(request: ManifestRequest, words: Sequence[str], script: str, launc
         workingDir=FOLDER if launch else None,
         volumeMounts=mounts,
     )
-
-
-def quantity(size_bytes: int) -> str:
-    """Exact, in the largest unit that is."""
-    for unit, suffix in ((GIB, "Gi"), (MIB, "Mi")):
-        if size_bytes % unit == 0:
-            return f"{size_bytes // unit}{suffix}"
-    return str(size_bytes)
 
 
 def _notes(request: ManifestRequest) -> list[str]:

@@ -1,19 +1,21 @@
-"""What only the reports together show: masters, versions, path MTU, addresses, ports.
+"""What only the reports together show: masters, versions, services, machines, ages.
 
-Each check takes the rows and yields a finding and the nodes that it blames: where there is one
+Each check takes the rows and yields a finding with the nodes that it blames: where there is one
 right value, those that have another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.releases.mooncake import work_together
-from preflight.fleet.base.grouping import grouped
-from preflight.fleet.base.node_sets import fold
-from preflight.fleet.merge.addresses import Names, ServiceAddress, loops, split_address
-from preflight.fleet.reports.records import FleetFinding, NodeRow
+from preflight.fleet.base.grouping import by_size, grouped
+from preflight.fleet.base.node_sets import fold, in_order
+from preflight.fleet.node.records import NodeLaunch
+from preflight.fleet.reports.rows import FleetFinding, OnNodes, Rows
 
+DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
 # What the master's own port is called among those that a launch binds.
@@ -21,172 +23,204 @@ MASTER_PORT_NAME = "RPC port"
 # What fleet rails finds and nobody else: fleet.subnet and the nodes' own rdma.subnets say the rest.
 _BETWEEN_RAILS = ("fleet.rail-apart", "fleet.rail-mtu", "fleet.rail-unknown")
 
-Rows = Sequence[tuple[int, NodeRow]]
-Blamed = tuple[FleetFinding, Sequence[int]]
+Launches = Mapping[str, NodeLaunch]
+
+
+class ServiceAddress(NamedTuple):
+    """An address as the fleet knows it. node: whose it is, "" where that cannot be told."""
+
+    host: str
+    port: str
+    node: str
+
+    @property
+    def process(self) -> tuple[str, str]:
+        """Equal where it is certain that two addresses lead to one process."""
+        return self.node or self.host, self.port
+
+
+class Owners:
+    """Which node a host name or an address belongs to, as far as the reports tell."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._nodes: dict[str, str] = {}
+        for node, row in rows.items():
+            addresses = [one for rail in row.known_rails for one in rail.known_addresses]
+            own = {row.node, row.host, *(one.partition("/")[0] for one in addresses)}
+            for name in own - {""}:
+                # What two nodes go by leads to neither.
+                known = self._nodes.get(name.lower(), node) == node
+                self._nodes[name.lower()] = node if known else ""
+
+    def of(self, address: str) -> ServiceAddress:
+        host, port = split_address(address)
+        return ServiceAddress(host, port, self._nodes.get(host, ""))
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """(host in small letters, port); a master's default port where none is written."""
+    from preflight.processes import services
+
+    split = services.split_address(address)
+    return split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
+
+
+def loops(host: str) -> bool:
+    """127.0.0.1 and its like are each node's own; 0.0.0.0 leads there too."""
+    return host in ("localhost", "::1", "::", "0.0.0.0") or host.startswith(("127.", "localhost."))
 
 
 def fleet_findings(
-    rows: Rows, facts: Mapping[str, Mapping[str, Sequence[int]]]
-) -> Iterator[Blamed]:
-    """Every finding of the fleet, in no order. rows: (place, row), of nodes with a whole report."""
-    from preflight.fleet.merge.rails import rail_findings
-    from preflight.fleet.rails.findings import rail_findings as findings_between_rails
-    from preflight.fleet.rails.findings import rail_matrix
+    rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
+) -> Iterator[OnNodes]:
+    """Every finding of the fleet, in no order. rows: of nodes with a whole report."""
+    from preflight.fleet.merge.rails import subnet_findings
+    from preflight.fleet.rails.findings import rail_findings, rail_matrix
 
-    names = Names(rows)
-    yield from _masters(rows, names)
-    yield from _metadata(rows, names)
-    yield from _rendezvous(rows)
-    yield from _advertised(rows)
-    yield from _versions(rows, facts, names)
-    yield from _protocols(rows)
-    yield from _master_ports(rows, names)
+    owners = Owners(rows)
+    launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
+    yield from _masters(launches, owners)
+    yield from _metadata(launches, owners)
+    yield from _rendezvous(launches)
+    yield from _advertised(rows, launches)
+    yield from _versions(launches, facts, owners)
+    yield from _protocols(launches)
+    yield from _master_ports(launches, owners)
     yield from _same_machine(rows)
     yield from _ages(rows)
-    yield from rail_findings(rows)
-    for finding, places in findings_between_rails(rail_matrix(rows)):
-        if finding.check in _BETWEEN_RAILS:
-            yield finding, places
+    yield from subnet_findings(rows)
+    for one in rail_findings(rail_matrix(rows)):
+        if one.finding.check in _BETWEEN_RAILS:
+            yield one
 
 
-def _masters(rows: Rows, names: Names) -> Iterator[Blamed]:
-    said = {at: row.launch.known_masters for at, row in rows if row.launch is not None}
+def _masters(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
+    said = {name: launch.known_masters for name, launch in launches.items()}
     follows = "what one of them stores, the others never find"
-    yield from _one_address("fleet.master", "master", said, follows, dict(rows), names)
+    yield from _one_address("fleet.master", "master", said, follows, owners)
 
 
-def _metadata(rows: Rows, names: Names) -> Iterator[Blamed]:
+def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
     said = {
-        at: tuple(sorted(address for address, _ in row.launch.known_services("metadata")))
-        for at, row in rows
-        if row.launch is not None
+        name: tuple(sorted(address for address, _ in launch.known_services("metadata")))
+        for name, launch in launches.items()
     }
     follows = "a node's segments are looked for where they were never written down"
-    yield from _one_address("fleet.metadata", "metadata server", said, follows, dict(rows), names)
+    yield from _one_address("fleet.metadata", "metadata server", said, follows, owners)
 
 
 def _one_address(
-    check: str,
-    what: str,
-    addresses: Mapping[int, tuple[str, ...]],
-    follows: str,
-    rows: Mapping[int, NodeRow],
-    names: Names,
-) -> Iterator[Blamed]:
-    """One service that all nodes have to name alike."""
-    places = {at: tuple(sorted(map(names.place, each))) for at, each in addresses.items() if each}
-    said = {at: ", ".join(each) for at, each in addresses.items()}
-    if len(places) < 2:
+    check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
+) -> Iterator[OnNodes]:
+    """One service that all nodes have to name alike. named: node -> its addresses."""
+    found = {node: tuple(sorted(map(owners.of, each))) for node, each in named.items() if each}
+    written = {node: ", ".join(each) for node, each in named.items()}
+    if len(found) < 2:
         return
-    loopback = {at for at, each in places.items() if any(loops(one.host) for one in each)}
+    loopback = {node for node, each in found.items() if any(loops(one.host) for one in each)}
     # A node may call itself localhost where the others call it by its name.
-    host_of_rest = {one.node for at, each in places.items() if at not in loopback for one in each}
-    local = loopback - host_of_rest if len(loopback) == 1 else loopback
+    rest = [one for node, each in found.items() if node not in loopback for one in each]
+    local = loopback - {one.node for one in rest} if len(loopback) == 1 else loopback
     if local:
-        have = "; ".join(sorted({said[at] for at in local})[:3])
+        have = "; ".join(sorted({written[node] for node in local})[:3])
         text = f"each of them looks for the {what} on itself, so {follows}"
         if len(local) == 1:
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
-        yield FleetFinding(check, "fail", "launch", have, need, text), sorted(local)
-    elsewhere = [(tuple(one.same for one in places[at]), at) for at in places if at not in loopback]
-    groups = grouped(elsewhere)
+        yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
+    groups = grouped(
+        (tuple(one.process for one in each), node)
+        for node, each in found.items()
+        if node not in loopback
+    )
     if len(groups) < 2:
         return
-    right, others = _majority(list(groups.values()))
-    for group in others:
-        first = (right or others[0])[0]
-        if group[0] == first:
+    right, others = by_size(groups)
+    most = groups[others[0] if right is None else right]
+    for key in others:
+        nodes = groups[key]
+        if nodes is most:
             continue
-        certain = _differ(places[first], places[group[0]])
+        certain = _differ(found[most[0]], found[nodes[0]])
         text = (
             f"other nodes name another {what}: {follows}"
             if certain
             else f"other nodes name it otherwise: whether that is one {what} cannot be told here"
         )
         status = "fail" if certain else "unknown"
-        blamed = group if right else sorted([*group, *others[0]])
-        need = f"{said[first]}, as {_nodes(rows, right or others[0])}"
-        yield FleetFinding(check, status, "launch", said[group[0]], need, text), blamed
-
-
-def _majority(groups: list[list[int]]) -> tuple[list[int] | None, list[list[int]]]:
-    """The largest group, None where two are as large; and the others, the smallest first."""
-    groups = sorted(groups, key=len)
-    if len(groups) > 1 and len(groups[-1]) == len(groups[-2]):
-        return None, groups
-    return groups[-1], groups[:-1]
+        blamed = nodes if right else in_order([*nodes, *most])
+        need = f"{written[most[0]]}, as {fold(most)}"
+        yield OnNodes(FleetFinding(check, status, "launch", written[nodes[0]], need, text), blamed)
 
 
 def _differ(some: Sequence[ServiceAddress], others: Sequence[ServiceAddress]) -> bool:
     """Whether two addresses are certainly two services: names can be aliases of one machine."""
     return len(some) != len(others) or any(
-        one.port != other.port
-        or (one.node is not None and other.node is not None and one.node != other.node)
+        one.port != other.port or (one.node and other.node and one.node != other.node)
         for one, other in zip(some, others, strict=True)
     )
 
 
-def _rendezvous(rows: Rows) -> Iterator[Blamed]:
+def _rendezvous(launches: Launches) -> Iterator[OnNodes]:
     """One server over several hosts, whose ranks look for rank 0 on themselves."""
     found = grouped(
-        (address, at)
-        for at, row in rows
-        if row.launch is not None and row.launch.hosts > 1
-        for address, own in row.launch.known_services("dist-init")
+        (address, name)
+        for name, launch in launches.items()
+        if launch.hosts > 1
+        for address, own in launch.known_services("dist-init")
         if not own and loops(split_address(address)[0])
     )
-    for address, places in found.items():
+    for address, nodes in found.items():
         text = "a rank looks for rank 0 on its own node: the server never forms"
         need = "the address of the node of rank 0 (--dist-init-addr)"
-        yield FleetFinding("fleet.rendezvous", "fail", "launch", address, need, text), places
+        finding = FleetFinding("fleet.rendezvous", "fail", "launch", address, need, text)
+        yield OnNodes(finding, nodes)
 
 
-def _advertised(rows: Rows) -> Iterator[Blamed]:
-    found: dict[str, dict[int, object]] = {}
-    for at, row in rows:
-        for host, _ in () if row.launch is None else row.launch.known_services("advertised"):
-            found.setdefault(host.lower(), {})[at] = row.boot or at
-    for host, machines in found.items():
-        if len(set(machines.values())) > 1:
+def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
+    found = grouped(
+        (host.lower(), name)
+        for name, launch in launches.items()
+        for host, _ in launch.known_services("advertised")
+    )
+    for host, nodes in found.items():
+        if len({rows[name].boot or name for name in nodes}) > 1:
             text = "the others look for the segments of all of them on one machine"
             need = "a name or address of its own for each node"
             finding = FleetFinding("fleet.advertised", "fail", "launch", host, need, text)
-            yield finding, list(machines)
+            yield OnNodes(finding, list(dict.fromkeys(nodes)))
 
 
 def _versions(
-    rows: Rows, facts: Mapping[str, Mapping[str, Sequence[int]]], names: Names
-) -> Iterator[Blamed]:
+    launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
+) -> Iterator[OnNodes]:
     """Clients of other releases than the master's; more than one release on a node is another."""
-    machines = dict(rows)
-    masters = {at: row.launch.known_masters for at, row in rows if row.launch is not None}
-    groups: dict[str, list[int]] = {}
-    for wheels, places in facts.get("wheel.mooncake", {}).items():
-        versions = sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})
-        stores = [at for at in places if masters.get(at)]
-        if stores:
-            groups.setdefault(", ".join(versions), []).extend(stores)
+    masters = {name: launch.known_masters for name, launch in launches.items()}
+    groups = grouped(
+        (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
+        for wheels, names in facts.get("wheel.mooncake", {}).items()
+        for name in names
+        if masters.get(name)
+    )
     if len(groups) < 2:
         return
-    version_of = {at: version for version, places in groups.items() for at in places}
-    hosts = {names.place(master).node for each in masters.values() for master in each}
-    of_master = {version_of[at] for at in hosts if at is not None and at in version_of}
-    majority, _ = _majority(list(groups.values()))
+    version_of = {name: version for version, names in groups.items() for name in names}
+    hosts = {owners.of(master).node for each in masters.values() for master in each}
+    of_master = {version_of[host] for host in hosts if host in version_of}
     right, who = "", ""
     if len(of_master) == 1:
         (right,), who = of_master, "the node of the master"
-    elif majority:
-        right, who = version_of[majority[0]], _nodes(machines, majority)
-    for version, places in groups.items():
+    elif (most := by_size(groups)[0]) is not None:
+        right, who = most, fold(groups[most])
+    for version, names in groups.items():
         if version == right:
             continue
         need = f"Mooncake {right}, as {who}" if right else "one version of Mooncake everywhere"
         status, text = _RELEASES[work_together(version, right)]
-        found = FleetFinding(
+        finding = FleetFinding(
             "fleet.mooncake-version", status, "wheel.mooncake", f"Mooncake {version}", need, text
         )
-        yield found, sorted(places)
+        yield OnNodes(finding, in_order(names))
 
 
 _RELEASES = {
@@ -200,53 +234,46 @@ _RELEASES = {
 }
 
 
-def _protocols(rows: Rows) -> Iterator[Blamed]:
-    protocols = [(row.launch.protocol, at) for at, row in rows if row.launch is not None]
-    groups = grouped((one, at) for one, at in protocols if isinstance(one, str) and one)
+def _protocols(launches: Launches) -> Iterator[OnNodes]:
+    protocols = [(launch.protocol, name) for name, launch in launches.items()]
+    groups = grouped((one, name) for one, name in protocols if isinstance(one, str) and one)
     if len(groups) < 2:
         return
-    right, others = _majority(list(groups.values()))
-    protocol_of = {at: protocol for protocol, places in groups.items() for at in places}
-    need = f"{protocol_of[right[0]]}, as {_nodes(dict(rows), right)}" if right else "one protocol"
-    for places in others:
-        text = "segments are reached over the protocol that their owner speaks"
-        have = protocol_of[places[0]]
-        yield FleetFinding("fleet.protocol", "warn", "launch", have, need, text), places
+    right, others = by_size(groups)
+    need = "one protocol" if right is None else f"{right}, as {fold(groups[right])}"
+    text = "segments are reached over the protocol that their owner speaks"
+    for protocol in others:
+        finding = FleetFinding("fleet.protocol", "warn", "launch", protocol, need, text)
+        yield OnNodes(finding, groups[protocol])
 
 
-def _master_ports(rows: Rows, names: Names) -> Iterator[Blamed]:
+def _master_ports(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
     """The node on which others look for the master, and whose launch needs the port itself."""
-    launches = {at: row.launch for at, row in rows if row.launch is not None}
-    masters = [names.place(one) for launch in launches.values() for one in launch.known_masters]
+    masters = [owners.of(one) for launch in launches.values() for one in launch.known_masters]
     for node, master in dict.fromkeys((one.node, one.port) for one in masters):
-        if node is None or node not in launches:
-            continue
-        for what, port in launches[node].ports:
+        for what, port in launches[node].ports if node in launches else ():
             if isinstance(port, int) and str(port) == master and what != MASTER_PORT_NAME:
                 text = "nodes look for the master there, and only one of them can have the port"
                 need = f"port {port} left to the master"
-                yield FleetFinding("fleet.port", "fail", what, f"port {port}", need, text), [node]
+                finding = FleetFinding("fleet.port", "fail", what, f"port {port}", need, text)
+                yield OnNodes(finding, [node])
 
 
-def _same_machine(rows: Rows) -> Iterator[Blamed]:
-    for boot, places in grouped((row.boot, at) for at, row in rows if row.boot).items():
-        if len(places) > 1:
+def _same_machine(rows: Rows) -> Iterator[OnNodes]:
+    for boot, names in grouped((row.boot, name) for name, row in rows.items() if row.boot).items():
+        if len(names) > 1:
             text = "one machine under several names: its memory and its NICs are counted for each"
-            found = FleetFinding("fleet.same-machine", "warn", "node", f"boot {boot}", "", text)
-            yield found, places
+            have = f"boot {boot}"
+            yield OnNodes(FleetFinding("fleet.same-machine", "warn", "node", have, "", text), names)
 
 
-def _ages(rows: Rows) -> Iterator[Blamed]:
-    made = {at: row.made_unix_seconds for at, row in rows if row.made_unix_seconds > 0}
+def _ages(rows: Rows) -> Iterator[OnNodes]:
+    made = {name: row.made_unix_seconds for name, row in rows.items() if row.made_unix_seconds > 0}
     newest = max(made.values(), default=0)
-    old = [at for at, seconds in made.items() if seconds < newest - MOST_AGE_SECONDS]
+    old = [name for name, seconds in made.items() if seconds < newest - MOST_AGE_SECONDS]
     if old:
         days = (newest - min(made.values())) / MOST_AGE_SECONDS
         have = f"made up to {days:.1f} days before the newest"
         text = "what they tell may be over, or their clocks are wrong"
-        found = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
-        yield found, sorted(old)
-
-
-def _nodes(rows: Mapping[int, NodeRow], places: Sequence[int]) -> str:
-    return fold(rows[at].node for at in places)
+        finding = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
+        yield OnNodes(finding, old)

@@ -1,33 +1,46 @@
-"""Runs ``mooncake-preflight fleet merge``: reports in, one answer out."""
+"""Reports in, one answer out: for ``fleet merge``, and for every command that asks the nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
-from preflight.fleet.base.node_sets import expand
-from preflight.fleet.merge.fleet import merged
-from preflight.fleet.merge.records import FAILING, PASSING, Fleet
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.node_sets import expand, fold
+from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet, merged
+from preflight.fleet.node.report import one_line
+from preflight.fleet.remote.reply import INTERRUPTED
 from preflight.fleet.reports.reading import read_reports
+from preflight.fleet.reports.rows import Unusable
+from preflight.fleet.reports.sources import Text, texts
+
+
+class Shown(NamedTuple):
+    """How the answer is asked for. reports: a folder to keep each node's report in."""
+
+    reports: str | None
+    as_json: bool
+    color: str
+    verbosity: int
 
 
 def run_merge(
-    paths: Sequence[str],
-    *,
+    found_texts: Iterable[Text | Unusable],
+    shown: Shown,
     expect: str | None = None,
     listed_nodes: str | None = None,
     list_format: str = "nodeset",
-    as_json: bool,
     html: str | None = None,
-    color: str,
-    verbosity: int,
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError.
 
     expect: a node set, None for whoever reports. listed_nodes: passing or failing, None for the
-    answer itself; list_format: nodeset or lines.
+    answer itself; list_format: nodeset, as Slurm reads it, or lines, for kubectl and xargs.
     """
-    fleet = merge(paths, None if expect is None else expand(expect))
+    fleet = merged(read_reports(found_texts), None if expect is None else expand(expect))
     if html is not None:
         from preflight.fleet.merge.to_html import write_html
 
@@ -35,23 +48,66 @@ def run_merge(
         if html == "-":  # nothing may follow what is a whole document
             return fleet.exit_code
     if listed_nodes is not None:
-        from preflight.fleet.merge.words import listed
-
-        places = fleet.of(*(PASSING if listed_nodes == "passing" else FAILING))
-        text = listed((fleet.nodes[at].name for at in places), list_format)
-        if text:
-            say(text)
-    elif as_json:
-        from preflight.fleet.merge.to_json import fleet_object
+        names = fleet.of(*(PASSING if listed_nodes == "passing" else FAILING))
+        if names:
+            say(fold(names, slurm=True) if list_format == "nodeset" else "\n".join(names))
+    elif shown.as_json:
+        from preflight.fleet.merge.answer import fleet_object
 
         say_json(fleet_object(fleet))
     else:
-        from preflight.fleet.merge.to_text import fleet_text
+        from preflight.fleet.merge.answer import fleet_text
 
-        say(fleet_text(fleet, painter(color), columns(), verbosity))
+        text = fleet_text(fleet, painter(shown.color), columns(), shown.verbosity)
+        say(text)
     return fleet.exit_code
 
 
 def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
     """The fleet that the reports of ``paths`` tell of."""
-    return merged(read_reports(paths), expected)
+    return merged(read_reports(texts(paths)), expected)
+
+
+def prepare(shown: Shown) -> None:
+    """Before a node is asked: the work of all must not end with a folder that cannot be made."""
+    folder = shown.reports
+    if folder is None:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        raise UsageError(f"--reports {folder}: {error.strerror}") from None
+
+
+def answer(reports: Sequence[Json], shown: Shown, stopped: int = 0) -> int:
+    """Keep the reports, print what they come to together; returns its exit code.
+
+    stopped: the signal that ended the asking, 0 for none: how many are missing is said then.
+    """
+    written = [Text(f"{report['node']}.json", 0, one_line(report).encode()) for report in reports]
+    for report in reports:
+        keep(report, shown)
+    code = run_merge(written, shown)
+    if not stopped:
+        return code
+    missing = sum(
+        any(finding["check"] == INTERRUPTED for finding in report["findings"]) for report in reports
+    )
+    text = f"mooncake-preflight: interrupted: {missing} of {len(reports)} nodes gave no report"
+    say(text, err=True)
+    return 128 + stopped
+
+
+def keep(report: Json, shown: Shown) -> None:
+    """In the folder of --reports: one file a node, whole or not there."""
+    if shown.reports is None:
+        return
+    from checks.base.archive import write_whole
+
+    path = os.path.join(shown.reports, f"{report['node']}.json")
+    try:
+        write_whole(path, f"{one_line(report)}\n".encode(), mode=0o644)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from None

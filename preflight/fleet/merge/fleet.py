@@ -2,67 +2,137 @@
 
 from __future__ import annotations
 
-from array import array
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.base.grouping import grouped, holders
-from preflight.fleet.base.node_sets import fold, in_order
+from preflight.fleet.base.grouping import grouped
+from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.merge.checks import fleet_findings
-from preflight.fleet.merge.fleet_drift import Facts, drift, gathered
-from preflight.fleet.merge.rails import grouped_devices
-from preflight.fleet.merge.records import Fleet, FleetNode, Pool, Said, Variant
-from preflight.fleet.reports.duplicates import Settled, settled_rows
+from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, holders
 from preflight.fleet.reports.reading import Reports
-from preflight.fleet.reports.records import STATUSES, FleetFinding, NodeRow, Trouble, Unusable
-from preflight.fleet.reports.tables import Tables
+from preflight.fleet.reports.rows import (
+    EXIT_CODES,
+    OF_CHECK,
+    STATUSES,
+    FleetFinding,
+    NodeRow,
+    OnNodes,
+    Rows,
+    Settled,
+    Trouble,
+    Unusable,
+    settled,
+    worst,
+)
 
 # Mooncake places objects at random over segments (--allocation_strategy): smaller ones fill first.
 MOST_SKEW = 1.25
+# Unknown never passes: a node that did not answer is not one to start on.
+PASSING = ("pass", "warn")
+FAILING = ("fail", "unknown")
 
-Blamed = tuple[FleetFinding, Sequence[int]]
+
+class FleetNode(NamedTuple):
+    """status: the worse of the node's own verdict and of what the fleet finds about it.
+
+    row: None for a node that gave no report that could be used.
+    """
+
+    name: str
+    status: str
+    row: NodeRow | None
+
+
+class Pool(NamedTuple):
+    """Σ segments, of the nodes where they are known. shares: bytes -> nodes, the largest first."""
+
+    total_bytes: int
+    shares: tuple[tuple[int, Sequence[str]], ...]
+    unread: Sequence[str]
+    stores: int
+
+    @property
+    def skew(self) -> float | None:
+        """The largest share by the smallest; None with fewer than two, or with an empty one."""
+        sizes = [size for size, _ in self.shares]
+        return sizes[0] / sizes[-1] if len(sizes) > 1 and sizes[-1] > 0 else None
+
+
+class Fleet(NamedTuple):
+    """nodes: in the order of their numbers, those that are expected and silent included.
+
+    reports: how many texts were reports. findings: what is wanting and not waived, in the order in
+    which it is shown. passed, waived: the rest. repeats: reports that say what another one said.
+    """
+
+    verdict: str
+    nodes: tuple[FleetNode, ...]
+    expected: int | None
+    reports: int
+    findings: tuple[OnNodes, ...]
+    waived: tuple[OnNodes, ...]
+    passed: tuple[OnNodes, ...]
+    drift: tuple[Drift, ...]
+    devices: tuple[Variant, ...]
+    masters: tuple[Variant, ...]
+    pool: Pool | None
+    unusable: tuple[Unusable, ...]
+    repeats: Mapping[str, int]
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def of(self, *statuses: str) -> list[str]:
+        """Nodes with one of these statuses."""
+        return [node.name for node in self.nodes if node.status in statuses]
+
+    @property
+    def without_facts(self) -> list[str]:
+        """Nodes with an answer of ``check --json``: there is nothing to hold against others. One
+        that gave no report at all is none of these: that is a finding."""
+        return [node.name for node in self.nodes if node.row and node.row.rails == OF_CHECK]
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """The fleet. expected: names of its nodes; None where only the reports say which there are."""
-    settled = settled_rows(reports.rows)
+    found = settled(reports.rows)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
-    patterns = {_pattern(name) for name in settled.rows} if expected is None else set()
+    patterns = {_pattern(name) for name in found.rows} if expected is None else set()
     lost = [one.node for one in reports.unusable if one.node and _pattern(one.node) in patterns]
-    names = in_order([*settled.rows, *(expected or ()), *lost])
-    place_of = {name: at for at, name in enumerate(names)}
-    rows = [(at, settled.rows[name]) for name, at in place_of.items() if name in settled.rows]
-    whole = [(at, row) for at, row in rows if row.whole]
-    facts = gathered(reports.tables.facts, ((at, row.facts) for at, row in whole))
-    blamed = [
-        *_absences(names, settled, reports.unusable, expected),
-        *((finding, [place_of[node]]) for node, finding in settled.doubts),
-        *fleet_findings(whole, facts),
-    ]
+    names = in_order([*found.rows, *(expected or ()), *lost])
+    rows = {name: found.rows[name] for name in names if name in found.rows}
+    whole = {name: row for name, row in rows.items() if row.whole}
+    facts = gathered(whole)
     pool = _pool(whole)
-    blamed += _of_pool(pool, len(whole))
-    versions = any(finding.check == "fleet.mooncake-version" for finding, _ in blamed)
-    drifts = drift(  # but of what a finding is about already
-        {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions},
-        *_unknown(reports.tables, whole, facts),
-    )
-    said, waived, passed = _said(reports.tables, rows, blamed, len(names))
-    differing = {at for one in drifts if one.most for other in one.others for at in other.nodes}
+    of_fleet = [
+        *_absences(names, found, reports.unusable, expected),
+        *found.doubts,
+        *fleet_findings(whole, facts),
+        *_of_pool(pool, len(whole)),
+    ]
+    # Of what a finding is about already, no drift is told.
+    versions = any(one.finding.check == "fleet.mooncake-version" for one in of_fleet)
+    told = {name: values for name, values in facts.items() if name != "wheel.mooncake" * versions}
+    drifts = drift(told, whole)
+    wanting, waived, passed = _findings(rows, of_fleet, len(names))
     return Fleet(
-        _verdict(rows, said, bool(drifts)),
-        tuple(_nodes(names, settled.rows, said, differing)),
+        _verdict(rows, wanting, bool(drifts)),
+        tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
         len(reports.rows),
-        tuple(said),
+        tuple(wanting),
         tuple(waived),
         tuple(passed),
         drifts,
-        grouped_devices(whole, facts.get("gpu.names", {})),
+        _devices(whole, facts),
         _masters(whole),
         pool,
         tuple(reports.unusable),
-        settled.repeats,
+        found.repeats,
     )
 
 
@@ -72,144 +142,141 @@ def _pattern(name: str) -> str:
 
 def _absences(
     names: Sequence[str],
-    settled: Settled,
+    found: Settled,
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
-) -> list[Blamed]:
-    found: list[Blamed] = []
+) -> Iterable[OnNodes]:
     broken = {one.node: one for one in unusable}
-    reasons: dict[str, list[int]] = {}
-    for at, name in enumerate(names):
-        if name not in settled.rows:
-            why = broken.get(name)
-            said = "no report"
-            if why is not None:
-                unread = why.trouble is Trouble.UNREADABLE
-                said += f" but one that is {'unreadable' if unread else why.trouble.value}"
-            reasons.setdefault(said, []).append(at)
-    for reason, places in reasons.items():
+    reasons = grouped(
+        (_no_report(broken.get(name)), name) for name in names if name not in found.rows
+    )
+    for reason, nodes in reasons.items():
         text = "nothing is known of it, so it is not one to start on"
-        finding = FleetFinding("fleet.report", "unknown", "node", reason, "", text)
-        found.append((finding, places))
-    if expected is not None:
-        wanted = set(expected)
-        more = [at for at, name in enumerate(names) if name not in wanted]
-        if more:
-            text = "it is not among the nodes that are expected (--expect)"
-            finding = FleetFinding("fleet.unexpected", "warn", "node", "a report", "none", text)
-            found.append((finding, more))
+        yield OnNodes(FleetFinding("fleet.report", "unknown", "node", reason, "", text), nodes)
+    wanted = set(names if expected is None else expected)
+    more = [name for name in names if name not in wanted]
+    if more:
+        text = "it is not among the nodes that are expected (--expect)"
+        finding = FleetFinding("fleet.unexpected", "warn", "node", "a report", "none", text)
+        yield OnNodes(finding, more)
     # A text that is nobody's report could be that of a node which is missing.
-    nobodys = [one for one in unusable if one.node not in settled.rows]
-    complete = expected is not None and all(name in settled.rows for name in expected)
-    strays = [one for one in nobodys if one.node not in names]
+    complete = expected is not None and all(name in found.rows for name in expected)
+    strays = [one for one in unusable if one.node not in names]
     if strays:
-        count = sum(one.times for one in strays)
         status = "warn" if complete else "unknown"
         text = (
             "every node that is expected has a report: none of them is missing"
             if complete
             else "one of them can be the report of a node that is missing here"
         )
-        have = f"{count} that cannot be used"
-        found.append((FleetFinding("fleet.unusable", status, "reports", have, "", text), []))
-    return found
+        have = f"{sum(one.times for one in strays)} that cannot be used"
+        yield OnNodes(FleetFinding("fleet.unusable", status, "reports", have, "", text), [])
 
 
-def _said(
-    tables: Tables, rows: Sequence[tuple[int, NodeRow]], blamed: Iterable[Blamed], nodes: int
-) -> tuple[list[Said], list[Said], list[Said]]:
-    """Findings with the nodes that say them: wanting, waived, passed; what few say first."""
-    kinds: tuple[list[Said], list[Said], list[Said]] = ([], [], [])
-    for number, held in holders((at, row.findings) for at, row in rows).items():
-        finding = tables.findings[number]
+def _no_report(broken: Unusable | None) -> str:
+    if broken is None:
+        return "no report"
+    unread = broken.trouble is Trouble.UNREADABLE
+    return f"no report but one that is {'unreadable' if unread else broken.trouble.value}"
+
+
+def _findings(
+    rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
+) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
+    """Findings with the nodes that they are on: wanting, waived, passed; those of few first."""
+    kinds: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
+    for finding, names in holders({name: row.findings for name, row in rows.items()}).items():
         kind = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
-        kinds[kind].append(Said(finding, held))
-    kinds[0].extend(Said(finding, array("I", places)) for finding, places in blamed)
+        kinds[kind].append(OnNodes(finding, names))
 
-    def place(one: Said) -> tuple[object, ...]:
+    def place(one: OnNodes) -> tuple[object, ...]:
         finding, count = one.finding, len(one.nodes)
         rank = STATUSES.index(finding.status)
         return 2 * count > nodes, rank, count, finding.check, *map(str, finding)
 
-    said, waived, passed = (sorted(kind, key=place) for kind in kinds)
-    return said, waived, passed
+    wanting, waived, passed = (sorted(kind, key=place) for kind in kinds)
+    return wanting, waived, passed
 
 
 def _nodes(
-    names: Sequence[str], rows: Mapping[str, NodeRow], said: Iterable[Said], differing: set[int]
+    names: Sequence[str], rows: Rows, wanting: Iterable[OnNodes], drifts: Iterable[Drift]
 ) -> Iterable[FleetNode]:
-    of_fleet: dict[int, set[str]] = {}
-    for one in said:
-        if one.of_fleet:
-            for at in one.nodes:
-                of_fleet.setdefault(at, set()).add(one.finding.status)
-    for at, name in enumerate(names):
-        row = rows.get(name)
-        told = {"unknown" if row is None else row.status, *of_fleet.get(at, ())}
-        if at in differing:
-            told.add("warn")
-        yield FleetNode(name, next(status for status in STATUSES if status in told), row)
+    told = {name: {rows[name].status if name in rows else "unknown"} for name in names}
+    for one in wanting:
+        for name in one.nodes if one.of_fleet else ():
+            told[name].add(one.finding.status)
+    for fact in drifts:
+        for other in fact.others if fact.most else ():
+            for name in other.nodes:
+                told[name].add("warn")
+    return (FleetNode(name, worst(told[name]), rows.get(name)) for name in names)
 
 
-def _verdict(rows: Sequence[tuple[int, NodeRow]], said: Iterable[Said], drifts: bool) -> str:
+def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
     """The worst there is; no report at all is nothing known."""
     if not rows:
         return "unknown"
-    told = {row.status for _, row in rows} | {one.finding.status for one in said}
-    if drifts:
-        told.add("warn")
-    return next(status for status in STATUSES if status in told)
+    told = {row.status for row in rows.values()} | {one.finding.status for one in wanting}
+    return worst(told | {"warn"} if drifts else told)
 
 
-def _unknown(
-    tables: Tables, rows: Sequence[tuple[int, NodeRow]], facts: Facts
-) -> tuple[dict[str, Sequence[int]], list[int], list[int]]:
-    """Facts that nodes could not read; all that have facts; those without a whole topic."""
-    unread: dict[str, Sequence[int]] = {}
-    for number, places in holders((at, row.unknown_facts) for at, row in rows).items():
-        name = tables.unknown_facts[number][0]
-        unread[name] = [*unread.get(name, ()), *places]
-    vague = {at for name, places in unread.items() if name not in facts for at in places}
-    return unread, [at for at, _ in rows], sorted(vague)
+def _devices(rows: Rows, facts: Facts) -> tuple[Variant, ...]:
+    """Nodes by what devices they have, those with what few have first."""
+    gpus = {name: text for text, names in facts.get("gpu.names", {}).items() for name in names}
+    groups = grouped((_devices_of(row, gpus.get(name, "")), name) for name, row in rows.items())
+    return tuple(
+        Variant(devices or "no RDMA device and no GPU", names)
+        for devices, names in sorted(groups.items(), key=lambda item: len(item[1]))
+    )
 
 
-def _masters(rows: Sequence[tuple[int, NodeRow]]) -> tuple[Variant, ...]:
+def _devices_of(row: NodeRow, gpus: str) -> str:
+    """``8 x 400 Gb/sec (4X NDR) ACTIVE, 8 x NVIDIA H800``; "" for neither."""
+    if isinstance(row.rails, Unknown):
+        ports = "RDMA ports not read"
+    else:
+        kinds = Counter(
+            f"{rail.rate if isinstance(rail.rate, str) else 'rate unknown'} "
+            f"{rail.state if isinstance(rail.state, str) else 'state unknown'}"
+            for rail in row.rails
+        )
+        ports = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+    return ", ".join(part for part in (ports, gpus) if part)
+
+
+def _masters(rows: Rows) -> tuple[Variant, ...]:
     groups = grouped(
-        (", ".join(row.launch.known_masters), at)
-        for at, row in rows
+        (", ".join(row.launch.known_masters), name)
+        for name, row in rows.items()
         if row.launch is not None and row.launch.known_masters
     )
     by_size = sorted(groups.items(), key=lambda item: (len(item[1]), item[0]))
-    return tuple(Variant(master, places) for master, places in by_size)
+    return tuple(Variant(master, names) for master, names in by_size)
 
 
-def _pool(rows: Sequence[tuple[int, NodeRow]]) -> Pool | None:
+def _pool(rows: Rows) -> Pool | None:
     """None where no launch has a store."""
-    shares: dict[int, array[int]] = {}
-    unread = array("I")
-    stores = 0
-    for at, row in rows:
-        if row.launch is None:
-            continue
-        size = row.launch.segment_bytes
-        if isinstance(size, Unknown):
-            unread.append(at)
-        elif size or row.launch.known_masters:
-            shares.setdefault(size, array("I")).append(at)
-        stores += row.launch.stores if isinstance(row.launch.stores, int) else 0
+    launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
+    sizes = {name: one.segment_bytes for name, one in launches.items()}
+    unread = [name for name, size in sizes.items() if isinstance(size, Unknown)]
+    shares = grouped(
+        (size, name)
+        for name, size in sizes.items()
+        if not isinstance(size, Unknown) and (size or launches[name].known_masters)
+    )
     if not shares and not unread:
         return None
-    total = sum(size * len(places) for size, places in shares.items())
+    total = sum(size * len(names) for size, names in shares.items())
+    stores = sum(one.stores for one in launches.values() if isinstance(one.stores, int))
     return Pool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
 
 
-def _of_pool(pool: Pool | None, nodes: int) -> list[Blamed]:
+def _of_pool(pool: Pool | None, nodes: int) -> Iterable[OnNodes]:
     if pool is None or not pool.shares or nodes < 2:
-        return []
+        return
     from checks.base.units import format_bytes
 
-    usual, places = max(pool.shares, key=lambda share: len(share[1]))
-    found: list[Blamed] = []
+    usual, most = max(pool.shares, key=lambda share: len(share[1]))
     for size, others in pool.shares:
         if size == usual or not usual or max(size, usual) <= MOST_SKEW * min(size, usual):
             continue
@@ -218,12 +285,6 @@ def _of_pool(pool: Pool | None, nodes: int) -> list[Blamed]:
         else:
             have = format_bytes(size)
             text = "nodes with more hold more of the objects, and serve more of the reads"
-        need = f"{format_bytes(usual)}, as {len(places)} of {nodes} nodes"
+        need = f"{format_bytes(usual)}, as {len(most)} of {nodes} nodes"
         finding = FleetFinding("fleet.segment", "warn", "global segment", have, need, text)
-        found.append((finding, others))
-    return found
-
-
-def nodes_text(fleet: Fleet, places: Sequence[int]) -> str:
-    """Nodes by their places, folded."""
-    return fold(fleet.nodes[at].name for at in places)
+        yield OnNodes(finding, others)

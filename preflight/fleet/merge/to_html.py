@@ -8,10 +8,10 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.grouping import grouped
-from preflight.fleet.merge.fleet import nodes_text
-from preflight.fleet.merge.records import FAILING, PASSING, Fleet, Said
-from preflight.fleet.merge.words import drift_cells, facts_text, pool_text, verdict_text
-from preflight.fleet.reports.records import STATUSES, NodeRow
+from preflight.fleet.base.node_sets import fold
+from preflight.fleet.merge.answer import drift_cells, facts_text, pool_text, verdict_text
+from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
+from preflight.fleet.reports.rows import STATUSES, NodeRow, OnNodes
 from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 
 # A node has a line; who has more than these has a command line.
@@ -41,22 +41,22 @@ def fleet_page(fleet: Fleet) -> str:
     """The whole document."""
     verdict = verdict_text(fleet)
     lists: Rows = [  # node sets to paste into a scheduler's command line
-        (name, str(len(places)), nodes_text(fleet, places) or "none")
-        for name, places in (("passing", fleet.of(*PASSING)), ("failing", fleet.of(*FAILING)))
+        (name, str(len(nodes)), fold(nodes) or "none")
+        for name, nodes in (("passing", fleet.of(*PASSING)), ("failing", fleet.of(*FAILING)))
     ]
-    drift: Rows = [drift_cells(fleet, one) for one in fleet.drift]
+    drift: Rows = [drift_cells(one) for one in fleet.drift]
     body = join(
         [
             element("h1", "Fleet"),
             element("p", status_badge(fleet.verdict), " ", verdict.partition(": ")[2]),
             table(["nodes", "count", "as a node set"], lists, numeric_columns=(1,)),
-            *_findings(fleet, "What few nodes say comes first", fleet.said),
+            *_findings("What few nodes say comes first", fleet.findings),
             *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),
             *_nodes(fleet),
             *_alike(fleet),
-            *_findings(fleet, "Ignored", fleet.waived),
+            *_findings("Ignored", fleet.waived),
             *_unusable(fleet),
-            *_findings(fleet, "What passes", fleet.passed),
+            *_findings("What passes", fleet.passed),
         ],
         "\n",
     )
@@ -76,32 +76,29 @@ def _nodes(fleet: Fleet) -> list[Html]:
     if not fleet.nodes:
         return []
     wanting = grouped(
-        (at, f"{one.finding.check} ({one.finding.status})")
-        for one in fleet.said
-        for at in one.nodes
+        (name, f"{one.finding.check} ({one.finding.status})")
+        for one in fleet.findings
+        for name in one.nodes
     )
     differing = grouped(
-        (at, f"{drift.fact}: {other.value}")
+        (name, f"{drift.fact}: {other.value}")
         for drift in fleet.drift
         for other in drift.others
-        for at in other.nodes
+        for name in other.nodes
     )
-    devices = {at: kind.value for kind in fleet.devices for at in kind.nodes}
-    rows: Rows = []
-    ranked = sorted((STATUSES.index(node.status), at) for at, node in enumerate(fleet.nodes))
-    for _, at in ranked:
-        node = fleet.nodes[at]
-        rows.append(
-            (
-                node.name,
-                status_badge(node.status),
-                _some(list(dict.fromkeys(wanting.get(at, [])))),
-                _some(differing.get(at, [])),
-                devices.get(at, ""),
-                _segment(node.row),
-                "" if node.row is None else node.row.origin,
-            )
+    devices = {name: kind.value for kind in fleet.devices for name in kind.nodes}
+    rows: Rows = [
+        (
+            node.name,
+            status_badge(node.status),
+            _some(list(dict.fromkeys(wanting.get(node.name, [])))),
+            _some(differing.get(node.name, [])),
+            devices.get(node.name, ""),
+            _segment(node.row),
+            "" if node.row is None else node.row.origin,
         )
+        for node in sorted(fleet.nodes, key=lambda node: STATUSES.index(node.status))
+    ]
     heads = ["node", "status", "findings", "differs in", "devices", "segment", "report"]
     every = table(heads, rows, sortable=True, numeric_columns=(5,), caption="Every node")
     return [element("h2", "Nodes, the worst first"), every]
@@ -120,18 +117,18 @@ def _some(texts: Sequence[str]) -> Cell:
     return Keyed(shown, len(texts))
 
 
-def _findings(fleet: Fleet, head: str, said: Iterable[Said]) -> list[Html]:
+def _findings(head: str, found: Iterable[OnNodes]) -> list[Html]:
     rows: Rows = [
         (
             one.finding.check,
             status_badge("ignored" if one.finding.ignored is not None else one.finding.status),
-            Keyed(nodes_text(fleet, one.nodes), len(one.nodes)),
+            Keyed(fold(one.nodes), len(one.nodes)),
             one.finding.subject,
             one.finding.have,
             one.finding.need,
             one.finding.text,
         )
-        for one in said
+        for one in found
     ]
     columns = ["check", "status", "nodes", "subject", "have", "need", "what follows"]
     return _section(head, columns, rows)
@@ -139,7 +136,7 @@ def _findings(fleet: Fleet, head: str, said: Iterable[Said]) -> list[Html]:
 
 def _alike(fleet: Fleet) -> list[Html]:
     rows = [
-        (nodes_text(fleet, kind.nodes), f"{what}{kind.value}")
+        (fold(kind.nodes), f"{what}{kind.value}")
         for what, kinds in (("", fleet.devices), ("master ", fleet.masters))
         for kind in kinds
     ]
@@ -150,13 +147,7 @@ def _alike(fleet: Fleet) -> list[Html]:
 
 def _unusable(fleet: Fleet) -> list[Html]:
     rows: Rows = [
-        (
-            f"{one.source}:{one.line}" if one.line else one.source,
-            one.trouble.value,
-            one.reason,
-            str(one.times),
-        )
-        for one in fleet.unusable
+        (one.where, one.trouble.value, one.reason, str(one.times)) for one in fleet.unusable
     ]
     rows += [
         (node, "given twice", "the same each time", str(times))

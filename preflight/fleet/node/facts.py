@@ -15,6 +15,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.run.facts import Facts
+from preflight.fleet.node.records import Value
 
 if TYPE_CHECKING:
     from checks.gpu.facts import GpuFacts
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 # A model's config.json is some kilobytes; what is larger is not one, and is not hashed.
 LARGEST_CONFIG_BYTES = 1 << 20
 UNLIMITED = "unlimited"
-
-Value = str | int | bool
-
 
 # None, and what is absent, is no fact: the node has no such thing.
 Pairs = Iterator[tuple[str, Value | Unknown | None]]

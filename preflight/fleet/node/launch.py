@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checks.base.c_numbers import leading_integer
 from checks.base.needs import LaunchNeeds, Service
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.rdma.gid_checks import AFFINITY, PEER_AFFINITY
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES, MTUS_BYTES
 from preflight.fleet.node.records import NodeLaunch
@@ -60,20 +60,15 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
     return sizing.inputs.most
 
 
-def protocol_of(sizing: LaunchSizing) -> str | Unknown:
+@or_unknown
+def protocol_of(sizing: LaunchSizing) -> str:
     """Of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
     found: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
-            value = process.server.store.value("protocol")
+            found.add(str(known(process.server.store.value("protocol"))))
         elif process.store is not None:
-            client = process.store.client
-            value = client if isinstance(client, Unknown) else client.protocol.value
-        else:
-            continue
-        if isinstance(value, Unknown):
-            return value
-        found.add(str(value))
+            found.add(str(known(known(process.store.client).protocol.value)))
     return " ".join(sorted(found))
 
 
@@ -93,11 +88,11 @@ def affinity_of(needs: LaunchNeeds) -> str | None:
     return next((kind for kind in ("any", "listed", "same name") if kind in found), None)
 
 
-def _address(service: Service) -> str | Unknown:
+@or_unknown
+def _address(service: Service) -> str:
     """``host:port``, an IPv6 address in brackets."""
-    if isinstance(service.host, Unknown):
-        return service.host
-    host = f"[{service.host}]" if ":" in service.host else service.host
+    host = known(service.host)
+    host = f"[{host}]" if ":" in host else host
     return host if service.port is None else f"{host}:{service.port}"
 
 
@@ -105,10 +100,6 @@ def _written(address: str | Unknown) -> str:
     return f"{{{address.reason}" if isinstance(address, Unknown) else address
 
 
-def _sum(sizes: Iterable[int | Unknown]) -> int | Unknown:
-    total = 0
-    for size in sizes:
-        if isinstance(size, Unknown):
-            return size
-        total += size
-    return total
+@or_unknown
+def _sum(sizes: Iterable[int | Unknown]) -> int:
+    return sum(known(size) for size in sizes)

@@ -19,7 +19,8 @@ SCHEMA = "mooncake-preflight/node/v1"
 START = b'{"schema":"mooncake-preflight/node/'
 NOT_READ = Unread("not read")
 
-Json = dict[str, Any]
+# Of a fact.
+Value = str | int | bool
 
 
 class Rail(NamedTuple):
@@ -105,6 +106,18 @@ class NodeLaunch(NamedTuple):
                 yield address, own
 
 
+class NodeFinding(NamedTuple):
+    """One that is wanting, or several alike. ignored: the reason of its waiver, None without."""
+
+    check: str
+    status: str
+    subjects: tuple[str, ...]
+    have: str
+    need: str
+    text: str
+    ignored: str | None = None
+
+
 class NodeReport(NamedTuple):
     """version: of the program that wrote it. node: the name by which the node was asked for, its
     own host name where it was not asked by one. host: what the node calls itself. boot: the
@@ -113,10 +126,9 @@ class NodeReport(NamedTuple):
 
     status: pass, warn, fail, unknown; ``error`` where the node gave no verdict, and then ``error``
     says why. exit_code: of that verdict. reason: one sentence. counts: findings by status, before
-    folding, and ``ignored``. findings: what did not pass, the worst first, equal ones folded:
-    ``{check, status, subjects, have, need, text}``, each a text but ``subjects``, a list; one that
-    is ignored also has ``ignored``, the reason. What was skipped is left out. passes: ``[check,
-    subject, have]``, the subject folded (``mlx5_0-7``), each cut at 80 characters.
+    folding, and ``ignored``. findings: what did not pass, the worst first, equal ones folded. What
+    was skipped is left out. passes: ``[check, subject, have]``, the subject folded (``mlx5_0-7``),
+    each cut at 80 characters.
 
     facts: what like nodes share, flat: name -> text, whole number or boolean (see ``facts``).
     unknown_facts: name -> why it could not be read. A name in neither: the node has no such thing.
@@ -134,8 +146,8 @@ class NodeReport(NamedTuple):
     exit_code: Any
     reason: str
     counts: Any
-    findings: list[Any]
-    passes: list[Any]
+    findings: tuple[NodeFinding, ...]
+    passes: tuple[tuple[str, str, str], ...]
     facts: dict[str, Any]
     unknown_facts: dict[str, Any]
     rails: tuple[Rail, ...] | Unknown
@@ -147,5 +159,5 @@ class NodeReport(NamedTuple):
 def empty_report(node: str) -> NodeReport:
     """Of a node that was not read."""
     counts = dict.fromkeys(("fail", "unknown", "warn", "pass", "skip", "ignored"), 0)
-    empty: Any = ("", "", 0, "", 0, "", counts, [], [], {}, {}, NOT_READ, NOT_READ)
+    empty: Any = ("", "", 0, "", 0, "", counts, (), (), {}, {}, NOT_READ, NOT_READ)
     return NodeReport(SCHEMA, program_version(), node, *empty)

@@ -1,16 +1,25 @@
-"""Writes what one node reports to its fleet, or the report that stands for a node without one."""
+"""What one node reports to its fleet, or the report that stands for a node without one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from checks.base.finding import Status
 from checks.base.unknown import Unknown
-from preflight.fleet.node.records import Json, NodeReport, empty_report
+from preflight.base import exit_codes
+from preflight.base.output import say
+from preflight.base.usage_error import UsageError
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.grouping import grouped
+from preflight.fleet.base.text import cut
+from preflight.fleet.node.records import NodeFinding, NodeReport, empty_report
+from preflight.inputs.launch_words import LaunchWords
 
 if TYPE_CHECKING:
     from preflight.check.report import Report, Row
+    from preflight.inputs.host_source import Host
     from preflight.judging.judge_host import JudgedHost
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -19,10 +28,55 @@ HOST_NAME = "/proc/sys/kernel/hostname"
 LONGEST_PASS = 80
 
 
-def node_object(
-    report: Report, seen: JudgedHost, node: str, host: str, now_unix_seconds: int
+def run_node(
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str]
+) -> int:
+    """Print the report; returns the exit code of its verdict. Raises UsageError."""
+    try:
+        found = node_report(launch, root, timeout_seconds, node, ignore)
+    except UsageError as error:
+        say(one_line(error_object(node, exit_codes.USAGE, str(error))))
+        raise
+    say(one_line(found))
+    return int(found["exit_code"])
+
+
+def node_report(
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str] = ()
 ) -> Json:
-    """The report of a node that was judged. ``node`` "": it goes by its own name."""
+    """Return the report as data; ``node`` is the name it goes by, "" for its own.
+
+    Raises UsageError for what is no launch or no host.
+    """
+    from checks.run.runner import every_check
+    from preflight.check.report import Findings, consequences, report
+    from preflight.judging.judge_host import judge_host
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
+
+    checks = list(every_check())
+    waivers = waivers_of(ignore)
+    seen = judge_host(launch, root, timeout_seconds, checks)
+    declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
+    # What mends a finding is for the one node that somebody looks at: check says it there.
+    found = Findings(seen.findings, consequences(declared), lambda _: ())
+    return _object(_report(report(found, waivers, seen.needs, seen.host.name), seen, node))
+
+
+def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
+    """``ID=REASON`` by id. Raises UsageError where there is no such check."""
+    if not ignore:
+        return {}
+    from checks.run.runner import every_check
+    from preflight.check.answer import select
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.rules.launch_rules import RULES
+
+    declared = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
+    return select((), (), ignore, [*declared, *RULES]).ignore
+
+
+def _report(report: Report, seen: JudgedHost, node: str) -> NodeReport:
+    """Of a node that was judged. ``node`` "": it goes by its own name."""
     from preflight.check.report import verdict_reason
     from preflight.fleet.node.facts import node_facts
     from preflight.fleet.node.launch import node_launch
@@ -32,79 +86,76 @@ def node_object(
     shared = () if isinstance(ports, Unknown) else ports
     known, unknown = node_facts(seen.facts, shared, seen.needs, seen.host.root)
     wanting = [row for row in report.rows if row.finding.status not in (Status.PASS, Status.SKIP)]
-    boot = seen.host.root.word(BOOT_ID)
-    written = empty_report(node or host)._replace(
+    host, boot = _host_name(seen.host), seen.host.root.word(BOOT_ID)
+    return empty_report(node or host)._replace(
         host=host,
         boot="" if isinstance(boot, Unknown) else boot,
-        made_unix_seconds=now_unix_seconds,
+        made_unix_seconds=int(time.time()),
         status=report.verdict.value,
         exit_code=report.exit_code,
         reason=verdict_reason(report),
         counts=dict(report.counts),
-        findings=[_finding(row) for row in wanting],
-        passes=_passes(report.of(Status.PASS)),
+        findings=tuple(map(_finding, wanting)),
+        passes=tuple(_passes(report.of(Status.PASS))),
         facts=known,
         unknown_facts=unknown,
         rails=ports,
         routes=routes(seen.host.root),
         launch=node_launch(seen),
     )
-    return _json(written)
 
 
-def _json(report: NodeReport) -> Json:
+def _host_name(host: Host) -> str:
+    """What the node calls itself; a folder or capture that does not say goes by its own name."""
+    name = host.root.word(HOST_NAME)
+    if not isinstance(name, Unknown) and name:
+        return name
+    file = host.name.rstrip("/").rpartition("/")[2]
+    return file.partition(".tar")[0]
+
+
+def _passes(rows: Iterable[Row]) -> Iterable[tuple[str, str, str]]:
+    """One row for all subjects of which a check says the same: most of a report, so kept short."""
+    from preflight.check.report import fold
+
+    alike = grouped(((row.finding.check, row.finding.have), row.finding.subject) for row in rows)
+    for (check, have), subjects in alike.items():
+        yield check, cut(fold(subjects), LONGEST_PASS), cut(have, LONGEST_PASS)
+
+
+def _finding(row: Row) -> NodeFinding:
+    finding = row.finding
+    said = (finding.have, finding.need, finding.text)
+    return NodeFinding(finding.check, finding.status.value, row.subjects, *said, row.ignored)
+
+
+def _object(report: NodeReport) -> Json:
+    """``schemas/node-v1.schema.json``."""
     from preflight.render.plain_data import plain
 
     found: Json = plain(report)
     if not isinstance(report.routes, Unknown):  # a third of its length, written as rows
         found["routes"] = [list(route) for route in report.routes]
+    for row in found["findings"]:
+        if row["ignored"] is None:
+            del row["ignored"]
     if report.status != "error":
         del found["error"]
     return found
-
-
-def _passes(rows: Iterable[Row]) -> list[list[str]]:
-    """One row for all subjects of which a check says the same: most of a report, so kept short."""
-    from preflight.check.report import fold
-
-    alike: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        alike.setdefault((row.finding.check, row.finding.have), []).append(row.finding.subject)
-    return [
-        [check, _short(fold(subjects)), _short(have)] for (check, have), subjects in alike.items()
-    ]
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_PASS else f"{text[: LONGEST_PASS - 3]}..."
-
-
-def _finding(row: Row) -> Json:
-    finding = row.finding
-    found: Json = {
-        "check": finding.check,
-        "status": finding.status.value,
-        "subjects": list(row.subjects),
-        "have": finding.have,
-        "need": finding.need,
-        "text": finding.text,
-    }
-    return found if row.ignored is None else {**found, "ignored": row.ignored}
 
 
 def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> Json:
     """The report that stands for a node which gave none. text: what stood in the way."""
     from preflight.check.report import EXIT_CODES
 
-    finding = {"check": check, "status": "unknown", "subjects": [node]}
     empty = empty_report(node)
-    return _json(
+    return _object(
         empty._replace(
             status="unknown",
             exit_code=EXIT_CODES[Status.UNKNOWN],
             reason=f"{node}: {text}",
             counts={**empty.counts, "unknown": 1},
-            findings=[{**finding, "have": have, "need": need, "text": text}],
+            findings=(NodeFinding(check, "unknown", (node,), have, need, text),),
         )
     )
 
@@ -112,7 +163,9 @@ def absent(node: str, check: str, text: str, have: str = "", need: str = "") -> 
 def error_object(node: str, exit_code: int, message: str) -> Json:
     """The report of a node on which the program ended without a verdict."""
     empty = empty_report(node)
-    return _json(empty._replace(status="error", exit_code=exit_code, reason=message, error=message))
+    return _object(
+        empty._replace(status="error", exit_code=exit_code, reason=message, error=message)
+    )
 
 
 def one_line(report: Json) -> str:

@@ -10,9 +10,18 @@ import errno
 import os
 from enum import Enum
 
-from preflight.fleet.pairs.records import BACK, HERE, OUT, VERBS, Failure, Flow, Port, Tried
+from preflight.fleet.pairs.records import (
+    BACK,
+    HERE,
+    OUT,
+    VERBS,
+    Failure,
+    PairPort,
+    TriedPair,
+    Writes,
+)
 from preflight.fleet.pairs.verbs import SMALL_BYTES
-from preflight.fleet.rails.rails import Reach, Way
+from preflight.fleet.rails.lanes import Reach, Way
 
 # enum ibv_wc_status, in the words of ibv_wc_status_str.
 STATUSES = {
@@ -39,7 +48,7 @@ def failure_text(failure: Failure) -> str:
     return f"{named} ({number}) on a write of {failure.size_bytes} B"
 
 
-def cause(failure: Failure, here: Port, there: Port, facts: Way) -> str:
+def cause(failure: Failure, here: PairPort, there: PairPort, facts: Way) -> str:
     """The likely reason, and what the facts say of it; never certain, but the first to look at."""
     if failure.kind == VERBS:
         return _of_call(failure, here, there, facts)
@@ -64,7 +73,7 @@ def _silent(facts: Way) -> str:
     return f"nothing comes back, {told}: a firewall drops UDP port 4791, or the links do not meet"
 
 
-def _of_call(failure: Failure, here: Port, there: Port, facts: Way) -> str:
+def _of_call(failure: Failure, here: PairPort, there: PairPort, facts: Way) -> str:
     where, whom = (here, there) if failure.side == HERE else (there, here)
     if failure.number in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT):
         told = f": {facts.reason}" if facts.reach not in (Reach.DIRECT, Reach.ROUTED) else ""
@@ -82,10 +91,6 @@ def _of_call(failure: Failure, here: Port, there: Port, facts: Way) -> str:
     return "see the kernel's log there"
 
 
-# enum ibv_wc_status: transport retry counter exceeded.
-RETRIES_EXCEEDED = 12
-
-
 class Fate(Enum):
     """What became of a direction's writes."""
 
@@ -98,23 +103,23 @@ class Fate(Enum):
     UNTRIED = "not tried"
 
 
-def fate(flow: Flow | None) -> Fate:
+def fate(writes: Writes | None) -> Fate:
     """Of one direction, by itself."""
-    if flow is None:
+    if writes is None:
         return Fate.UNTRIED
-    failure = flow.failure
+    failure = writes.failure
     if failure is None:
         return Fate.PASSES
     if failure.kind == VERBS:
         return Fate.UNCONNECTED
-    if failure.number not in (RETRIES_EXCEEDED, None):
+    if failure.number not in (_RETRIES, None):
         return Fate.REFUSED
-    if flow.arrived_bytes is None:
+    if writes.arrived_bytes is None:
         return Fate.SILENT
-    return Fate.UNANSWERED if flow.arrived_bytes >= failure.size_bytes else Fate.LOST
+    return Fate.UNANSWERED if writes.arrived_bytes >= failure.size_bytes else Fate.LOST
 
 
-def broken(tried: Tried) -> tuple[str, ...]:
+def broken(tried: TriedPair) -> tuple[str, ...]:
     """The directions that are: OUT from here to there, BACK, both; () where all works."""
     out, back = fate(tried.out), fate(tried.back)
     if tried.works:
@@ -130,7 +135,7 @@ def broken(tried: Tried) -> tuple[str, ...]:
     return tuple(way for way in (OUT, BACK) if way in found)
 
 
-def reasons(tried: Tried) -> dict[str, str]:
+def reasons(tried: TriedPair) -> dict[str, str]:
     """Why each broken direction is, by OUT and BACK; the words hold for whoever reads them."""
     ways = broken(tried)
     if not ways:
@@ -148,7 +153,7 @@ def reasons(tried: Tried) -> dict[str, str]:
     return dict.fromkeys(ways, why)
 
 
-def _one_way(tried: Tried, way: str) -> str:
+def _one_way(tried: TriedPair, way: str) -> str:
     """What breaks one direction alone: not the links, not the addresses."""
     own = tried.out if way == OUT else tried.back
     other = tried.back if way == OUT else tried.out
@@ -170,7 +175,7 @@ def _one_way(tried: Tried, way: str) -> str:
     )
 
 
-def cause_of(tried: Tried) -> str:
+def cause_of(tried: TriedPair) -> str:
     """The reasons in one sentence, as seen from the end that connected; "" where all works."""
     found = reasons(tried)
     if len(found) == 1:

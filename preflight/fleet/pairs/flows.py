@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.check.report import fold as fold_words
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
 
-PASS, FAIL = "pass", "fail"
+PASS, FAIL, UNTRIED = "pass", "fail", "unknown"
 # Of NICs that are named each by itself; more of them are no news, and cost time.
-MOST_ENDS = 32
+MOST_NICS = 32
 
 # out or in, node, port; the port of the other side, "" for whichever.
-End = tuple[str, str, str, str]
+NicWay = tuple[str, str, str, str]
 
 
 class Flow(NamedTuple):
@@ -52,88 +53,80 @@ class Cut(NamedTuple):
     flows: tuple[Flow, ...]
 
 
-class Rail(NamedTuple):
-    """Flows between ports of two names, in the whole fleet. slowest_seconds: of those that pass."""
+class FlowCount(NamedTuple):
+    """Of flows, how many were tried and are broken. slowest_seconds: of those that pass."""
 
-    source_port: str
-    target_port: str
     tried: int
     broken: int
     slowest_seconds: float | None
 
 
-def rails(flows: Iterable[Flow]) -> list[Rail]:
-    """Those that were tried, each direction by itself, by their names."""
-    found: dict[tuple[str, str], list[Flow]] = {}
-    for flow in flows:
-        if flow.status in (PASS, FAIL):
-            found.setdefault(flow.names, []).append(flow)
-    return [
-        Rail(
-            *names,
-            len(held),
-            sum(flow.status == FAIL for flow in held),
-            max((flow.seconds for flow in held if flow.seconds is not None), default=None),
-        )
-        for names, held in sorted(found.items())
-    ]
+def count_flows(flows: Iterable[Flow]) -> FlowCount:
+    tried = [flow for flow in flows if flow.status != UNTRIED]
+    times = [flow.seconds for flow in tried if flow.seconds is not None]
+    broken = sum(flow.status == FAIL for flow in tried)
+    return FlowCount(len(tried), broken, max(times, default=None))
+
+
+def rail_counts(flows: Iterable[Flow]) -> dict[tuple[str, str], FlowCount]:
+    """Of those that were tried, each direction by itself, by the names of their ports."""
+    found = grouped((flow.names, flow) for flow in flows if flow.status != UNTRIED)
+    return {names: count_flows(held) for names, held in sorted(found.items())}
 
 
 def cuts(flows: Sequence[Flow]) -> list[Cut]:
     """Every broken flow in one of them; the largest first."""
-    left = {flow for flow in flows if flow.status == FAIL}
+    left = sorted({flow for flow in flows if flow.status == FAIL}, key=_order)
     passing = [flow for flow in flows if flow.status == PASS]
-    found: list[Cut] = []
-    for held in _nowhere(left, passing):
-        found.append(held)
-        left.difference_update(held.flows)
-    works = {end for flow in passing for end in _ends(flow)}
-    for _ in range(MOST_ENDS):
-        of_end: dict[End, list[Flow]] = {}
-        for flow in sorted(left, key=_order):
-            for end in _ends(flow):
-                if end not in works:
-                    of_end.setdefault(end, []).append(flow)
-        worst = max(of_end.items(), key=lambda item: len(item[1]), default=None)
+    found = list(_nowhere(left, {flow.names for flow in passing}))
+    left = _without(left, found)
+    works = {nic for flow in passing for nic in _nics(flow)}
+    for _ in range(MOST_NICS):
+        of_nic = grouped((nic, flow) for flow in left for nic in _nics(flow) if nic not in works)
+        worst = max(of_nic.items(), key=lambda item: len(item[1]), default=None)
         if worst is None or len(_partners(*worst)) < 2:
             break
-        found.append(_of_end(*worst))
-        left.difference_update(worst[1])
-    found += _single(sorted(left, key=_order))
+        found.append(_of_nic(*worst))
+        left = _without(left, found[-1:])
+    found += _single(left)
     return sorted(found, key=lambda cut: -len(cut.flows))
+
+
+def _without(flows: Iterable[Flow], told: Iterable[Cut]) -> list[Flow]:
+    gone = {flow for cut in told for flow in cut.flows}
+    return [flow for flow in flows if flow not in gone]
 
 
 def _order(flow: Flow) -> tuple[str, ...]:
     return flow[:4]
 
 
-def _ends(flow: Flow) -> Iterator[End]:
+def _nics(flow: Flow) -> Iterator[NicWay]:
     """The NIC that sends and the one that takes, with any other, and with those of one name."""
     for peer, own in ((flow.target_port, flow.source_port), ("", "")):
         yield "out", flow.source, flow.source_port, peer
         yield "in", flow.target, flow.target_port, own
 
 
-def _partners(end: End, flows: Sequence[Flow]) -> set[str]:
-    return {flow.target if end[0] == "out" else flow.source for flow in flows}
+def _partners(nic: NicWay, flows: Sequence[Flow]) -> set[str]:
+    return {flow.target if nic[0] == "out" else flow.source for flow in flows}
 
 
-def _of_end(end: End, flows: Sequence[Flow]) -> Cut:
-    way, node, port, peer = end
-    others = f"{fold(_partners(end, flows))} {peer}".rstrip()
+def _of_nic(nic: NicWay, flows: Sequence[Flow]) -> Cut:
+    way, node, port, peer = nic
+    others = f"{fold(_partners(nic, flows))} {peer}".rstrip()
     who = f"{node} {port} to {others}" if way == "out" else f"{others} to {node} {port}"
     said = "nothing that it sends gets there" if way == "out" else "nothing gets to it"
     return Cut(who, node, f"{said}, whoever is asked: {_why(flows)}", tuple(flows))
 
 
-def _nowhere(left: set[Flow], passing: Sequence[Flow]) -> Iterator[Cut]:
+def _nowhere(broken: Sequence[Flow], met: set[tuple[str, str]]) -> Iterator[Cut]:
     """Names that meet nowhere in the fleet: different ones, or one name of three nodes and more."""
-    never = {flow.names for flow in left} - {flow.names for flow in passing}
-    kinds: dict[str, list[Flow]] = {}
-    for flow in sorted(left, key=_order):
-        if flow.names in never:
-            own, theirs = flow.names
-            kinds.setdefault(own if own == theirs else "", []).append(flow)
+    kinds = grouped(
+        (flow.source_port if flow.source_port == flow.target_port else "", flow)
+        for flow in broken
+        if flow.names not in met
+    )
     for name, held in kinds.items():
         nodes = {node for flow in held for node in (flow.source, flow.target)}
         if name and len(nodes) > 2:
@@ -151,15 +144,13 @@ def _nowhere(left: set[Flow], passing: Sequence[Flow]) -> Iterator[Cut]:
 
 def _single(flows: Sequence[Flow]) -> Iterator[Cut]:
     """By the two nodes and the cause; like ports, and both directions, together."""
-    found: dict[tuple[frozenset[str], str], list[Flow]] = {}
-    for flow in flows:
-        key = frozenset((flow.source, flow.target)), f"{flow.text}: {flow.why}"
-        found.setdefault(key, []).append(flow)
+    found = grouped(
+        ((frozenset((flow.source, flow.target)), f"{flow.text}: {flow.why}"), flow)
+        for flow in flows
+    )
     for held in found.values():
-        ways: dict[tuple[str, str], list[Flow]] = {}
-        for flow in held:
-            ways.setdefault((flow.source, flow.target), []).append(flow)
         said = []
+        ways = grouped(((flow.source, flow.target), flow) for flow in held)
         for (source, target), some in ways.items():
             own = fold_words([flow.source_port for flow in some])
             theirs = fold_words([flow.target_port for flow in some])

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from preflight.base.program_version import program_version
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
-from preflight.fleet.base.words import COLOURS
-from preflight.fleet.pairs.flows import Rail, cuts, rails
+from preflight.fleet.base.text import Paint, grid, painted, plural, rest_of, time_text
+from preflight.fleet.pairs.flows import Flow, FlowCount, count_flows, cuts, rail_counts
 from preflight.fleet.pairs.outcome import Outcome
-from preflight.fleet.reports.records import EXIT_CODES, STATUSES
+from preflight.fleet.reports.rows import EXIT_CODES, STATUSES, worst
+from preflight.render.text import filled
 
 SCHEMA = "mooncake-preflight/pairs/v1"
 # A screen's worth; --json has all.
 MOST_GROUPS = 20
 MOST_NAMED = 8
 MOST_RAILS = 16
-
-Json = dict[str, Any]
-Paint = Callable[[str, str], str]
 
 
 class Matrix(NamedTuple):
@@ -40,8 +39,7 @@ class Matrix(NamedTuple):
     @property
     def status(self) -> str:
         """The worst; nothing tried is nothing known."""
-        found = {one.status for one in self.outcomes}
-        return next((one for one in STATUSES if one in found), "unknown")
+        return worst({one.status for one in self.outcomes})
 
     @property
     def exit_code(self) -> int:
@@ -51,11 +49,19 @@ class Matrix(NamedTuple):
     def pairs_whole(self) -> int:
         return len(self.nodes) * (len(self.nodes) - 1) // 2
 
+    @property
+    def untried(self) -> int:
+        return self.pairs_whole - len(self.outcomes)
+
+    @property
+    def flows(self) -> list[Flow]:
+        return [flow for one in self.outcomes for flow in one.flows]
+
     def of(self, status: str) -> int:
         return sum(one.status == status for one in self.outcomes)
 
 
-class Group(NamedTuple):
+class PairGroup(NamedTuple):
     """Pairs with one cause. blamed: the node that it is about, "" for the pairs themselves.
 
     named: which NICs in which direction, "" where it is not about those.
@@ -77,114 +83,89 @@ class Group(NamedTuple):
         if self.blamed:
             others = {one.here if one.there == self.blamed else one.there for one in self.pairs}
             return f"{self.blamed} with {fold(others)}"
-        partners: dict[str, list[str]] = {}
-        for one in self.pairs:
-            partners.setdefault(one.here, []).append(one.there)
+        partners = grouped((one.here, one.there) for one in self.pairs)
         if len(partners) == 1 or (self.status == "fail" and len(partners) <= MOST_NAMED):
             return ", ".join(f"{here} to {fold(there)}" for here, there in partners.items())
         names = {name for one in self.pairs for name in (one.here, one.there)}
         return f"{len(self.pairs)} pairs of {fold(names)}"
 
 
-def groups(outcomes: Sequence[Outcome]) -> list[Group]:
+def groups(outcomes: Sequence[Outcome]) -> list[PairGroup]:
     """Those that do not pass, the worst first, then in the order of the rounds. A pair may stand
     in several of broken rails."""
     made = list(_of_rails(outcomes))
     told = {id(one) for group in made for one in group.pairs}
-    found: dict[tuple[str, str, str], list[Outcome]] = {}
-    for one in outcomes:
-        if one.status != "pass" and id(one) not in told:
-            found.setdefault((one.status, one.cause, one.blamed), []).append(one)
-    made += [Group(*key, tuple(pairs)) for key, pairs in found.items()]
+    found = grouped(
+        ((one.status, one.cause, one.blamed), one)
+        for one in outcomes
+        if one.status != "pass" and id(one) not in told
+    )
+    made += [PairGroup(*key, tuple(pairs)) for key, pairs in found.items()]
     return sorted(made, key=lambda group: STATUSES.index(group.status))
 
 
-def _of_rails(outcomes: Sequence[Outcome]) -> Iterator[Group]:
+def _of_rails(outcomes: Sequence[Outcome]) -> Iterator[PairGroup]:
     """Each cut of the fleet's flows, with the pairs of nodes that it lies between."""
     between = {frozenset((one.here, one.there)): one for one in outcomes if one.status == "fail"}
     for cut in cuts([flow for one in outcomes for flow in one.flows]):
         keys = dict.fromkeys(frozenset((flow.source, flow.target)) for flow in cut.flows)
         pairs = tuple(between[key] for key in keys if key in between)
-        yield Group("fail", cut.why, cut.blamed, pairs, cut.who)
+        yield PairGroup("fail", cut.why, cut.blamed, pairs, cut.who)
 
 
 def verdict(matrix: Matrix) -> str:
     """``10 of 10 pairs of 5 nodes write to each other, the slowest in 20 us, in 5 rounds``."""
-    said = f"{matrix.of('pass')} of {matrix.pairs_whole} pairs of {_count(matrix.nodes, 'node')}"
+    nodes = plural(len(matrix.nodes), "node")
+    said = f"{matrix.of('pass')} of {matrix.pairs_whole} pairs of {nodes}"
     # Only where a launch moves its data over TCP does one pass without a port that was tried.
     passing = [one.tried for one in matrix.outcomes if one.status == "pass"]
     said += " reach each other" if passing and not any(passing) else " write to each other"
     slowest = max((one.slowest_seconds or 0.0 for one in matrix.outcomes), default=0.0)
     if slowest:
-        said += f", the slowest in {_time(slowest)}"
+        said += f", the slowest in {time_text(slowest)}"
     tcp = [one.connect_seconds for one in matrix.outcomes if one.connect_seconds is not None]
     if tcp:
-        said += f", TCP connects {len(tcp)} in up to {_time(max(tcp))}"
-    rounds = f"{matrix.rounds_run} of {matrix.rounds_whole} rounds"
-    untried = matrix.pairs_whole - len(matrix.outcomes)
-    return f"{said}; {rounds}" + (
-        f", {_count(range(untried), 'pair')} not tried" if untried else ""
-    )
+        said += f", TCP connects {len(tcp)} in up to {time_text(max(tcp))}"
+    untried = f", {plural(matrix.untried, 'pair')} not tried" if matrix.untried else ""
+    return f"{said}; {matrix.rounds_run} of {matrix.rounds_whole} rounds{untried}"
 
 
 def matrix_text(matrix: Matrix, paint: Paint, width: int) -> str:
     """Without a final newline."""
     status = matrix.status
-    lines = [f"{paint(status.upper(), COLOURS[status])}: {verdict(matrix)}"]
+    lines = [painted(paint, status, verdict(matrix), status.upper())]
     found = groups(matrix.outcomes)
     for group in found[:MOST_GROUPS]:
-        lines += _group(group, paint, width)
+        lines.append(painted(paint, group.status, group.who))
+        lines.append(filled(f"    {group.cause}", width, 2))
     if len(found) > MOST_GROUPS:
         pairs = sum(len(group.pairs) for group in found[MOST_GROUPS:])
-        lines.append(f"and {_count(range(pairs), 'pair')} more, in --json")
+        lines.append(f"and {plural(pairs, 'pair')} more, in --json")
     if status == "fail":
-        lines += _rails(rails(flow for one in matrix.outcomes for flow in one.flows))
+        lines += _rails(rail_counts(matrix.flows))
     return "\n".join(lines)
 
 
-def _rails(found: Sequence[Rail]) -> Iterator[str]:
+def _rails(found: Mapping[tuple[str, str], FlowCount]) -> Iterator[str]:
     """A row for each two names: equal names in any case, others where something is broken."""
-    from tabulate import tabulate
-
-    shown = [one for one in found if one.source_port == one.target_port or one.broken]
-    shown.sort(key=lambda one: one.source_port != one.target_port)
+    shown = [(*names, count) for names, count in found.items() if _alike(names) or count.broken]
+    shown.sort(key=lambda row: not _alike(row[:2]))
     rows = [
         [
-            one.source_port
-            if one.source_port == one.target_port
-            else f"{one.source_port} to {one.target_port}",
-            one.tried,
-            one.broken or "",
-            "" if one.slowest_seconds is None else _time(one.slowest_seconds),
+            own if own == theirs else f"{own} to {theirs}",
+            tried,
+            broken or "",
+            "" if slowest is None else time_text(slowest),
         ]
-        for one in shown[:MOST_RAILS]
+        for own, theirs, (tried, broken, slowest) in shown[:MOST_RAILS]
     ]
     if rows:
-        heads = ["rail, one way", "tried", "broken", "slowest"]
-        table = tabulate(rows, heads, tablefmt="plain", disable_numparse=True)
-        yield from (line.rstrip() for line in table.splitlines())
-    if len(shown) > MOST_RAILS:
-        yield f"and {len(shown) - MOST_RAILS} more, in --json"
+        yield from grid(["rail, one way", "tried", "broken", "slowest"], rows)
+    yield from rest_of(MOST_RAILS, shown)
 
 
-def _group(group: Group, paint: Paint, width: int) -> Iterator[str]:
-    yield f"{paint(group.status, COLOURS[group.status])}: {group.who}"
-    yield textwrap.fill(
-        group.cause,
-        width,
-        initial_indent="    ",
-        subsequent_indent="      ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _count(things: Sequence[object], what: str) -> str:
-    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+def _alike(names: tuple[str, str]) -> bool:
+    return names[0] == names[1]
 
 
 def matrix_object(matrix: Matrix) -> Json:
@@ -204,7 +185,7 @@ def matrix_object(matrix: Matrix) -> Json:
         },
         "counts": {
             **{status: matrix.of(status) for status in STATUSES},
-            "not_tried": matrix.pairs_whole - len(matrix.outcomes),
+            "not_tried": matrix.untried,
         },
         "groups": [
             {
@@ -217,7 +198,8 @@ def matrix_object(matrix: Matrix) -> Json:
             for one in groups(matrix.outcomes)
         ],
         "rails": [
-            rail._asdict() for rail in rails(flow for one in matrix.outcomes for flow in one.flows)
+            {"source_port": own, "target_port": theirs, **count._asdict()}
+            for (own, theirs), count in rail_counts(matrix.flows).items()
         ],
         "launch": matrix.launch or None,
         "pairs": [_pair(one) for one in matrix.outcomes],
@@ -225,21 +207,12 @@ def matrix_object(matrix: Matrix) -> Json:
 
 
 def _pair(one: Outcome) -> Json:
-    return {
-        "here": one.here,
-        "there": one.there,
-        "round": one.round,
-        "status": one.status,
-        "cause": one.cause,
-        "connect_seconds": one.connect_seconds,
-        "tried": one.tried,
-        "broken": one.broken,
-        "slowest_seconds": one.slowest_seconds,
-        "directions": [
-            _direction(one, *ends) for ends in ((one.here, one.there), (one.there, one.here))
-        ],
-        "answer": None if one.status == "pass" else one.answer,
-    }
+    told: Json = {**one._asdict(), "answer": None if one.status == "pass" else one.answer}
+    told["directions"] = [
+        _direction(one, *ends) for ends in ((one.here, one.there), (one.there, one.here))
+    ]
+    del told["blamed"], told["flows"]
+    return told
 
 
 def _direction(one: Outcome, source: str, target: str) -> Json:
@@ -248,9 +221,7 @@ def _direction(one: Outcome, source: str, target: str) -> Json:
     return {
         "source": source,
         "target": target,
-        "tried": sum(flow.status in ("pass", "fail") for flow in flows),
-        "broken": sum(flow.status == "fail" for flow in flows),
-        "slowest_seconds": max((f.seconds for f in flows if f.seconds is not None), default=None),
+        **count_flows(flows)._asdict(),
         "flows": []
         if one.status == "pass"
         else [

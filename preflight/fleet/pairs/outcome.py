@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from preflight.fleet.base.decode import WrongError, field
-from preflight.fleet.node.reply import NodeReply, report_of
-from preflight.fleet.node.script import SAYS
+from preflight.base.one_line import clean
+from preflight.fleet.base.decode import Json, WrongError, no_constant
+from preflight.fleet.base.text import port_text
+from preflight.fleet.pairs.answer import read_answer
+from preflight.fleet.pairs.cause import failure_text, reasons
 from preflight.fleet.pairs.connect import NO_PORT
-from preflight.fleet.pairs.flows import FAIL, PASS, Flow
-from preflight.fleet.pairs.records import BACK, OUT, PROTOCOL
-
-Json = dict[str, Any]
+from preflight.fleet.pairs.flows import FAIL, PASS, UNTRIED, Flow
+from preflight.fleet.pairs.records import BACK, OUT, PROTOCOL, PairAnswer, TriedPair, TriedPort
+from preflight.fleet.remote.reply import NodeReply, report_of
 
 TCP_ALONE = "TCP connects, and nothing was written: one side, or both, has no RDMA port with a GID"
-_SAYS = SAYS.encode()
 _PROGRAM = "mooncake-preflight: "
 LONGEST_CAUSE = 600
 
@@ -44,209 +44,149 @@ class Outcome(NamedTuple):
     flows: tuple[Flow, ...] = ()
 
 
-def ended(answer: NodeReply) -> str | None:
-    """The exit code of the program there, or a word for why it never ran; None where it was stopped
-    or the connection was lost."""
-    for line in reversed(answer.lines):
-        if line.startswith(_SAYS + b" end "):
-            return line.removeprefix(_SAYS + b" end ").decode("ascii", "replace").strip()
-    return None
-
-
-def is_lost(answer: NodeReply) -> bool:
+def is_lost(reply: NodeReply) -> bool:
     """Whether the node did not answer at all, or not in time."""
-    return answer.timed_out or (answer.code is not None and ended(answer) is None)
+    return reply.timed_out or (reply.code is not None and reply.end is None)
 
 
-def trouble(answer: NodeReply, timeout_seconds: float) -> str:
+def trouble(reply: NodeReply, timeout_seconds: float) -> str:
     """Why this end did not do its part, in a sentence; "" where nothing speaks for that."""
-    end = ended(answer)
-    if end == "0" or (end is None and answer.code is None and not answer.timed_out):
+    end = reply.end
+    if end == "0" or (end is None and reply.code is None and not reply.timed_out):
         return ""
     if end is None or not end.isdecimal():
-        return str(report_of(answer, timeout_seconds)["findings"][0]["text"])
-    said = [line.decode("utf-8", "replace").strip() for line in answer.error]
+        return str(report_of(reply, timeout_seconds)["findings"][0]["text"])
+    said = [line.decode("utf-8", "replace").strip() for line in reply.error]
     told = [line.removeprefix(_PROGRAM) for line in said if line.startswith(_PROGRAM)]
     last = (told or [line for line in said if line][-1:] or ["it does not say why"])[0]
-    return f"the program ended with exit code {end}: {_clean(last)}"
+    return f"the program ended with exit code {end}: {_short(last)}"
 
 
 def outcome(
-    here: str, there: str, number: int, said: dict[str, NodeReply], timeout_seconds: float
+    here: str, there: str, number: int, replies: Mapping[str, NodeReply], timeout_seconds: float
 ) -> Outcome:
-    """Of the pair that met in round ``number``; whoever is not in ``said`` was not started."""
-    connector = said.get(here, NodeReply(here, ()))
-    listener = said.get(there, NodeReply(there, ()))
+    """Of the pair that met in round ``number``; who is not in ``replies`` was not started."""
+    connector = replies.get(here, NodeReply(here, ()))
+    listener = replies.get(there, NodeReply(there, ()))
     base = Outcome(here, there, number, "unknown")
     document = _document(connector)
     if document is not None:
         try:
-            return _told(base, document, listener, timeout_seconds)
+            answer = read_answer(document)
         except WrongError as error:
-            why = f"its answer cannot be read: {_clean(str(error.args[-1]))}"
+            why = f"its answer cannot be read: {_short(str(error.args[-1]))}"
             return base._replace(cause=why, blamed=here)
-    for answer in (listener, connector):
-        why = trouble(answer, timeout_seconds)
+        return _judged(base._replace(answer=document), answer, listener, timeout_seconds)
+    for reply in (listener, connector):
+        why = trouble(reply, timeout_seconds)
         if why:
-            return base._replace(cause=why, blamed=answer.node)
-    why = f"{connector.node} gave no answer before it was stopped"
-    return base._replace(cause=why, blamed=connector.node)
+            return base._replace(cause=why, blamed=reply.node)
+    return base._replace(cause=f"{here} gave no answer before it was stopped", blamed=here)
 
 
-def _document(answer: NodeReply) -> Json | None:
+def _document(reply: NodeReply) -> Json | None:
     """The object that pair-connect printed between what a login shell may have had to say."""
-    lines = answer.lines
+    lines = reply.lines
     starts = [at for at, line in enumerate(lines) if line == b"{"]
     ends = [at for at, line in enumerate(lines) if line == b"}"]
     if not starts or not ends:
         return None
     try:
         text = b"\n".join(lines[starts[0] : ends[-1] + 1])
-        found = json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and found.get("schema") == PROTOCOL else None
 
 
-def _no_number(word: str) -> None:
-    raise ValueError(word)
-
-
-def _told(base: Outcome, document: Json, listener: NodeReply, timeout_seconds: float) -> Outcome:
-    """Raises WrongError."""
-    error = _clean(field(document, "error", str))
-    tcp = _seconds(document, "connect_seconds")
-    pairs = [_object(one, "pairs") for one in field(document, "pairs", list)]
-    flows = [flow for one in pairs for flow in _flows(base, one)]
-    broken = [_broken(one) for one in pairs if _fails(one)]
-    small = [flow.seconds for flow in flows]
-    closed = _closed_ports(base, document)
-    told = base._replace(
-        connect_seconds=tcp,
-        tried=len(pairs),
+def _judged(
+    base: Outcome, answer: PairAnswer, listener: NodeReply, timeout_seconds: float
+) -> Outcome:
+    flows = tuple(flow for pair in answer.pairs for flow in _flows(base, pair))
+    broken = [_broken(pair) for pair in answer.pairs if not pair.works]
+    small = [flow.seconds for flow in flows if flow.seconds is not None]
+    found = base._replace(
+        connect_seconds=answer.connect_seconds,
+        tried=len(answer.pairs),
         broken=len(broken),
-        slowest_seconds=max((one for one in small if one is not None), default=None),
-        answer=document,
-        flows=tuple(flows),
+        slowest_seconds=max(small, default=None),
+        flows=flows,
     )
+    pairs, error = len(answer.pairs), _short(answer.error)
     if broken:
-        of = f" ({len(broken)} of {len(pairs)} pairs of ports are broken)" if len(pairs) > 1 else ""
-        return told._replace(status="fail", cause=broken[0] + of)
-    if tcp is None:
-        return _not_met(told, error, listener, timeout_seconds)
+        of = f" ({len(broken)} of {pairs} pairs of ports are broken)" if pairs > 1 else ""
+        return found._replace(status="fail", cause=broken[0] + of)
+    if answer.connect_seconds is None:
+        return _not_met(found, error, listener, timeout_seconds)
+    closed = "; ".join(_closed(base, port) for port in answer.ports if port.error)
     if closed:
-        return told._replace(status="fail", cause=closed)
-    if error and NO_PORT in error and not pairs:
-        return told._replace(status="warn", cause=TCP_ALONE)
+        return found._replace(status="fail", cause=closed)
+    if NO_PORT in error and not pairs:
+        return found._replace(status="warn", cause=TCP_ALONE)
     if error:
-        return _blamed(told, error)
-    if not pairs and document.get("over") != "tcp":
-        return told._replace(cause="no two ports of theirs have the same name")
-    return told._replace(status="pass")
+        return _blamed(found, error)
+    if not pairs and answer.over != "tcp":
+        return found._replace(cause="no two ports of theirs have the same name")
+    return found._replace(status="pass")
 
 
-def _blamed(told: Outcome, error: str) -> Outcome:
+def _blamed(found: Outcome, error: str) -> Outcome:
     """Of what one end has to say of itself, or of the other, under that node's name."""
-    for whose, node in (("this node: ", told.here), ("the other side: ", told.there)):
+    for whose, node in (("this node: ", found.here), ("the other side: ", found.there)):
         if error.startswith(whose):
-            return told._replace(cause=error.removeprefix(whose), blamed=node)
-    return told._replace(cause=error)
+            return found._replace(cause=error.removeprefix(whose), blamed=node)
+    return found._replace(cause=error)
 
 
-def _not_met(told: Outcome, error: str, listener: NodeReply, timeout_seconds: float) -> Outcome:
+def _not_met(found: Outcome, error: str, listener: NodeReply, timeout_seconds: float) -> Outcome:
     """No TCP: broken where the other side did listen; else nothing is known of the way."""
     if any(line.startswith(b'{"protocol":') for line in listener.lines):
         why = f"{error}, though {listener.node} listens there: a firewall, or no way"
-        return told._replace(status="fail", cause=why)
+        return found._replace(status="fail", cause=why)
     why = trouble(listener, timeout_seconds)
     if why:
-        return told._replace(cause=why, blamed=listener.node)
-    return told._replace(cause=error or "no reason given")
+        return found._replace(cause=why, blamed=listener.node)
+    return found._replace(cause=error or "no reason given")
 
 
-def _fails(one: Json) -> bool:
-    """Either direction; what has no word of the way back was not tried back."""
-    back = one.get("back")
-    return one.get("failure") is not None or (
-        isinstance(back, dict) and back.get("failure") is not None
-    )
-
-
-def _flows(base: Outcome, one: Json) -> Iterator[Flow]:
-    """Both directions of a pair of ports. Raises WrongError."""
-    here, there = (_port(one, end) for end in ("here", "there"))
-    rows = [_object(row, "broken") for row in field({"broken": []} | one, "broken", list)]
-    why = {field(row, "way", str): _clean(field(row, "why", str)) for row in rows}
-    if _fails(one) and not why:
-        why = {OUT: _clean(field(one, "cause", str))}
-    for way, node, port, other, other_port in (
-        (OUT, base.here, here, base.there, there),
-        (BACK, base.there, there, base.here, here),
-    ):
-        row = one if way == OUT else one.get("back")
+def _flows(base: Outcome, pair: TriedPair) -> Iterator[Flow]:
+    """Both directions of a pair of ports."""
+    here = base.here, _short(port_text(pair.here.device, pair.here.port))
+    there = base.there, _short(port_text(pair.there.device, pair.there.port))
+    why = reasons(pair)
+    failures = {
+        way: "" if writes is None or writes.failure is None else failure_text(writes.failure)
+        for way, writes in ((OUT, pair.out), (BACK, pair.back))
+    }
+    for way, writes, ends in ((OUT, pair.out, here + there), (BACK, pair.back, there + here)):
         if way in why:
-            text = _failure_text(row) or _failure_text(one) or _failure_text(one.get("back"))
-            yield Flow(node, port, other, other_port, FAIL, why[way], text)
-        elif isinstance(row, dict):
+            text = failures[way] or failures[OUT] or failures[BACK]
+            yield Flow(*ends, FAIL, _short(why[way]), _short(text))
+        elif writes is not None:
             # Its packets arrive, though what answers them may not: that is the other direction.
-            yield Flow(node, port, other, other_port, PASS, "", "", _seconds(row, "small_seconds"))
+            yield Flow(*ends, PASS, "", "", writes.small_seconds)
         else:
-            yield Flow(node, port, other, other_port, "unknown")
+            yield Flow(*ends, UNTRIED)
 
 
-def _port(one: Json, end: str) -> str:
-    row = field(one, end, dict)
-    number = field(row, "port", int)
-    device = _clean(field(row, "device", str))
-    return device if number == 1 else f"{device}:{number}"
+def _broken(pair: TriedPair) -> str:
+    """Of the first direction that fails."""
+    if pair.out.failure is not None:
+        text = failure_text(pair.out.failure)
+    else:
+        assert pair.back is not None
+        assert pair.back.failure is not None
+        text = f"back: {failure_text(pair.back.failure)}"
+    ends = f"{pair.here.device} {pair.here.gid} to {pair.there.device} {pair.there.gid}"
+    return _short(f"{ends}: {text}" + (f": {pair.cause}" if pair.cause else ""))
 
 
-def _failure_text(row: Any) -> str:
-    failure = row.get("failure") if isinstance(row, dict) else None
-    return "" if failure is None else _clean(field(_object(failure, "failure"), "text", str))
-
-
-def _broken(one: Json) -> str:
-    ends = " to ".join(
-        f"{field(end, 'device', str)} {field(end, 'gid', str)}"
-        for end in (field(one, "here", dict), field(one, "there", dict))
-    )
-    text = _failure_text(one) or f"back: {_failure_text(one.get('back'))}"
-    cause = field(one, "cause", str)
-    return _clean(f"{ends}: {text}" + (f": {cause}" if cause else ""))
-
-
-def _closed_ports(base: Outcome, document: Json) -> str:
+def _closed(base: Outcome, port: TriedPort) -> str:
     """``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
-    closed = []
-    for one in field(document, "ports", list):
-        row = _object(one, "ports")
-        error = field(row, "error", str)
-        if error:
-            own, other = base.there, base.here
-            if row.get("way") == BACK:
-                own, other = other, own
-            what = f" ({_clean(str(row['what']))})" if row.get("what") else ""
-            port = _clean(str(row.get("port")))
-            closed.append(f"TCP port {port}{what} of {own} from {other}: {_clean(error)}")
-    return "; ".join(closed)
+    own, other = (base.here, base.there) if port.way == BACK else (base.there, base.here)
+    what = f" ({_short(port.what)})" if port.what else ""
+    return f"TCP port {port.port}{what} of {own} from {other}: {_short(port.error)}"
 
 
-def _object(value: Any, where: str) -> Json:
-    found: Json = field({where: value}, where, dict)
-    return found
-
-
-def _seconds(document: Json, name: str) -> float | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not 0 <= value < 1e6:
-        raise WrongError(f"{name} is not a number of seconds")
-    return float(value)
-
-
-def _clean(text: str) -> str:
-    from preflight.base.one_line import clean
-
+def _short(text: str) -> str:
     return clean(text)[:LONGEST_CAUSE]

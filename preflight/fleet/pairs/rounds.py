@@ -1,230 +1,54 @@
-"""The rounds of ``fleet pairs``: who meets whom, both ends started over ssh, and ended again."""
+"""Runs ``mooncake-preflight fleet pairs``: who meets whom, both ends started over ssh, one answer.
+
+In each round every node has one partner; both ends are ended again before the next.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from signal import SIGINT
+from typing import NamedTuple, TypeVar
 
-from preflight.fleet.node.reply import NodeReply
-from preflight.fleet.node.script import COMMAND
-from preflight.fleet.node.sent_launch import Sent
-from preflight.fleet.pairs.meeting import Met, Part, Tool, met, to_carry
-from preflight.fleet.pairs.outcome import Outcome, ended, is_lost, outcome, trouble
+from preflight.base.output import columns, painter, say, say_json
+from preflight.base.progress import Progress
+from preflight.base.usage_error import UsageError
+from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
+from preflight.fleet.pairs.meeting import Present, meet
+from preflight.fleet.pairs.outcome import Outcome, is_lost, outcome, trouble
+from preflight.fleet.remote.program import Program, SshNodes, addressed_script, packed
+from preflight.fleet.remote.reply import NodeReply
+from preflight.fleet.remote.sent_launch import Sent, launch_alone
+from preflight.fleet.ssh.check import nodes_of
+from preflight.inputs.launch_words import LaunchWords
 
-if TYPE_CHECKING:
-    from preflight.fleet.ssh.clush_engine import Ssh
-
-
+# As ClusterShell's own.
+DEFAULT_FANOUT = 64
+LONGEST_LAUNCH = 200
 # Python and ssh there and back, beside what the two ends do.
 OVERHEAD_SECONDS = 5.0
 # A listener whose other end has given up has so long to say whether it ever listened.
 LINGER_SECONDS = 10.0
-# What was stopped gives its port back: the node's watch kills after a second (node.script).
+# What was stopped gives its port back: the node's watch kills after a second (remote.program).
 REST_SECONDS = 1.5
 # One lost connection may be chance; a node that is lost twice in a row is not waited for again.
 MOST_LOSSES = 2
+# A whole tournament up to here: 31 rounds, of some seconds each.
+MOST_NODES_WHOLE = 32
+LARGEST_DEFAULT_ROUNDS = 31
+
+Pair = TypeVar("Pair", bound=tuple[object, object])
 
 
-class Asked(NamedTuple):
+class PairTest(NamedTuple):
     """What each pair is to try. pairs: any, same, or "" for as the launch has it. port: on which
-    all listen. tcp_ports: to be connected to, too. mtu_limit_bytes: None for the launch's own.
-    launch: as it is sent to the nodes, without words where none is given.
-    """
+    all listen. tcp_ports: to be connected to, too. mtu_limit_bytes: None for the launch's own."""
 
     pairs: str
     tcp_ports: tuple[int, ...]
     port: int
     mtu_limit_bytes: int | None
-    launch: Sent = Sent({}, ())
-
-
-class Run(NamedTuple):
-    """outcomes: in the order in which they came about. stopped: the signal that ended it, or 0."""
-
-    outcomes: list[Outcome]
-    met: Met
-    rounds_run: int
-    stopped: int
-
-
-def meet(nodes: list[str], tool: Tool, carry: str, ssh: Ssh, tick: Callable[[], None]) -> Met:
-    """Who takes part. Raises RunInterruptedError."""
-    from preflight.fleet.ssh.clush_engine import ask
-
-    said: dict[str, NodeReply] = {}
-
-    def take(answer: NodeReply) -> None:
-        said[answer.node] = answer
-
-    lacking = nodes
-    if carry != "always":
-        ask(nodes, COMMAND, tool.hello(carried=False), ssh, take, tick)
-        lacking = to_carry(list(said.values())) if carry == "auto" else []
-    if lacking:
-        ask(lacking, COMMAND, tool.hello(carried=True), ssh, take, tick)
-    return met(nodes, said, lacking, ssh.timeout_seconds)
-
-
-def run_rounds(
-    nodes: list[str],
-    tool: Tool,
-    carry: str,
-    rounds: int,
-    at_once: int,
-    asked: Asked,
-    ssh: Ssh,
-    told: Callable[[str], None],
-) -> Run:
-    """Rounds 1 to ``rounds``, ``at_once`` pairs at a time.
-
-    Nodes that do not answer are unknown for each of their pairs, and nobody waits for them again.
-    """
-    from signal import SIGINT
-
-    from preflight.fleet.ssh.clush_engine import RunInterruptedError
-
-    found: list[Outcome] = []
-    there = Met({}, frozenset(), {})
-    done = 0
-    try:
-        there = meet(nodes, tool, carry, ssh, lambda: told("asking the nodes"))
-        round_ = _Round(tool, there, asked, ssh)
-        for number in range(min(rounds, round_count(len(nodes)))):
-            text = f"round {number + 1} of {rounds}"
-            pairs = round_of(len(nodes), number)
-            for one in pairs:
-                absent = round_.absent_of(nodes, one, number + 1)
-                found += [] if absent is None else [absent]
-            tried = [one for one in pairs if round_.takes_part(nodes, one)]
-            for batch in in_batches(tried, at_once):
-                named = [(nodes[one.here], nodes[one.there]) for one in batch]
-                round_.run(named, number + 1, found, partial(told, text))
-            done = number + 1
-    except (RunInterruptedError, KeyboardInterrupt) as signalled:
-        return Run(found, there, done, int(signalled.args[0]) if signalled.args else SIGINT)
-    return Run(found, there, done, 0)
-
-
-class _Round:
-    """Runs pairs, and remembers which nodes were lost."""
-
-    def __init__(self, tool: Tool, there: Met, asked: Asked, ssh: Ssh) -> None:
-        self._tool, self._there, self._asked, self._ssh = tool, there, asked, ssh
-        self._absent = dict(there.absent)
-        self._losses: dict[str, int] = {}
-        left = ssh.timeout_seconds - ssh.connect_seconds - OVERHEAD_SECONDS
-        self._seconds = max(1.0, left)
-
-    def takes_part(self, nodes: Sequence[str], pair: Pairing) -> bool:
-        return nodes[pair.here] not in self._absent and nodes[pair.there] not in self._absent
-
-    def absent_of(self, nodes: Sequence[str], pair: Pairing, number: int) -> Outcome | None:
-        """The pair's outcome where one of it is not there."""
-        here, there = nodes[pair.here], nodes[pair.there]
-        for one in (here, there):
-            if one in self._absent:
-                why = self._absent[one]
-                return Outcome(here, there, number, "unknown", why, one)
-        return None
-
-    def run(
-        self,
-        named: Sequence[tuple[str, str]],
-        number: int,
-        found: list[Outcome],
-        tick: Callable[[], None],
-    ) -> None:
-        """Adds the pairs' outcomes to ``found``. Raises RunInterruptedError, after it did."""
-        from preflight.fleet.ssh.clush_engine import ask
-
-        if not named:
-            return
-        said: dict[str, NodeReply] = {}
-
-        def take(answer: NodeReply) -> None:
-            said[answer.node] = answer
-
-        settled = _Settled(named, said)
-        try:
-            nodes = [node for pair in named for node in pair]
-            ask(nodes, COMMAND, self._content(named), self._ssh, take, tick, settled.enough)
-        finally:
-            for here, there in named:
-                if here in said or there in said:
-                    found.append(outcome(here, there, number, said, self._ssh.timeout_seconds))
-        self._count(said.values(), number)
-        if settled.stopped:
-            time.sleep(REST_SECONDS)
-
-    def _content(self, named: Sequence[tuple[str, str]]) -> bytes:
-        token = secrets.token_hex(16)
-        asked, limits = self._asked, [f"--token={token}", f"--seconds={self._seconds:g}"]
-        if asked.mtu_limit_bytes is not None:
-            limits.append(f"--mtu={asked.mtu_limit_bytes}")
-        more = [f"--tcp={port}" for port in asked.tcp_ports]
-        if asked.pairs:
-            more.append(f"--pairs={asked.pairs}")
-        files, launch = asked.launch
-        at = launch.index("--") if "--" in launch else len(launch)
-        options, command = launch[:at], launch[at + 1 :]
-        parts = []
-        for here, there in named:
-            address, port = self._there.addresses[there], str(asked.port)
-            listen = [f"--address={address}", f"--port={port}", "--once"]
-            # As long as the listener may take to come up; it ends with its end (_Settled).
-            connect = ["--json", f"--wait={self._seconds:g}", *more]
-            connect.append(f"--address={self._there.addresses[here]}")
-            to = (address, port)
-            for node, words in (
-                (there, ["pair-listen", *limits, *listen, *options, "--", *command]),
-                (here, ["pair-connect", *limits, *connect, *options, "--", *to, *command]),
-            ):
-                carried = node in self._there.carried
-                parts.append(Part(self._there.addresses[node], ["fleet", *words], carried))
-        return self._tool.content(parts, files)
-
-    def _count(self, said: Iterable[NodeReply], number: int) -> None:
-        for answer in said:
-            losses = self._losses[answer.node] = (
-                self._losses.get(answer.node, 0) + 1 if is_lost(answer) else 0
-            )
-            if losses >= MOST_LOSSES:
-                why = trouble(answer, self._ssh.timeout_seconds)
-                self._absent[answer.node] = f"not asked again after round {number}: {why}"
-
-
-class _Settled:
-    """When a batch has said all that it will: an end whose other one is gone is not waited for."""
-
-    def __init__(self, named: Sequence[tuple[str, str]], said: Mapping[str, NodeReply]) -> None:
-        self._named, self._said = named, said
-        self._since: float | None = None
-        self.stopped = False
-
-    def enough(self) -> bool:
-        """True once each connector has answered or has nobody to answer to, and the listeners of
-        those that have answered had their time to end."""
-        waiting = [one for one in self._named if not self._is_gone(one[1])]
-        if not all(here in self._said for here, _ in waiting):
-            return False
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        all_ended = all(there in self._said for _, there in waiting)
-        self.stopped = all_ended or now - self._since > LINGER_SECONDS
-        return self.stopped
-
-    def _is_gone(self, listener: str) -> bool:
-        """Ended without having listened; one that has served ends with 0, as its time is over."""
-        answer = self._said.get(listener)
-        return answer is not None and ended(answer) != "0"
-
-
-# A whole tournament up to here: 31 rounds, of some seconds each.
-MOST_NODES_WHOLE = 32
-LARGEST_DEFAULT_ROUNDS = 31
 
 
 class Pairing(NamedTuple):
@@ -232,6 +56,185 @@ class Pairing(NamedTuple):
 
     here: int
     there: int
+
+
+def run_pairs(
+    launch: LaunchWords,
+    where: SshNodes,
+    program: Program,
+    test: PairTest,
+    *,
+    rounds: int | None,
+    as_json: bool,
+    color: str,
+) -> int:
+    """Print the answer; returns the exit code. Raises UsageError, before any node is asked.
+
+    rounds: None for as many as are sensible.
+    """
+    nodes = nodes_of(where)
+    from preflight.fleet.ssh.engine import RunInterruptedError
+
+    if len(nodes) < 2:
+        raise UsageError(
+            f"a pair takes two nodes, and {len(nodes)} is left: give --nodes 'gpu[001-016]'"
+        )
+    sent = launch_alone(launch)
+    where = where._replace(fanout=where.fanout or DEFAULT_FANOUT)
+    whole = round_count(len(nodes))
+    rounds = min(rounds or default_rounds(len(nodes)), whole)
+    progress = Progress()
+    run = _PairsRun(nodes, program, test, sent, where, progress.show)
+    stopped = 0
+    try:
+        run.rounds(rounds)
+    except (RunInterruptedError, KeyboardInterrupt) as signalled:
+        stopped = int(signalled.args[0]) if signalled.args else SIGINT
+    finally:
+        progress.clear()
+    called = " ".join(launch.words)[:LONGEST_LAUNCH]
+    addresses = run.present.addresses
+    matrix = Matrix(nodes, run.outcomes, run.rounds_run, rounds, whole, addresses, stopped, called)
+    if as_json:
+        say_json(matrix_object(matrix))
+    else:
+        say(matrix_text(matrix, painter(color), columns()))
+    if stopped:
+        said = f"{len(run.outcomes)} of {matrix.pairs_whole} pairs were tried"
+        say(f"mooncake-preflight: interrupted: {said}", err=True)
+    elif rounds < whole:
+        say(f"mooncake-preflight: each meets each in {whole} rounds: --rounds {whole}", err=True)
+    return matrix.exit_code
+
+
+class _PairsRun:
+    """The rounds; what they have come to is there whenever they end.
+
+    Nodes that do not answer are unknown for each of their pairs, and nobody waits for them again.
+    """
+
+    def __init__(
+        self,
+        nodes: list[str],
+        program: Program,
+        test: PairTest,
+        sent: Sent,
+        ssh: SshNodes,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._nodes, self._program, self._test, self._sent = nodes, program, test, sent
+        self._ssh, self._tell = ssh, tell
+        # Both ends of a pair are up at once, or they wait for each other.
+        self._at_once = (ssh.fanout or DEFAULT_FANOUT) // 2
+        self.present = Present({}, frozenset(), {})
+        self.outcomes: list[Outcome] = []
+        self.rounds_run = 0
+        self._absent: dict[str, str] = {}
+        self._losses: dict[str, int] = {}
+        left = ssh.timeout_seconds - ssh.connect_seconds - OVERHEAD_SECONDS
+        self._seconds = max(1.0, left)
+
+    def rounds(self, count: int) -> None:
+        """Rounds 1 to ``count``. Raises RunInterruptedError, and UsageError before the first."""
+        nodes = self._nodes
+        self.present = meet(nodes, self._program, self._ssh, lambda: self._tell("asking the nodes"))
+        self._absent = dict(self.present.absent)
+        for number in range(1, count + 1):
+            named = [(nodes[a], nodes[b]) for a, b in round_of(len(nodes), number - 1)]
+            for pair in named:
+                for node in [one for one in pair if one in self._absent][:1]:
+                    why = self._absent[node]
+                    self.outcomes.append(Outcome(*pair, number, "unknown", why, node))
+            here = [pair for pair in named if not self._absent.keys() & set(pair)]
+            for batch in in_batches(here, self._at_once):
+                self._batch(batch, number, f"round {number} of {count}")
+            self.rounds_run = number
+
+    def _batch(self, named: Sequence[tuple[str, str]], number: int, told: str) -> None:
+        """Adds the pairs' outcomes. Raises RunInterruptedError, after it did."""
+        from preflight.fleet.ssh.engine import ask
+
+        replies: dict[str, NodeReply] = {}
+
+        def take(reply: NodeReply) -> None:
+            replies[reply.node] = reply
+
+        end = _BatchEnd(named, replies)
+        try:
+            nodes = [node for pair in named for node in pair]
+            content, tick = self._content(named), lambda: self._tell(told)
+            ask(nodes, content, self._ssh, take, tick, end.enough)
+        finally:
+            for here, there in named:
+                if here in replies or there in replies:
+                    found = outcome(here, there, number, replies, self._ssh.timeout_seconds)
+                    self.outcomes.append(found)
+        self._count_losses(replies.values(), number)
+        if end.stopped:
+            time.sleep(REST_SECONDS)
+
+    def _content(self, named: Sequence[tuple[str, str]]) -> bytes:
+        """What all nodes get, to run the program each with its own words beside the launch."""
+        test, present = self._test, self.present
+        limits = [f"--token={secrets.token_hex(16)}", f"--seconds={self._seconds:g}"]
+        if test.mtu_limit_bytes is not None:
+            limits.append(f"--mtu={test.mtu_limit_bytes}")
+        more = [f"--tcp={port}" for port in test.tcp_ports]
+        if test.pairs:
+            more.append(f"--pairs={test.pairs}")
+        files, launch = self._sent
+        at = launch.index("--") if "--" in launch else len(launch)
+        options, command = launch[:at], launch[at + 1 :]
+        parts = {}
+        for here, there in named:
+            address, port = present.addresses[there], str(test.port)
+            listen = [f"--address={address}", f"--port={port}", "--once"]
+            # As long as the listener may take to come up; it ends with its end (_BatchEnd).
+            connect = ["--json", f"--wait={self._seconds:g}", *more]
+            connect.append(f"--address={present.addresses[here]}")
+            for node, words in (
+                (there, ["pair-listen", *limits, *listen, *options, "--"]),
+                (here, ["pair-connect", *limits, *connect, *options, "--", address, port]),
+            ):
+                words = ["fleet", *words, *command]
+                part = self._program.part(words, node in present.carried)
+                parts[present.addresses[node]] = part
+        carried = any(node in present.carried for pair in named for node in pair)
+        return packed(files, addressed_script(parts), carried)
+
+    def _count_losses(self, replies: Iterable[NodeReply], number: int) -> None:
+        for reply in replies:
+            losses = self._losses.get(reply.node, 0) + 1 if is_lost(reply) else 0
+            self._losses[reply.node] = losses
+            if losses >= MOST_LOSSES:
+                why = trouble(reply, self._ssh.timeout_seconds)
+                self._absent[reply.node] = f"not asked again after round {number}: {why}"
+
+
+class _BatchEnd:
+    """When a batch has said all that it will: an end whose other one is gone is not waited for."""
+
+    def __init__(self, named: Sequence[tuple[str, str]], replies: Mapping[str, NodeReply]) -> None:
+        self._named, self._replies = named, replies
+        self._since: float | None = None
+        self.stopped = False
+
+    def enough(self) -> bool:
+        """True once each connector has answered or has nobody to answer to, and the listeners of
+        those that have answered had their time to end."""
+        waiting = [one for one in self._named if not self._is_gone(one[1])]
+        if not all(here in self._replies for here, _ in waiting):
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        all_ended = all(there in self._replies for _, there in waiting)
+        self.stopped = all_ended or now - self._since > LINGER_SECONDS
+        return self.stopped
+
+    def _is_gone(self, listener: str) -> bool:
+        """Ended without having listened; one that has served ends with 0, as its time is over."""
+        reply = self._replies.get(listener)
+        return reply is not None and reply.end != "0"
 
 
 def round_count(nodes: int) -> int:
@@ -267,7 +270,7 @@ def round_of(nodes: int, number: int) -> list[Pairing]:
     return pairs
 
 
-def in_batches(pairs: Sequence[Pairing], at_once: int) -> Iterator[Sequence[Pairing]]:
+def in_batches(pairs: Sequence[Pair], at_once: int) -> Iterator[Sequence[Pair]]:
     """As many pairs of a round as may run at once: both ends of a pair have to be up together."""
     for start in range(0, len(pairs), at_once):
         yield pairs[start : start + at_once]

@@ -22,7 +22,7 @@ _PATTERNS = ((BUFFER_BYTES, 0xA5), (SMALL_BYTES, 0x5A))
 POLL_SECONDS = 10.0
 
 
-class End(NamedTuple):
+class Endpoint(NamedTuple):
     """What the other side has to know. gid: 32 hexadecimal digits. key, address: of the buffer."""
 
     lid: int
@@ -34,7 +34,7 @@ class End(NamedTuple):
     key: int
 
 
-class Done(NamedTuple):
+class WriteEnd(NamedTuple):
     """status: of enum ibv_wc_status, 0 for success; None where nothing came in time."""
 
     status: int | None
@@ -64,13 +64,13 @@ class Connection:
             psn = int.from_bytes(os.urandom(3), "little")
             gid = self._device.gid(port, gid_index).hex()
             qpn, key = self._pair.number, self._region.rkey
-            self.end = End(facts.lid, qpn, psn, gid, self.mtu_bytes, address, key)
+            self.end = Endpoint(facts.lid, qpn, psn, gid, self.mtu_bytes, address, key)
             self._pair.initialize(port)
         except BaseException:
             self.close()
             raise
 
-    def connect(self, other: End) -> None:
+    def connect(self, other: Endpoint) -> None:
         """Ready to receive from ``other`` and to send to it. Raises VerbsError."""
         assert self._pair is not None
         codes = {size: code for code, size in MTU_BYTES.items()}
@@ -85,7 +85,7 @@ class Connection:
         )
         self._pair.connect(peer, self.end.psn)
 
-    def write(self, other: End, size: int) -> Done:
+    def write(self, other: Endpoint, size: int) -> WriteEnd:
         """Write SMALL_BYTES or BUFFER_BYTES to the buffer of ``other``; acknowledged, or not.
 
         Raises VerbsError where it cannot even be posted.
@@ -101,7 +101,7 @@ class Connection:
             status = self._pair.poll()
             seconds = time.monotonic() - started
             if status is not None or seconds > POLL_SECONDS:
-                return Done(status, seconds)
+                return WriteEnd(status, seconds)
 
     def arrived_bytes(self) -> int:
         """Of the largest write of the other side whose end is in the buffer here; 0 for none."""

@@ -11,8 +11,19 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.rails.rails import Group, Lane, Meeting, Reach, Way, groups, lanes_of, meetings
-from preflight.fleet.reports.records import FleetFinding, NodeRow
+from preflight.fleet.base.grouping import by_size, grouped
+from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.rails.lanes import (
+    Lane,
+    LanePair,
+    Meeting,
+    NodeKind,
+    Reach,
+    lanes_of,
+    meetings,
+    node_kinds,
+)
+from preflight.fleet.reports.rows import FleetFinding, NodeRow, OnNodes, Rows
 
 # 820 meetings of up to 64 pairs of ports each: a second.
 MOST_COMPARED = 40
@@ -25,60 +36,55 @@ SAME_NAME, LISTED = "same name", "listed"
 UNLESS = ", unless both lie on one link{}: fleet pairs tells"
 SHUT = (Reach.NONE, Reach.UNROUTED)
 
-Rows = Sequence[tuple[int, NodeRow]]
-Blamed = tuple[FleetFinding, Sequence[int]]
-
 
 class RailMatrix(NamedTuple):
-    """groups: every kind of node. meetings: of kinds that were compared, ``compared`` of them.
+    """kinds: of all nodes. meetings: of kinds that were compared, ``compared`` of them.
 
     unread: why a node has no lanes -> the nodes. mtus: network -> MTU of the interface -> nodes.
     """
 
-    groups: tuple[Group, ...]
+    kinds: tuple[NodeKind, ...]
     compared: int
     meetings: tuple[Meeting, ...]
-    unread: dict[str, list[int]]
-    mtus: dict[str, dict[int, list[int]]]
+    unread: dict[str, list[str]]
+    mtus: dict[str, dict[int, list[str]]]
 
 
 def rail_matrix(rows: Rows) -> RailMatrix:
-    """rows: (place, row) of nodes with a whole report."""
-    nodes: list[tuple[int, tuple[Lane, ...], str]] = []
-    unread: dict[str, list[int]] = {}
-    mtus: dict[str, dict[int, list[int]]] = {}
-    for at, row in rows:
+    """rows: of nodes with a whole report."""
+    nodes: list[tuple[str, tuple[Lane, ...], str]] = []
+    unread: dict[str, list[str]] = {}
+    mtus: dict[str, dict[int, list[str]]] = {}
+    for name, row in rows.items():
         lanes = lanes_of(row)
         if isinstance(lanes, Unknown):
-            unread.setdefault(lanes.reason, []).append(at)
+            unread.setdefault(lanes.reason, []).append(name)
             continue
         affinity = None if row.launch is None else row.launch.affinity
-        nodes.append((at, lanes, affinity if isinstance(affinity, str) else ""))
-        _count_mtus(at, row, lanes, mtus)
-    found = groups(nodes)
+        nodes.append((name, lanes, affinity if isinstance(affinity, str) else ""))
+        for network, size in _network_mtus(row, lanes):
+            mtus.setdefault(network, {}).setdefault(size, []).append(name)
+    found = node_kinds(nodes)
     compared = found if len(found) <= MOST_COMPARED else _examples(found)
     return RailMatrix(tuple(found), len(compared), tuple(meetings(compared)), unread, mtus)
 
 
-def _count_mtus(
-    at: int, row: NodeRow, lanes: Sequence[Lane], mtus: dict[str, dict[int, list[int]]]
-) -> None:
+def _network_mtus(row: NodeRow, lanes: Sequence[Lane]) -> dict[tuple[str, int], None]:
+    """Each network that the node is in, with the MTU of an interface there."""
     sizes = {(rail.device, rail.port): rail.netdev_mtu_bytes for rail in row.known_rails}
+    found: dict[tuple[str, int], None] = {}
     for lane in lanes:
         size = sizes[lane.device, lane.port]
         if isinstance(size, int) and isinstance(lane.network, str):
-            held = mtus.setdefault(lane.network, {}).setdefault(size, [])
-            if held[-1:] != [at]:
-                held.append(at)
+            found[lane.network, size] = None
+    return found
 
 
-def _examples(found: Sequence[Group]) -> list[Group]:
+def _examples(found: Sequence[NodeKind]) -> list[NodeKind]:
     """The largest of each shape: kinds that differ in the numbers of their networks alone."""
-    shapes: dict[object, list[Group]] = {}
-    for group in found:
-        shapes.setdefault((group.affinity, tuple(map(_shape, group.lanes))), []).append(group)
-    examples = [one for alike in shapes.values() for one in alike[:EXAMPLES]]
-    return sorted(examples, key=lambda group: (-len(group.nodes), group.nodes))[:MOST_COMPARED]
+    shapes = grouped(((kind.affinity, tuple(map(_shape, kind.lanes))), kind) for kind in found)
+    chosen = {kind.number for alike in shapes.values() for kind in alike[:EXAMPLES]}
+    return [kind for kind in found if kind.number in chosen][:MOST_COMPARED]
 
 
 def _shape(lane: Lane) -> object:
@@ -87,17 +93,16 @@ def _shape(lane: Lane) -> object:
     return lane.device, lane.port, lane.link_layer, lane.gid_type, told, len(lane.exits)
 
 
-def talks(one: Group, other: Group) -> set[tuple[int, int]]:
-    """Which lanes of two groups Mooncake pairs, from either side.
+def talks(one: NodeKind, other: NodeKind) -> set[tuple[int, int]]:
+    """Which lanes of two kinds Mooncake pairs, from either side.
 
     By default any with any. With the affinity, those of one name, and any with any again for a
     name that the other side lacks (topology.cpp, ``selectDevice`` with a hint).
     """
-    pairs = {(mine, theirs) for mine, theirs in _asked(one, other)}
-    return pairs | {(mine, theirs) for theirs, mine in _asked(other, one)}
+    return {*_asked(one, other), *((mine, theirs) for theirs, mine in _asked(other, one))}
 
 
-def _asked(one: Group, other: Group) -> Iterator[tuple[int, int]]:
+def _asked(one: NodeKind, other: NodeKind) -> Iterator[tuple[int, int]]:
     for at, mine in enumerate(one.lanes):
         alike = [to for to, lane in enumerate(other.lanes) if lane.device == mine.device]
         named = one.affinity in (SAME_NAME, LISTED) and alike
@@ -105,64 +110,56 @@ def _asked(one: Group, other: Group) -> Iterator[tuple[int, int]]:
             yield at, to
 
 
-def rail_findings(matrix: RailMatrix) -> Iterator[Blamed]:
+def rail_findings(matrix: RailMatrix) -> Iterator[OnNodes]:
     """What is wanting, each with the nodes that it is about."""
-    found: dict[FleetFinding, set[int]] = {}
+    found: dict[FleetFinding, dict[str, None]] = {}
     # Meetings with the largest kind come first: who is at odds with it is told so once.
     odd: dict[str, set[int]] = {}
     for meeting in matrix.meetings:
         for finding in _of_meeting(meeting):
-            blamed = found.setdefault(finding, set())
+            blamed = found.setdefault(finding, {})
+            kinds = {meeting.one.number, meeting.other.number}
             if finding.check == "fleet.rail-cross":  # so by design, of both sides
-                blamed.update(meeting.one.nodes, meeting.other.nodes)
+                blamed.update(dict.fromkeys((*meeting.one.nodes, *meeting.other.nodes)))
             elif meeting.one is matrix.meetings[0].one:
-                blamed.update(meeting.other.nodes)
-                odd.setdefault(finding.check, set()).add(id(meeting.other))
-            elif not odd.get(finding.check, set()) & {id(meeting.one), id(meeting.other)}:
-                blamed.update(meeting.other.nodes)
-    for reason, places in matrix.unread.items():
+                blamed.update(dict.fromkeys(meeting.other.nodes))
+                odd.setdefault(finding.check, set()).add(meeting.other.number)
+            elif not odd.get(finding.check, set()) & kinds:
+                blamed.update(dict.fromkeys(meeting.other.nodes))
+    for reason, names in matrix.unread.items():
         text = "which nodes its transfers reach is not known"
-        found.setdefault(
-            FleetFinding("fleet.rail-unknown", "unknown", "RDMA ports", reason, "", text), set()
-        ).update(places)
-    for finding, held in found.items():
-        if held:
-            yield finding, sorted(held)
+        finding = FleetFinding("fleet.rail-unknown", "unknown", "RDMA ports", reason, "", text)
+        found.setdefault(finding, {}).update(dict.fromkeys(names))
+    yield from (OnNodes(finding, in_order(names)) for finding, names in found.items() if names)
     yield from _mtus(matrix.mtus)
 
 
 def _of_meeting(meeting: Meeting) -> Iterator[FleetFinding]:
-    pairs = talks(meeting.one, meeting.other)
-    used = [
-        (mine, theirs, way)
-        for at, (mine, theirs, way) in enumerate(meeting.pairs)
-        if divmod(at, len(meeting.other.lanes)) in pairs
-    ]
-    shut = [pair for pair in used if pair[2].reach in SHUT]
-    unknown = [pair for pair in used if pair[2].reach is Reach.UNKNOWN]
+    used = [meeting.pair(at, to) for at, to in sorted(talks(meeting.one, meeting.other))]
+    shut = [pair for pair in used if pair.way.reach in SHUT]
+    unknown = [pair for pair in used if pair.way.reach is Reach.UNKNOWN]
     if len(shut) == len(used):
         yield _apart(meeting, shut)
         return
-    same = [pair for pair in shut if pair[0].device == pair[1].device]
-    cross = [pair for pair in shut if pair[0].device != pair[1].device]
+    same = [pair for pair in shut if pair.mine.device == pair.theirs.device]
     if same:
         status = _doubt("warn", same)
         text = "transfers that pick it wait for the retries to end, then take another"
         text += _unless(same) if status == "unknown" else ""
         yield _finding("fleet.rail-same", status, same, used, text)
-    if cross:
-        have = f"{len(cross)} of {len(used)} pairs of NICs without a way"
+    if len(same) < len(shut):
+        have = f"{len(shut) - len(same)} of {len(used)} pairs of NICs without a way"
         yield FleetFinding("fleet.rail-cross", "warn", "rails", have, "", _cross(meeting))
     if unknown:
         text = "whether they reach each other is not known"
         yield _finding("fleet.rail-unknown", "unknown", unknown, used, text)
 
 
-def _apart(meeting: Meeting, shut: Sequence[tuple[Lane, Lane, Way]]) -> FleetFinding:
+def _apart(meeting: Meeting, shut: Sequence[LanePair]) -> FleetFinding:
     status = _doubt("fail", shut)
     text = "no transfer between these nodes gets through"
     text += _unless(shut) if status == "unknown" else ""
-    where = _seen([way.reason for _, _, way in shut])
+    where = _seen([pair.way.reason for pair in shut])
     with_whom = (
         "one another"
         if meeting.one is meeting.other
@@ -172,15 +169,16 @@ def _apart(meeting: Meeting, shut: Sequence[tuple[Lane, Lane, Way]]) -> FleetFin
     return FleetFinding("fleet.rail-apart", status, "RDMA ports", where, need, text)
 
 
-def _doubt(status: str, shut: Sequence[tuple[Lane, Lane, Way]]) -> str:
+def _doubt(status: str, shut: Sequence[LanePair]) -> str:
     """Without a route both may lie on one link; a wrong link layer is certain."""
-    return "unknown" if any(way.reach is Reach.UNROUTED for _, _, way in shut) else status
+    return "unknown" if any(pair.way.reach is Reach.UNROUTED for pair in shut) else status
 
 
-def _unless(shut: Sequence[tuple[Lane, Lane, Way]]) -> str:
+def _unless(shut: Sequence[LanePair]) -> str:
     """What may lead there all the same: a link, and tables that a report does not have."""
-    unrouted = [pair for pair in shut if pair[2].reach is Reach.UNROUTED]
-    doubts = dict.fromkeys(lane.doubt for pair in unrouted for lane in pair[:2] if lane.doubt)
+    unrouted = [pair for pair in shut if pair.way.reach is Reach.UNROUTED]
+    lanes = [lane for pair in unrouted for lane in (pair.mine, pair.theirs)]
+    doubts = dict.fromkeys(lane.doubt for lane in lanes if lane.doubt)
     return UNLESS.format("".join(f", or a route does ({doubt})" for doubt in doubts))
 
 
@@ -196,12 +194,12 @@ def _cross(meeting: Meeting) -> str:
 def _finding(
     check: str,
     status: str,
-    wrong: Sequence[tuple[Lane, Lane, Way]],
-    used: Sequence[tuple[Lane, Lane, Way]],
+    wrong: Sequence[LanePair],
+    used: Sequence[LanePair],
     text: str,
 ) -> FleetFinding:
-    named = _seen([f"{mine.device} to {theirs.device}" for mine, theirs, _ in wrong])
-    why = _seen([way.reason for _, _, way in wrong])
+    named = _seen([f"{pair.mine.device} to {pair.theirs.device}" for pair in wrong])
+    why = _seen([pair.way.reason for pair in wrong])
     have = f"{len(wrong)} of {len(used)} pairs of NICs: {why}"
     return FleetFinding(check, status, named, have, "a way", text)
 
@@ -212,20 +210,18 @@ def _seen(words: Sequence[str]) -> str:
     return f"{', '.join(each[:MOST_NAMED])}{more}"
 
 
-def _networks(group: Group) -> str:
-    return _seen([str(lane.network) for lane in group.lanes if isinstance(lane.network, str)])
+def _networks(kind: NodeKind) -> str:
+    return _seen([str(lane.network) for lane in kind.lanes if isinstance(lane.network, str)])
 
 
-def _mtus(mtus: dict[str, dict[int, list[int]]]) -> Iterator[Blamed]:
-    found: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+def _mtus(mtus: dict[str, dict[int, list[str]]]) -> Iterator[OnNodes]:
+    found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for network, sizes in mtus.items():
-        by_count = sorted(sizes.items(), key=lambda item: (-len(item[1]), item[0]))
-        tie = len(by_count) > 1 and len(by_count[0][1]) == len(by_count[1][1])
-        need = "one MTU" if tie else f"{by_count[0][0]} B, as most interfaces there"
-        for size, places in by_count if tie else by_count[1:]:
-            key = f"MTU {size} B", need, tuple(places)
-            found.setdefault(key, []).append(network)
+        usual, others = by_size(sizes)
+        need = "one MTU" if usual is None else f"{usual} B, as most interfaces there"
+        for size in others:
+            found.setdefault((f"MTU {size} B", need, tuple(sizes[size])), []).append(network)
     text = "the larger frames of one side are lost on the way to the other"
-    for (have, need, held), networks in found.items():
-        subject = _seen(networks)
-        yield FleetFinding("fleet.rail-mtu", "warn", subject, have, need, text), list(held)
+    for (have, need, names), networks in found.items():
+        finding = FleetFinding("fleet.rail-mtu", "warn", _seen(networks), have, need, text)
+        yield OnNodes(finding, names)

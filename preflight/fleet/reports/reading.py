@@ -8,16 +8,33 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from preflight.fleet.base.decode import LONGEST_TEXT, WrongError, decoder, kind_of, short
+from preflight.fleet.base.decode import (
+    LARGEST_NUMBER,
+    LONGEST_TEXT,
+    Json,
+    WrongError,
+    decoder,
+    kind_of,
+    no_constant,
+    short,
+)
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.node.records import SCHEMA as NODE_SCHEMA
-from preflight.fleet.node.records import NodeLaunch, NodeReport
-from preflight.fleet.reports.records import STATUSES, FleetFinding, NodeRow, Trouble, Unusable
-from preflight.fleet.reports.sources import Text, texts
-from preflight.fleet.reports.tables import Itself, Tables
+from preflight.fleet.node.records import NodeFinding, NodeLaunch, NodeReport
+from preflight.fleet.reports.rows import (
+    STATUSES,
+    Fact,
+    FleetFinding,
+    NodeRow,
+    Trouble,
+    Unusable,
+    text_place,
+    worst,
+)
+from preflight.fleet.reports.sources import Text
 
 CHECK_SCHEMA = "mooncake-preflight/check/v1"
 _OWN_SCHEMA = "mooncake-preflight/"
@@ -26,6 +43,10 @@ _ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE
 _NODE = re.compile(rb'"node"\s*:\s*"([^"\\]*)"')
 _HEAD_BYTES = 300
 _LARGEST_PORT = 65535
+# Written in place of a node's own name, so that what two nodes say of themselves is the same.
+ITSELF = "the node"
+
+Unnamed = Callable[[str], str]
 
 
 class NoReportError(WrongError):
@@ -41,11 +62,11 @@ class CheckAnswer(NamedTuple):
 
 
 class Reading:
-    """Texts to rows, and the tables that the rows refer to."""
+    """Texts to rows. Ten thousand nodes say the same: what is equal is kept once."""
 
     def __init__(self) -> None:
-        self.tables = Tables()
-        self._decoder = json.JSONDecoder(parse_constant=_no_constant)
+        self._kept: dict[Any, Any] = {}
+        self._decoder = json.JSONDecoder(parse_constant=no_constant)
 
     def read(self, text: Text) -> Iterator[NodeRow | Unusable]:
         """What a text says; several where it is a list of reports."""
@@ -106,41 +127,41 @@ class Reading:
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
         raise NoReportError(f"{short(schema)}: the answer of another command", Trouble.FOREIGN)
 
-    def _of_node(self, text: Text, document: dict[str, Any], named: str) -> NodeRow:
+    def _of_node(self, text: Text, document: Json, named: str) -> NodeRow:
         report: NodeReport = decoder(NodeReport)(document, "")
-        tables = self.tables
         # One that ended before it knew its own name has none.
         node, host, status = report.node or named, report.host, report.status
         if not is_name(node):
             raise NoReportError(f"node is {short(node)}, which names no host", Trouble.NO_NAME)
-        itself = Itself.of(text.content, node, host)
-        findings = tables.numbers_of_findings(report.findings, itself)
-        passes = tables.numbers_of_passes(report.passes, itself)
+        unnamed = _unnamed(node, host)
+        findings = [self._finding(one, at, unnamed) for at, one in enumerate(report.findings)]
+        passes = [
+            self._kept_finding(FleetFinding(check, "pass", unnamed(subject), unnamed(have)))
+            for check, subject, have in report.passes
+        ]
         if status == "error":
-            findings.append(self._no_verdict(itself.unnamed(report.error)))
+            findings.append(_no_verdict(unnamed(report.error)))
             status = "unknown"
         elif status == "pass" and not passes:
-            findings.append(self._no_verdict("it passes, and names no check that did"))
+            findings.append(_no_verdict("it passes, and names no check that did"))
+        facts = {**report.facts, "mooncake-preflight": report.version}
         return NodeRow(
             node,
-            _origin(text),
+            text_place(text.source, text.line),
             report.made_unix_seconds,
-            self._worse(status, findings),
-            tables.keep(tables.sentence(report.reason)),
-            tables.keep(host),
-            tables.keep(report.boot),
-            tables.keep_numbers({*findings, *passes}),
-            tables.keep_numbers(
-                tables.numbers_of_facts({**report.facts, "mooncake-preflight": report.version})
-            ),
-            tables.keep_numbers(tables.numbers_of_unknown_facts(report.unknown_facts)),
+            _verdict(status, findings),
+            self._keep(host),
+            self._keep(report.boot),
+            self._keep(tuple(dict.fromkeys([*findings, *passes]))),
+            self._keep(tuple(self._fact(*one) for one in facts.items())),
+            self._keep(tuple(_unknown_names(report.unknown_facts))),
             report.rails,
-            tables.keep(report.routes),
-            None if report.launch is None else tables.keep(_checked(report.launch)),
+            self._keep(report.routes),
+            None if report.launch is None else self._keep(_checked(report.launch)),
             report.made_unix_seconds > 0,  # else nobody was there to read anything: see ``absent``
         )
 
-    def _of_check(self, text: Text, document: dict[str, Any], node: str) -> NodeRow:
+    def _of_check(self, text: Text, document: Json, node: str) -> NodeRow:
         """What ``check --json`` printed; the file's name is all that says where."""
         if not node:
             reason = "a check's answer does not name its host: give it a file NODE.json of its own"
@@ -148,51 +169,63 @@ class Reading:
         failed = document.get("status") == "error"
         if failed:  # there is no more to it
             document = {"status": "unknown", "reason": document.get("error"), "findings": []}
-        status, reason, findings = decoder(CheckAnswer)(document, "")
-        rows = [
+        status, reason, rows = decoder(CheckAnswer)(document, "")
+        named = [
             {**row, "check": row.get("id")} if isinstance(row, dict) else row
-            for row in findings
+            for row in rows
             if not isinstance(row, dict) or row.get("status") != "skip"
         ]
-        itself = Itself.of(text.content, node, "")
-        numbers = self.tables.numbers_of_findings(rows, itself)
-        numbers += [self._no_verdict(reason)] * failed
-        return NodeRow(
-            node,
-            _origin(text),
-            0,
-            self._worse(status, numbers),
-            self.tables.sentence(reason),
-            findings=self.tables.keep_numbers(numbers),
-        )
+        read: Sequence[NodeFinding] = decoder(tuple[NodeFinding, ...])(named, "findings")
+        unnamed = _unnamed(node, "")
+        findings = [self._finding(one, at, unnamed) for at, one in enumerate(read)]
+        findings += [_no_verdict(reason)] * failed
+        found = NodeRow(node, text_place(text.source, text.line), 0, _verdict(status, findings))
+        return found._replace(findings=self._keep(tuple(dict.fromkeys(findings))))
 
-    def _worse(self, status: str, findings: Iterable[int]) -> str:
-        """A verdict is not better than what it rests on, whatever it says."""
-        if status not in STATUSES:
-            raise WrongError(f"status is {short(status)}, which is no verdict")
-        found = [self.tables.findings[number] for number in findings]
-        told = {status, *(one.status for one in found if one.ignored is None)}
-        return next(worst for worst in STATUSES if worst in told)
+    def _finding(self, one: NodeFinding, at: int, unnamed: Unnamed) -> FleetFinding:
+        from preflight.check.report import fold
 
-    def _no_verdict(self, text: str) -> int:
-        said = self.tables.sentence(text)
-        return self.tables.number_of(FleetFinding("fleet.no-verdict", "unknown", "node", text=said))
+        if not one.subjects:
+            raise WrongError(f"findings[{at}]: subjects is empty")
+        if one.status not in STATUSES:
+            raise WrongError(f"findings[{at}]: status is {short(one.status)}")
+        subject = fold([unnamed(subject) for subject in one.subjects])
+        said = (unnamed(one.have), unnamed(one.need), unnamed(one.text))
+        return self._kept_finding(FleetFinding(one.check, one.status, subject, *said, one.ignored))
+
+    def _kept_finding(self, finding: FleetFinding) -> FleetFinding:
+        found = self._kept.get(finding)
+        if found is None:
+            clean = [None if text is None else _written(text) for text in finding]
+            found = self._kept[finding] = self._keep(FleetFinding._make(clean))
+        return found  # type: ignore[no-any-return]
+
+    def _fact(self, name: str, value: Any) -> Fact:
+        if not isinstance(value, str | int):
+            raise WrongError(f"facts: {short(name)} is {kind_of(value)}")
+        if type(value) is int and abs(value) > LARGEST_NUMBER:
+            raise WrongError(f"facts: {short(name)} is {short(value)}")
+        clean = _written(value) if isinstance(value, str) else value
+        found: Fact = self._keep(Fact(_written(name), clean, _shown(name, clean)))
+        return found
+
+    def _keep(self, value: Any) -> Any:
+        return self._kept.setdefault(value, value)
 
 
 class Reports(NamedTuple):
     """Everything that was read."""
 
-    tables: Tables
     rows: Sequence[NodeRow]
     unusable: Sequence[Unusable]
 
 
-def read_reports(paths: Sequence[str]) -> Reports:
-    """Every text of ``paths``, one at a time; what is no report is counted by its source."""
+def read_reports(found_texts: Iterable[Text | Unusable]) -> Reports:
+    """Every text, one at a time; what is no report is counted by its source."""
     reading = Reading()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}
-    for text in texts(paths):
+    for text in found_texts:
         for found in (text,) if isinstance(text, Unusable) else reading.read(text):
             if isinstance(found, NodeRow):
                 rows.append(found)
@@ -202,7 +235,57 @@ def read_reports(paths: Sequence[str]) -> Reports:
             first = unusable.setdefault(key, found)
             if first is not found:
                 unusable[key] = first._replace(times=first.times + 1)
-    return Reports(reading.tables, rows, tuple(unusable.values()))
+    return Reports(rows, tuple(unusable.values()))
+
+
+def _unnamed(*names: str) -> Unnamed:
+    """What writes ``ITSELF`` in place of a node's names."""
+    own = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, own))})(?![\w-]|\.\w)")
+
+    def unnamed(text: str) -> str:
+        return pattern.sub(ITSELF, text) if any(name in text for name in own) else text
+
+    return unnamed
+
+
+def _written(text: str) -> str:
+    """Not too long, and nothing that cannot be written."""
+    clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return clean if len(clean) <= LONGEST_TEXT else f"{clean[: LONGEST_TEXT - 3]}..."
+
+
+def _shown(name: str, value: str | int) -> str:
+    """As a person reads it: sizes with their unit, switches as words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("mtu_bytes"):
+        return f"{value} B"
+    if isinstance(value, int) and (name.endswith("_bytes") or name == "limit.memlock"):
+        from checks.base.units import format_bytes
+
+        return format_bytes(value)
+    if isinstance(value, int) and name == "limit.nproc":  # the kernel takes it from the memory
+        return f"about {float(f'{value:.3g}'):.0f}"
+    return str(value)
+
+
+def _unknown_names(reasons: Mapping[str, Any]) -> Iterator[str]:
+    for name, reason in reasons.items():
+        if not isinstance(reason, str):
+            raise WrongError(f"unknown_facts: {short(name)} is {kind_of(reason)}, not a text")
+        yield _written(name)
+
+
+def _verdict(status: str, findings: Iterable[FleetFinding]) -> str:
+    """A verdict is not better than what it rests on, whatever it says."""
+    if status not in STATUSES:
+        raise WrongError(f"status is {short(status)}, which is no verdict")
+    return worst({status, *(one.status for one in findings if one.ignored is None)})
+
+
+def _no_verdict(text: str) -> FleetFinding:
+    return FleetFinding("fleet.no-verdict", "unknown", "node", text=_written(text))
 
 
 def _checked(launch: NodeLaunch) -> NodeLaunch:
@@ -210,10 +293,6 @@ def _checked(launch: NodeLaunch) -> NodeLaunch:
         if isinstance(port, int) and port > _LARGEST_PORT:
             raise WrongError(f"launch: ports[{at}] is {port}: not a port")
     return launch
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _unusable(text: Text, error: WrongError, node: str = "") -> Unusable:
@@ -231,7 +310,3 @@ def _node_of(source: str) -> str:
     """``reports/gpu001.json.gz`` is of gpu001."""
     name = _ENDINGS.sub("", os.path.basename(source))
     return name if is_name(name) else ""
-
-
-def _origin(text: Text) -> str:
-    return f"{text.source}:{text.line}" if text.line else text.source

@@ -6,12 +6,14 @@ A text holds one object, or several: one a line (JSON lines), or each from a lin
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from itertools import chain
+from typing import BinaryIO, NamedTuple, cast
 
-from preflight.fleet.reports.records import Trouble, Unusable
+from preflight.fleet.reports.rows import Trouble, Unusable
 
 STDIN = "-"
 STDIN_NAME = "standard input"
@@ -84,121 +86,91 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[Text | Unusable]:
     for chunk in chunks:
         start += chunk
         if len(start) > LARGEST_REPORT_BYTES:
-            yield from _split(source, _lines((start,), chunks))
+            yield from _split(source, _lines(chain((start,), chunks)))
             break
     else:
-        yield from _of_whole(source, start, bool(failed))
+        if start.strip():
+            yield from _of_whole(source, start)
+        elif not failed:
+            yield Unusable(source, 0, Trouble.EMPTY, "nothing in it")
     yield from failed
 
 
-def _of_whole(source: str, content: bytes, broken_off: bool) -> Iterator[Text | Unusable]:
+def _of_whole(source: str, content: bytes) -> Iterator[Text | Unusable]:
     """A text that is all there: usually one report on one line."""
-    lines = content.count(b"\n", 0, len(content.rstrip()))
-    if not content.strip():
-        if not broken_off:
-            yield Unusable(source, 0, Trouble.EMPTY, "nothing in it")
-    elif lines == 0 or _is_one_object(content):
+    if b"\n" not in content.rstrip() or _is_one(content):
         yield Text(source, 0, content)
-    else:
-        pieces = list(_split(source, _lines((content,), ())))
-        # A file of one report is about the node that it is named after, on however many lines.
-        alone = len(pieces) == 1 and isinstance(pieces[0], Text)
-        yield from [Text(source, 0, content)] if alone else pieces
+        return
+    pieces = list(_split(source, _lines((content,))))
+    # A file of one report is about the node that it is named after, on however many lines.
+    alone = len(pieces) == 1 and isinstance(pieces[0], Text)
+    yield from [Text(source, 0, content)] if alone else pieces
 
 
-def _is_one_object(content: bytes) -> bool:
-    """Whether several lines are one object, written in a way that ``_split`` does not know."""
-    first = content.lstrip().partition(b"\n")[0].strip()
-    if first in (b"{", b"[") or not first.startswith((b"{", b"[")):
-        return first == b"["
+def _is_one(content: bytes) -> bool:
+    """Whether several lines are one object or list, or the beginning of a list."""
     import json
 
-    for part in (first, content):
-        try:
-            json.loads(part)
-        except (ValueError, RecursionError):
-            continue
-        return part is content
-    return False
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return content.lstrip().partition(b"\n")[0].strip() == b"["
+    return True
 
 
 def _chunks(source: str, stream: BinaryIO, failed: list[Unusable]) -> Iterator[bytes]:
+    """Unpacked where it is gzip, of one or several members."""
+    import gzip
     import zlib
 
+    reader: io.BufferedReader | gzip.GzipFile
+    reader = io.BufferedReader(cast("io.RawIOBase", stream), _CHUNK_BYTES)
     try:
-        start = stream.read(_CHUNK_BYTES)
-        if start.startswith(_GZIP):
-            yield from _unpacked(start, stream)
-            return
-        while start:
-            yield start
-            start = stream.read(_CHUNK_BYTES)
-    except OSError as error:
-        failed.append(_unreadable(source, error))
+        if reader.peek(2).startswith(_GZIP):
+            reader = gzip.GzipFile(fileobj=reader)
+        while chunk := reader.read1(_CHUNK_BYTES):
+            yield chunk
     except EOFError:
         failed.append(Unusable(source, 0, Trouble.TRUNCATED, "its gzip data end too early"))
     except zlib.error as error:
         failed.append(Unusable(source, 0, Trouble.UNREADABLE, f"no gzip data: {error}"))
+    except OSError as error:
+        failed.append(_unreadable(source, error))
 
 
-def _unpacked(packed: bytes, stream: BinaryIO) -> Iterator[bytes]:
-    """gzip, one or several members; a pipe cannot be gone back in, as the gzip module would."""
-    import zlib
-
-    unpacker = zlib.decompressobj(wbits=31)
-    while True:
-        content = unpacker.decompress(packed, _CHUNK_BYTES)
-        if content:
-            yield content
-        if unpacker.eof:
-            packed = unpacker.unused_data.lstrip(b"\0") or stream.read(_CHUNK_BYTES).lstrip(b"\0")
-            if not packed:
-                return
-            unpacker = zlib.decompressobj(wbits=31)
-        elif unpacker.unconsumed_tail or len(content) == _CHUNK_BYTES:
-            packed = unpacker.unconsumed_tail
-        else:
-            packed = stream.read(_CHUNK_BYTES)
-            if not packed:
-                raise EOFError
-
-
-def _lines(first: Iterable[bytes], more: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
+def _lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes | None]]:
     """(number, line); None in place of a line that is larger than any report."""
     number, rest, too_large = 1, b"", False
-    for chunks in (first, more):
-        for chunk in chunks:
-            *whole, end = chunk.split(b"\n")
-            for part in whole:
-                large = too_large or len(rest) + len(part) > LARGEST_REPORT_BYTES
-                yield number, None if large else rest + part
-                number, rest, too_large = number + 1, b"", False
-            too_large = too_large or len(rest) + len(end) > LARGEST_REPORT_BYTES
-            rest = b"" if too_large else rest + end
+    for chunk in chunks:
+        *whole, end = chunk.split(b"\n")
+        for part in whole:
+            large = too_large or len(rest) + len(part) > LARGEST_REPORT_BYTES
+            yield number, None if large else rest + part
+            number, rest, too_large = number + 1, b"", False
+        too_large = too_large or len(rest) + len(end) > LARGEST_REPORT_BYTES
+        rest = b"" if too_large else rest + end
     if rest or too_large:
         yield number, None if too_large else rest
 
 
 def _split(source: str, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[Text | Unusable]:
     """One text a line, or from a line ``{`` to the next line ``}``."""
+    large = f"more than {LARGEST_REPORT_BYTES >> 20} MiB"
     start, held, held_bytes = 0, list[bytes](), 0
     for number, line in lines:
         if line is None:
-            large = f"one line of more than {LARGEST_REPORT_BYTES >> 20} MiB"
-            yield Unusable(source, number, Trouble.TOO_LARGE, large)
+            yield Unusable(source, number, Trouble.TOO_LARGE, f"one line of {large}")
             continue
-        opens, closes = line.rstrip() == b"{", line.rstrip() == b"}"
         if held and line.startswith(b"{"):  # the one before never ended: what it holds is indented
             yield Text(source, start, b"\n".join(held))
             held = []
-        if held or opens:
-            start, held_bytes = (number, 0) if opens else (start, held_bytes + len(line))
+        if held or line.rstrip() == b"{":
+            start, held_bytes = (start, held_bytes + len(line)) if held else (number, 0)
             held.append(line)
             if held_bytes > LARGEST_REPORT_BYTES:
-                large = f"more than {LARGEST_REPORT_BYTES >> 20} MiB"
                 yield Unusable(source, start, Trouble.TOO_LARGE, large)
                 held = []
-            elif closes:
+            elif line.rstrip() == b"}":
                 yield Text(source, start, b"\n".join(held))
                 held = []
         elif line.strip():

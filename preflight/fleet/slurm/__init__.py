@@ -1,0 +1,1 @@
+"""Nodes asked through Slurm: ``fleet run``. Starts sinfo and srun; writes no file."""

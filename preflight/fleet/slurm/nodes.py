@@ -23,14 +23,14 @@ _DOWN = ("down", "error", "future", "powered_down", "powering_down", "inval")
 _NO_NEW_JOBS = ("drained", "draining", "drain", "fail", "failing", "maint", "reserved")
 
 
-class Asked(NamedTuple):
+class JobNodes(NamedTuple):
     """nodes: all that are judged. in_allocation: they are of a job that this runs in."""
 
     nodes: tuple[str, ...]
     in_allocation: bool
 
 
-def asked(node_set: str | None, environment: Mapping[str, str]) -> Asked:
+def job_nodes(node_set: str | None, environment: Mapping[str, str]) -> JobNodes:
     """Raises UsageError where there is nothing to ask, or this is itself one of a step's tasks."""
     _refuse_within_step(environment)
     own = environment.get("SLURM_JOB_NODELIST", "") if environment.get("SLURM_JOB_ID") else ""
@@ -40,10 +40,10 @@ def asked(node_set: str | None, environment: Mapping[str, str]) -> Asked:
                 "no nodes: this is not inside a job of Slurm; give --nodes 'gpu[001-064]', or run "
                 "it in an allocation, as salloc -N 4 mooncake-preflight fleet run ..."
             )
-        return Asked(_some(node_set), False)
+        return JobNodes(_some(node_set), False)
     allocated = tuple(expand(own))
     if node_set is None:
-        return Asked(allocated, True)
+        return JobNodes(allocated, True)
     wanted = _some(node_set)
     foreign = [name for name in wanted if name not in set(allocated)]
     if foreign:
@@ -51,7 +51,7 @@ def asked(node_set: str | None, environment: Mapping[str, str]) -> Asked:
             f"--nodes: {foreign[0]} is not of job {environment['SLURM_JOB_ID']}, which has {own}: "
             "name nodes of the job, or run this outside of it"
         )
-    return Asked(wanted, True)
+    return JobNodes(wanted, True)
 
 
 def _some(node_set: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.fleet.remote.program import SCRIPT, TOOL
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.env_files import LARGEST_FILE_BYTES
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from preflight.inputs.written_launch import WrittenLaunch
 
 # What the node's folder holds beside the launch.
-_TAKEN = ("run.sh", "tool.pyz")
+_TAKEN = (SCRIPT, TOOL)
 _MODEL_CONFIG = "model-config.json"
 
 
@@ -32,7 +33,7 @@ class Sent(NamedTuple):
 
 def sent_launch(launch: LaunchWords, node_seconds: float, ignored: tuple[str, ...]) -> Sent:
     """Raises UsageError for what is no launch, and for options that every node would refuse."""
-    from preflight.fleet.node.command import waivers_of
+    from preflight.fleet.node.report import waivers_of
 
     waivers_of(ignored)
     sent = launch_alone(launch)
@@ -46,7 +47,12 @@ def launch_alone(launch: LaunchWords) -> Sent:
 
     Raises UsageError for what is no launch.
     """
-    _refuse_early(launch)
+    from preflight.inputs.host_source import launch_of, open_host
+
+    if launch.mooncake_version is not None:
+        from preflight.sizing.sizing_inputs import choose_mooncake
+
+        choose_mooncake(launch.mooncake_version)
     words: list[str] = []
     files: dict[str, bytes] = {}
     if launch.nic_nodes is not None:
@@ -64,31 +70,17 @@ def launch_alone(launch: LaunchWords) -> Sent:
         words.append(f"--model-config={_MODEL_CONFIG}")
     for path in launch.env_files:
         words.append(f"--env-file={_added(files, path)}")
-    written = _written(launch)
-    if written is None:
+    # As a check of this host reads it, with the same refusals.
+    found = launch_of(launch, open_host("/"))
+    if found is None:
         return Sent(files, tuple(words))
     is_file = len(launch.words) == 1 and not launch.is_command
-    named = _named_files(launch, written, is_file)
+    named = _named_files(launch, found[0], is_file)
     if not is_file:
         return Sent({**named, **files}, (*words, "--", *launch.words))
     name = _added(files, launch.words[0])
     # What is called like the launch itself is the launch.
     return Sent({**named, **files}, (*words, "--", name))
-
-
-def _written(launch: LaunchWords) -> WrittenLaunch | None:
-    """As a check of this host reads it, with the same refusals; None where none is given."""
-    from preflight.inputs.host_source import launch_of, open_host
-
-    found = launch_of(launch, open_host("/"))
-    return None if found is None else found[0]
-
-
-def _refuse_early(launch: LaunchWords) -> None:
-    if launch.mooncake_version is not None:
-        from preflight.sizing.sizing_inputs import choose_mooncake
-
-        choose_mooncake(launch.mooncake_version)
 
 
 def _numbers(nodes: tuple[int, ...]) -> str:

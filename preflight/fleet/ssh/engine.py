@@ -13,7 +13,7 @@ import resource
 import shlex
 import shutil
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ClusterShell.Event import EventHandler  # type: ignore[import-untyped]
 from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
@@ -27,7 +27,8 @@ from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untype
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import MOST_NODES, is_name
 from preflight.fleet.base.signals import caught_signals
-from preflight.fleet.node.reply import NodeReply
+from preflight.fleet.remote.program import COMMAND, SshNodes
+from preflight.fleet.remote.reply import NodeReply, lacks_tool
 
 # A report has some ten kilobytes; more than this is no report, and is not kept.
 MOST_BYTES = 8 << 20
@@ -40,17 +41,6 @@ _OPTIONS = "-oControlMaster=no"
 _RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 # Of each ssh: its three standard streams, and one more while it is started. Of everything else.
 _FILES_EACH, _FILES_BESIDE = 4, 40
-
-
-class Ssh(NamedTuple):
-    """timeout_seconds: of one node, from its start to its end. connect_seconds: of that, until ssh
-    is through. fanout None: ClusterShell's own."""
-
-    timeout_seconds: float
-    connect_seconds: float
-    fanout: int | None = None
-    user: str | None = None
-    options: str = ""
 
 
 class RunInterruptedError(Exception):
@@ -95,21 +85,42 @@ def _node_set(text: str) -> Any:
     return found
 
 
-def folded(names: Iterable[str]) -> str:
-    """``gpu[001-063,070]``."""
-    return str(NodeSet.fromlist(list(names)))
+def ask_or_carry(
+    nodes: list[str],
+    carry: str,
+    content: Callable[[bool], bytes],
+    ssh: SshNodes,
+    answered: Callable[[NodeReply], None],
+    tick: Callable[[], None],
+) -> list[str]:
+    """``ask`` every node, and once more those that lack the program, which is then taken along.
+
+    carry: auto, always, never. content: with the program, or without. Returns to whom it is taken.
+    """
+    carried = nodes if carry == "always" else []
+
+    def first(reply: NodeReply) -> None:
+        if carry == "auto" and lacks_tool(reply):
+            carried.append(reply.node)
+        else:
+            answered(reply)
+
+    if carry != "always":
+        ask(nodes, content(False), ssh, first, tick)
+    if carried:
+        ask(carried, content(True), ssh, answered, tick)
+    return carried
 
 
 def ask(
     nodes: list[str],
-    command: str,
     content: bytes,
-    ssh: Ssh,
+    ssh: SshNodes,
     answered: Callable[[NodeReply], None],
     tick: Callable[[], None],
     enough: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run ``command`` on every node with ``content`` on its standard input, which stays open.
+    """Start the script of ``content`` on every node, by standard input, which stays open.
 
     The same for all: a tree does not carry each node its own. enough: asked as often as ``tick``;
     once true, those that have not ended are stopped, and answer so. Nodes behind a gateway that
@@ -121,9 +132,9 @@ def ask(
     _make_room(int(task.info("fanout")))
     collector = _Collector(nodes, answered)
     ticker = _Ticker(tick, enough)
-    caught = _run(task, command, content, ssh, collector, ticker)
+    caught = _run(task, content, ssh, collector, ticker)
     if collector.unrouted:
-        caught = _run(task, command, content, ssh, collector.again(), ticker, tree=False)
+        caught = _run(task, content, ssh, collector.again(), ticker, tree=False)
     collector.finish()
     if caught:
         raise RunInterruptedError(caught[0])
@@ -131,9 +142,8 @@ def ask(
 
 def _run(
     task: Any,
-    command: str,
     content: bytes,
-    ssh: Ssh,
+    ssh: SshNodes,
     collector: _Collector,
     ticker: _Ticker,
     **tree: bool,
@@ -143,7 +153,7 @@ def _run(
         ticker.caught = caught
         try:
             worker = task.shell(
-                command,
+                COMMAND,
                 nodes=NodeSet.fromlist(collector.waiting),
                 handler=collector,
                 timeout=ssh.timeout_seconds,
@@ -164,22 +174,22 @@ def _run(
     return caught
 
 
-def _task(ssh: Ssh) -> Any:
+def _task(ssh: SshNodes) -> Any:
     """ClusterShell's task of this thread, as ``ssh`` has it."""
     # Its warnings of broken pipes are what the answers say anyway.
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     logging.getLogger("ClusterShell").propagate = False
     try:
-        shlex.split(ssh.options)
+        shlex.split(ssh.ssh_options)
     except ValueError as error:
-        raise UsageError(f"--ssh-options {ssh.options!r}: {error}") from None
+        raise UsageError(f"--ssh-options {ssh.ssh_options!r}: {error}") from None
     task = task_self()
     program = shlex.split(task.info("ssh_path") or "ssh")[0]
     if shutil.which(os.path.expanduser(program)) is None:
         raise UsageError(f"{program} is not here: install an ssh client (openssh-client)")
     for stream in ("stdout_msgtree", "stderr_msgtree"):
         task.set_default(stream, False)
-    task.set_info("ssh_options", f"{ssh.options} {_OPTIONS}".strip())
+    task.set_info("ssh_options", f"{ssh.ssh_options} {_OPTIONS}".strip())
     task.set_info("connect_timeout", ssh.connect_seconds)
     if ssh.user is not None:
         task.set_info("ssh_user", ssh.user)

@@ -10,9 +10,10 @@ import json
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.fleet.node.records import SCHEMA, START, Json, NodeReport
+from preflight.fleet.base.decode import Json
+from preflight.fleet.node.records import SCHEMA, START, NodeReport
 from preflight.fleet.node.report import absent
-from preflight.fleet.node.script import (
+from preflight.fleet.remote.program import (
     LEAST_PYTHON,
     NO_ADDRESS,
     NO_FOLDER,
@@ -20,6 +21,7 @@ from preflight.fleet.node.script import (
     NO_TOOL,
     OLD_PYTHON,
     SAYS,
+    SAYS_END,
 )
 
 # The findings that stand for a node, as docs/fleet.md lists them.
@@ -36,7 +38,6 @@ SSH, TIMEOUT, TOOL, PYTHON, FOLDER, REPORT, INTERRUPTED = (
 SSH_FAILED = 255
 # EX_PROTOCOL of sysexits.h: ClusterShell's, of all nodes behind a gateway that ended.
 GATEWAY_FAILED = 76
-_SAYS, _END = SAYS.encode(), f"{SAYS} end ".encode()
 # Of what a foreign program said; more is no sentence.
 LONGEST_LINE = 300
 # What is quoted of a text without a report: enough for the error that the program ended with.
@@ -70,8 +71,8 @@ class NodeReply(NamedTuple):
     @property
     def end(self) -> str | None:
         """The exit code of the program, or why it never ran; None where the script never ended."""
-        ends = [line for line in self.lines if line.startswith(_END)]
-        return ends[-1].removeprefix(_END).decode("ascii", "replace").strip() if ends else None
+        ends = [line for line in self.lines if line.startswith(SAYS_END)]
+        return ends[-1].removeprefix(SAYS_END).decode("ascii", "replace").strip() if ends else None
 
     @property
     def report_line(self) -> bytes | None:
@@ -98,7 +99,7 @@ def report_of(reply: NodeReply, timeout_seconds: float) -> Json:
     node, line, end = reply.node, reply.report_line, reply.end
     if line is not None and end is not None:
         return _parsed(node, line)
-    started = any(line.startswith(_SAYS) for line in reply.lines)
+    started = any(line.startswith(SAYS.encode()) for line in reply.lines)
     if reply.timed_out:
         what = "the connection stood, and no report came" if started else "no answer"
         return absent(node, TIMEOUT, f"{what} within {timeout_seconds:g} s")

@@ -10,14 +10,14 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from checks.rdma.devices import ROCE_1
 from preflight.fleet.base.grouping import grouped
-from preflight.fleet.base.networks import covers, network, subnet_of
 from preflight.fleet.node.records import Rail, Route
-from preflight.fleet.reports.records import NodeRow
+from preflight.fleet.reports.rows import NodeRow
 
 INFINIBAND = "InfiniBand"
 # Of a report that does not say what its other tables lead to.
@@ -58,32 +58,44 @@ class Way(NamedTuple):
     reason: str = ""
 
 
-class Group(NamedTuple):
-    """Nodes with equal lanes; nodes: their places in the fleet, ascending.
+class NodeKind(NamedTuple):
+    """Nodes with equal lanes. affinity: as in ``NodeLaunch``, "" where no launch says it.
 
-    affinity: as in ``NodeLaunch``, "" where no launch says it.
+    number: among the kinds of the fleet, from 0.
     """
 
     lanes: tuple[Lane, ...]
-    nodes: tuple[int, ...]
+    nodes: tuple[str, ...]
     affinity: str = ""
+    number: int = 0
 
 
 class Meeting(NamedTuple):
-    """Two groups, or one within itself. ways: [lane of one][lane of the other]."""
+    """Two kinds, or one within itself. ways: [lane of one][lane of the other]."""
 
-    one: Group
-    other: Group
+    one: NodeKind
+    other: NodeKind
     ways: tuple[tuple[Way, ...], ...]
 
+    def pair(self, at: int, to: int) -> LanePair:
+        return LanePair(self.one.lanes[at], self.other.lanes[to], self.ways[at][to])
+
     @property
-    def pairs(self) -> list[tuple[Lane, Lane, Way]]:
+    def pairs(self) -> list[LanePair]:
         """Every lane of one with every lane of the other."""
         return [
-            (mine, theirs, way)
-            for mine, row in zip(self.one.lanes, self.ways, strict=True)
-            for theirs, way in zip(self.other.lanes, row, strict=True)
+            self.pair(at, to)
+            for at in range(len(self.one.lanes))
+            for to in range(len(self.other.lanes))
         ]
+
+
+class LanePair(NamedTuple):
+    """A port of one kind of nodes, one of the other, and the way between them."""
+
+    mine: Lane
+    theirs: Lane
+    way: Way
 
 
 def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
@@ -91,14 +103,14 @@ def lanes_of(row: NodeRow) -> tuple[Lane, ...] | Unknown:
     if isinstance(row.rails, Unknown):
         return row.rails
     routes = () if isinstance(row.routes, Unknown) else row.routes
-    return tuple(lane_of(rail, routes) for rail in row.rails if rail.used is not False)
+    return tuple(lane_of(rail, routes) for rail in row.taken_rails)
 
 
 def lane_of(rail: Rail, routes: tuple[Route, ...]) -> Lane:
     """Of one port; what is missing makes its network Unknown."""
     layer = rail.link_layer if isinstance(rail.link_layer, str) else ""
     kind = rail.gid_type if isinstance(rail.gid_type, str) else ""
-    found = _network_of(rail, layer)
+    found = gid_network(layer, rail.gid, rail.known_addresses)
     if not isinstance(rail.link_layer, str):
         found = Unknown(_why(rail.link_layer, "the link layer"))
     elif not isinstance(rail.gid_type, str) and layer != INFINIBAND:
@@ -117,17 +129,6 @@ def _why(fact: Unknown | None, what: str) -> str:
     return NO_GID if fact is None else f"{what} was not read: {fact.reason}"
 
 
-def _network_of(rail: Rail, layer: str) -> str | Unknown:
-    if not isinstance(rail.gid, str) or not rail.gid:
-        return Unknown(NO_GID)
-    if layer not in ("", INFINIBAND):
-        for written in rail.known_addresses:
-            plain = subnet_of(written) if written.startswith(f"{rail.gid}/") else None
-            if plain is not None:
-                return plain
-    return gid_network(layer, rail.gid, rail.known_addresses)
-
-
 @lru_cache(maxsize=1 << 14)
 def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
     """What is reached out of an interface; IPv6's own link is nobody's network."""
@@ -139,12 +140,14 @@ def _exits(routes: Sequence[Route], interface: str) -> tuple[str, ...]:
     )
 
 
-def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Unknown:
+def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
     """The network that a port speaks in: of the address in its GID, by its interface's prefix.
 
     gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
     as ``10.0.0.1/24``.
     """
+    if not isinstance(gid, str) or not gid:
+        return Unknown(NO_GID)
     try:
         given = ipaddress.ip_address(gid)
     except ValueError:
@@ -167,15 +170,18 @@ def gid_network(link_layer: str, gid: str, addresses: Iterable[str]) -> str | Un
     return Unknown("the GID's address is on no interface here: its prefix is not known")
 
 
-def groups(nodes: Iterable[tuple[int, Sequence[Lane], str]]) -> list[Group]:
-    """Nodes (place, lanes, affinity) by what they have, the largest group first."""
+def node_kinds(nodes: Iterable[tuple[str, Sequence[Lane], str]]) -> list[NodeKind]:
+    """Nodes (name, lanes, affinity) by what they have, the largest kind first."""
     found = grouped(((tuple(lanes), affinity), node) for node, lanes, affinity in nodes)
-    made = [Group(lanes, tuple(sorted(held)), how) for (lanes, how), held in found.items()]
-    return sorted(made, key=lambda group: (-len(group.nodes), group.nodes))
+    largest_first = sorted(found.items(), key=lambda item: -len(item[1]))
+    return [
+        NodeKind(lanes, tuple(held), affinity, number)
+        for number, ((lanes, affinity), held) in enumerate(largest_first)
+    ]
 
 
-def meetings(found: Sequence[Group]) -> list[Meeting]:
-    """Each pair of groups once, and each group within itself where it has two nodes."""
+def meetings(found: Sequence[NodeKind]) -> list[Meeting]:
+    """Each pair of kinds once, and each kind within itself where it has two nodes."""
     return [
         Meeting(one, other, tuple(tuple(way(a, b) for b in other.lanes) for a in one.lanes))
         for at, one in enumerate(found)
@@ -217,3 +223,32 @@ def way(one: Lane, other: Lane) -> Way:
         missing, target = (other, mine) if there else (one, theirs)
         return Way(Reach.UNROUTED, f"{missing.device} has no route back to {target}")
     return Way(Reach.UNROUTED, f"no route between {mine} and {theirs}")
+
+
+Network = IPv4Network | IPv6Network
+
+
+@lru_cache(maxsize=1 << 16)
+def network(written: str) -> Network | None:
+    """Return None for what is none."""
+    try:
+        return ip_network(written, strict=False)
+    except ValueError:
+        return None
+
+
+def covers(written: str, wanted: Network) -> bool:
+    """Whether a route to ``written`` leads to ``wanted``."""
+    found = network(written)
+    if found is None or found.version != wanted.version:
+        return False
+    return wanted.subnet_of(found)  # type: ignore[arg-type]
+
+
+def subnet_of(written: str) -> str | None:
+    """Return ``10.0.0.0/24`` of ``10.0.0.7/24``; None for what leads nowhere, or is no address."""
+    found = network(written) if "/" in written else None
+    if found is None or found.is_loopback or found.is_link_local:
+        return None
+    # An address alone is in no subnet with anybody.
+    return None if found.prefixlen == found.max_prefixlen else str(found)

@@ -1,0 +1,68 @@
+"""Words and lines of the answers about a fleet: counts, times, colours, texts cut and wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from preflight.base.one_line import clean
+from preflight.fleet.base.node_sets import fold
+
+Paint = Callable[[str, str], str]
+
+COLOURS = {"fail": "red", "unknown": "magenta", "warn": "yellow", "pass": "green"}
+# The whole of each list is in --json; a screen holds some forty lines.
+LONGEST_NODES = 60
+LONGEST_VALUE = 72
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def time_text(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} us" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+
+
+def nodes_text(names: Sequence[str]) -> str:
+    """Nodes folded, and cut with their number where they would fill the line."""
+    text = fold(names)
+    if len(text) <= LONGEST_NODES:
+        return text
+    end = text.rfind(",", 0, LONGEST_NODES)
+    return f"{text[: end if end > 0 else LONGEST_NODES]},... ({len(names)} nodes)"
+
+
+def port_text(device: str, port: int) -> str:
+    """``mlx5_0``; ``mlx5_0:2`` for a port that is not the first."""
+    return device if port == 1 else f"{device}:{port}"
+
+
+def cut(text: str, most: int = LONGEST_VALUE) -> str:
+    """On one line, not too long, with nothing that moves the cursor."""
+    text = clean(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def have_and_need(have: str, need: str, most: int = LONGEST_VALUE) -> str:
+    """``have 8 MiB, need 1 GiB``, without what is empty."""
+    pairs = (("have", have), ("need", need))
+    return ", ".join(f"{word} {cut(text, most)}" for word, text in pairs if text)
+
+
+def painted(paint: Paint, status: str, rest: str, word: str = "") -> str:
+    """``fail: rest``, the status in its colour. word: in place of the status."""
+    return f"{paint(word or status, COLOURS[status])}: {rest}"
+
+
+def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    """The lines of a table without rules."""
+    from tabulate import tabulate
+
+    table = tabulate(rows, heads, tablefmt="plain", disable_numparse=True)
+    return (line.rstrip() for line in table.splitlines())
+
+
+def rest_of(shown: int, all_: Sequence[object], what: str = "") -> list[str]:
+    """The line that says how many are left out, where some are."""
+    more = len(all_) - shown
+    return [f"and {more} more{what}, in --json"] if more > 0 else []

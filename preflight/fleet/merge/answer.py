@@ -1,0 +1,300 @@
+"""A fleet as JSON, and for a person: the verdict, what few nodes say, then what differs.
+
+The sentences that the HTML page has too stand here as functions of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from preflight.base.one_line import clean
+from preflight.base.program_version import program_version
+from preflight.fleet.base.decode import Json
+from preflight.fleet.base.grouping import grouped
+from preflight.fleet.base.node_sets import in_order
+from preflight.fleet.base.text import (
+    COLOURS,
+    Paint,
+    cut,
+    have_and_need,
+    nodes_text,
+    plural,
+    rest_of,
+)
+from preflight.fleet.merge.drift import Drift, Variant
+from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
+from preflight.fleet.remote.reply import FOLDER, PYTHON, REPORT, SSH, TIMEOUT, TOOL
+from preflight.fleet.reports.rows import STATUSES, OnNodes, Unusable, nodes_object
+from preflight.render.plain_data import plain
+from preflight.render.text import filled, table
+
+SCHEMA = "mooncake-preflight/fleet/v1"
+MOST_OF_ONE_CHECK = 3
+# A node without a report has but one finding, and its words are all that there is to go by.
+MOST_OF_ABSENCE = 8
+ABSENCE = (SSH, TIMEOUT, TOOL, PYTHON, FOLDER, REPORT)
+# The whole of each list is in --json; a screen holds some forty lines.
+MOST_ROWS = 30
+MOST_VARIANTS = 4
+
+
+def verdict_text(fleet: Fleet) -> str:
+    """``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read)``."""
+    head = fleet.verdict.upper()
+    read = [f"{plural(fleet.reports, 'report')} read"]
+    lost = sum(one.times for one in fleet.unusable)
+    if lost:
+        read.append(f"{lost} not usable")
+    if fleet.expected is not None:
+        read.append(f"{plural(fleet.expected, 'node')} expected")
+    if not fleet.nodes:
+        return f"{head}: no node has a report ({', '.join(read)})"
+    counts = [(len(fleet.of(status)), status) for status in STATUSES]
+    said = ", ".join(f"{count} {status}" for count, status in counts if count)
+    return f"{head}: of {plural(len(fleet.nodes), 'node')} {said} ({', '.join(read)})"
+
+
+def drift_cells(one: Drift) -> tuple[str, str, str]:
+    """The fact, the most common value, and the other values with their nodes."""
+    most = "a tie" if one.most is None else f"{cut(one.most.value)} ({len(one.most.nodes)})"
+    others = [
+        f"{nodes_text(other.nodes)}: {cut(other.value) or 'empty'}"
+        for other in sorted(one.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
+    ]
+    if len(one.others) > MOST_VARIANTS:
+        others.append(f"and {len(one.others) - MOST_VARIANTS} more values")
+    if one.unread:
+        others.append(f"{nodes_text(one.unread)}: not read")
+    return clean(one.fact), most, "; ".join(others)
+
+
+def pool_text(fleet: Fleet) -> str:
+    """``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
+    pool = fleet.pool
+    if pool is None:
+        return ""
+    from checks.base.units import format_bytes
+
+    by_count = sorted(pool.shares, key=lambda share: -len(share[1]))
+    parts = [
+        f"{len(names)} x {format_bytes(size)}" + (f" ({nodes_text(names)})" if at else "")
+        for at, (size, names) in enumerate(by_count[:MOST_VARIANTS])
+    ]
+    if len(by_count) > MOST_VARIANTS:
+        parts.append(f"{len(by_count) - MOST_VARIANTS} other sizes")
+    text = f"pool: {format_bytes(pool.total_bytes)} of global segments"
+    text += f" = {' + '.join(parts)}" if parts else ""
+    if pool.skew is not None:
+        text += f"; the largest share is {pool.skew:.2f} times the smallest"
+    if pool.unread:
+        text += f"; and what {nodes_text(pool.unread)} adds, which is not known"
+    return text
+
+
+def facts_text(fleet: Fleet) -> str:
+    """Which nodes could not be held against the others; "" where all could."""
+    names = fleet.without_facts
+    if not names:
+        return ""
+    return (
+        f"{nodes_text(names)}: answers of check --json, which have no facts, addresses or "
+        "segments to compare"
+    )
+
+
+def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
+    """Without a final newline. verbosity: below 0 the verdict alone, above 0 what passed too."""
+    parts = [_first_word(filled(verdict_text(fleet), width), paint, fleet.verdict)]
+    if verbosity >= 0:
+        few = [one for one in fleet.findings if not _common(fleet, one)]
+        many = [one for one in fleet.findings if _common(fleet, one)]
+        few_head = "What few nodes say" if many else "What the nodes say"
+        parts += [
+            _statuses(fleet, paint),
+            _findings(few_head, few, paint, width),
+            _findings("What most nodes say", many, paint, width),
+            "\n".join(_waived(fleet, width)),
+            _drift(fleet, width),
+            _alike(fleet, width),
+            _unusable(fleet, width),
+            _passed(fleet, width, verbosity),
+        ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _statuses(fleet: Fleet, paint: Paint) -> str:
+    """Which nodes have which status: the lists that a scheduler is given, in short."""
+    return "\n".join(
+        f"  {paint(status, COLOURS[status])}{' ' * (9 - len(status))}{nodes_text(names)}"
+        for status in STATUSES
+        if (names := fleet.of(status))
+    )
+
+
+def _common(fleet: Fleet, one: OnNodes) -> bool:
+    return 2 * len(one.nodes) > len(fleet.nodes) > 1
+
+
+def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
+    lines: list[str] = []
+    more: list[OnNodes] = []
+    shown: dict[tuple[str, str], int] = {}
+    for one in wanting:
+        key = (one.finding.check, one.finding.status)
+        most = MOST_OF_ABSENCE if one.finding.check in ABSENCE else MOST_OF_ONE_CHECK
+        if shown.get(key, 0) >= most or sum(shown.values()) >= MOST_ROWS:
+            more.append(one)
+            continue
+        shown[key] = shown.get(key, 0) + 1
+        lines.append(_finding(one, paint, width))
+    alike = grouped(((one.finding.check, one.finding.status), one) for one in more)
+    for (check, status), others in alike.items():
+        text = f"  {status}: {clean(check)}{_on([name for one in others for name in one.nodes])}"
+        lines.append(filled(f"{text}: {len(others)} more, which --json has", width, 2))
+    return "\n".join([head, *lines] if lines else [])
+
+
+def _on(names: Sequence[str]) -> str:
+    return f" on {nodes_text(in_order(names))}" if names else ""
+
+
+def _finding(one: OnNodes, paint: Paint, width: int) -> str:
+    """``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
+    finding = one.finding
+    about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
+    head = filled(f"  {finding.status}: {clean(finding.check)}{_on(one.nodes)}{about}", width)
+    lines = [_first_word(head, paint, finding.status)]
+    for text in (have_and_need(finding.have, finding.need), cut(finding.text, 300)):
+        if text:
+            lines.append(filled(f"      {text}", width, 0))
+    return "\n".join(lines)
+
+
+def _waived(fleet: Fleet, width: int) -> Iterator[str]:
+    for one in fleet.waived[:MOST_ROWS]:
+        where = f"{clean(one.finding.check)} on {nodes_text(one.nodes)}"
+        yield filled(f"ignored: {where}: {cut(one.finding.ignored or '')}", width)
+
+
+def _drift(fleet: Fleet, width: int) -> str:
+    if not fleet.drift:
+        return ""
+    rows = [drift_cells(one) for one in fleet.drift[:MOST_ROWS]]
+    first = max(23, min(36, max(len(row[0]) for row in rows)))
+    second = min(28, max(12, *(len(row[1]) for row in rows)))
+    heads = ["not the same everywhere", "most nodes", "the others"]
+    shown = table(rows, heads, widths=[first, second, max(20, width - first - second - 4)])
+    return "\n".join([shown, *rest_of(MOST_ROWS, fleet.drift)])
+
+
+def _alike(fleet: Fleet, width: int) -> str:
+    """What nodes have, where they look for the master, and what they give to the pool."""
+    lines = [*_variants(fleet.devices, "", width), *_variants(fleet.masters, "master ", width)]
+    lines += [filled(text, width) for text in (pool_text(fleet), facts_text(fleet)) if text]
+    return "\n".join(lines)
+
+
+def _variants(variants: Sequence[Variant], what: str, width: int) -> Iterator[str]:
+    for variant in variants[:MOST_ROWS]:
+        yield filled(f"{nodes_text(variant.nodes)}: {what}{cut(variant.value, 200)}", width)
+    yield from rest_of(MOST_ROWS, variants, " kinds")
+
+
+def _unusable(fleet: Fleet, width: int) -> str:
+    lines = [filled(_unusable_text(one), width, 2) for one in fleet.unusable[:MOST_ROWS]]
+    lines += rest_of(MOST_ROWS, fleet.unusable)
+    repeats = sum(fleet.repeats.values())
+    if repeats:
+        nodes = nodes_text(sorted(fleet.repeats))
+        lines.append(filled(f"  {repeats} more of {nodes}, saying the same again", width))
+    return "\n".join(["Reports that are not used, or not twice", *lines]) if lines else ""
+
+
+def _unusable_text(one: Unusable) -> str:
+    """``gpu007.json: truncated: it ends after 8000 bytes, within the report``."""
+    more = f" (and {plural(one.times - 1, 'line')} like it)" if one.times > 1 else ""
+    return f"  {clean(one.where)}: {one.trouble.value}: {cut(one.reason, 160)}{more}"
+
+
+def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
+    """Checks that pass, by the nodes on which they do."""
+    checks: dict[str, set[str]] = {}
+    for one in fleet.passed:
+        checks.setdefault(one.finding.check, set()).update(one.nodes)
+    if not checks:
+        return ""
+    if verbosity <= 0:
+        return f"pass: {plural(len(checks), 'check')} (which, and where: -v)"
+    groups = grouped((tuple(in_order(names)), check) for check, names in checks.items())
+    return "\n".join(
+        filled(f"pass on {nodes_text(names)}: {', '.join(map(clean, sorted(held)))}", width)
+        for names, held in sorted(groups.items(), key=lambda item: len(item[0]))
+    )
+
+
+def _first_word(text: str, paint: Paint, status: str) -> str:
+    word, colon, rest = text.partition(":")
+    indent = len(word) - len(word.lstrip())
+    return word[:indent] + paint(word[indent:], COLOURS[status]) + colon + rest
+
+
+def fleet_object(fleet: Fleet) -> Json:
+    """The whole fleet; every list of nodes is a node set, folded."""
+    pool = fleet.pool
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "status": fleet.verdict,
+        "exit_code": fleet.exit_code,
+        "reason": verdict_text(fleet),
+        "nodes": len(fleet.nodes),
+        "expected": fleet.expected,
+        "reports": {
+            "read": fleet.reports,
+            "not_usable": sum(one.times for one in fleet.unusable),
+            "repeated": sum(fleet.repeats.values()),
+        },
+        "by_status": {status: nodes_object(fleet.of(status)) for status in STATUSES},
+        "passing": nodes_object(fleet.of(*PASSING)),
+        "failing": nodes_object(fleet.of(*FAILING)),
+        "without_facts": nodes_object(fleet.without_facts),
+        "findings": [
+            {**one.as_object(), "ignored": one.finding.ignored, "of_fleet": one.of_fleet}
+            for one in (*fleet.findings, *fleet.waived, *fleet.passed)
+        ],
+        "drift": [
+            {
+                "fact": one.fact,
+                "facts": list(one.facts),
+                "most": None if one.most is None else _variant(one.most),
+                "others": [_variant(other) for other in one.others],
+                "unread": nodes_object(one.unread),
+            }
+            for one in fleet.drift
+        ],
+        "devices": [_variant(one) for one in fleet.devices],
+        "masters": [_variant(one) for one in fleet.masters],
+        "pool": None
+        if pool is None
+        else {
+            "total_bytes": pool.total_bytes,
+            "stores": pool.stores,
+            "skew": pool.skew,
+            "shares": [
+                {"bytes": size, "nodes": nodes_object(names)} for size, names in pool.shares
+            ],
+            "unread": nodes_object(pool.unread),
+        },
+        "unusable": [
+            {
+                **{name: one for name, one in plain(text).items() if name != "times"},
+                "count": text.times,
+            }
+            for text in fleet.unusable
+        ],
+        "repeats": dict(fleet.repeats),
+    }
+
+
+def _variant(one: Variant) -> Json:
+    return {"value": one.value, "nodes": nodes_object(one.nodes)}
