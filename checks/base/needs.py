@@ -197,12 +197,20 @@ class Service(NamedTuple):
 
 
 class BoundPort(NamedTuple):
-    """A port that a process of the launch binds; ``what`` as the program calls it."""
+    """A port that a process of the launch binds; ``what`` as the program calls it.
+
+    network: where it binds it, "" on the host itself, else the pod or container. customary: it is
+    the program's own default, which others are told to use. waited: what follows in the launch runs
+    only once the process has ended.
+    """
 
     what: str
     port: int | Unknown
     owner: str
     origin: str
+    network: str = ""
+    customary: bool = False
+    waited: bool = False
 
 
 class Storage(NamedTuple):

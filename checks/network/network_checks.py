@@ -32,6 +32,8 @@ from checks.network.facts import (
 )
 
 CHECKS = CheckSet()
+# What a kernel gives out where nobody set another (net/ipv4/af_inet.c, inet_init_net).
+STOCK_RANGE = (32768, 60999)
 
 
 def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
@@ -45,16 +47,18 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge each port of each process."""
     must_be_read(network)
-    users: dict[int, list[BoundPort]] = {}
+    users: dict[tuple[str, int], list[BoundPort]] = {}
     for port in ports:
         if isinstance(port.port, int):
-            users.setdefault(port.port, []).append(port)
+            users.setdefault((port.network, port.port), []).append(port)
     for port in ports:
         yield _port(port, network, users)
 
 
 @or_unjudged
-def _port(port: BoundPort, network: NetworkFacts, users: dict[int, list[BoundPort]]) -> Finding:
+def _port(
+    port: BoundPort, network: NetworkFacts, users: dict[tuple[str, int], list[BoundPort]]
+) -> Finding:
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -62,10 +66,19 @@ def _port(port: BoundPort, network: NetworkFacts, users: dict[int, list[BoundPor
     judged = finding._replace(evidence=evidence)
     if not 0 < number <= LARGEST_PORT:
         return judged.failed(f"a port is a number from 1 to {LARGEST_PORT}")
-    others = [other for other in users[number] if other is not port]
+    same = users[port.network, number]
+    place = next(index for index, other in enumerate(same) if other is port)
+    # One that is waited for has ended before the next begins: a guide's alternatives.
+    others = [
+        other
+        for index, other in enumerate(same)
+        if index != place and not same[min(index, place)].waited
+    ]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
         return judged.failed(text, "give one of them another port", have="two users")
+    if port.network:
+        return judged._replace(have=f"a network of its own: {port.network}")
     state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))
     if state.free:
         return judged._replace(have="free")
@@ -91,17 +104,23 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
         port
         for port in ports
         if isinstance(port.port, int)
+        and not port.network
         and span[0] <= port.port <= span[1]
         and not any(first <= port.port <= last for first, last in reserved)
     ]
     wanted = ",".join([kept] * bool(kept) + [str(port.port) for port in risky])
     for port in risky:
-        yield passed(
+        found = passed(
             f"{port.what} of {port.owner}",
             have,
             f"port {port.port}",
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
-        ).warned(
+        )
+        if port.customary and tuple(span) == STOCK_RANGE:
+            text = "the program's own default, and the kernel's: reserve it where restarts count"
+            yield found._replace(text=text)
+            continue
+        yield found.warned(
             "an outgoing connection may hold it when the server restarts",
             "reserve it",
             (Setting(Kind.SYSCTL, "net.ipv4.ip_local_reserved_ports", wanted, kept),),

@@ -49,7 +49,13 @@ def checked(
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
     found = _explained([*seen.of_host, *of_launch], seen, host_checks)
-    return Checked(report(found, selection.ignore, seen.needs, seen.host.name), seen)
+    understood = ""
+    if seen.launch is not None and not isinstance(seen.launch, Unknown):
+        from preflight.reading.understood import sentence
+
+        understood = sentence(seen.launch.sizing.inputs.processes)
+    made = report(found, selection.ignore, seen.needs, seen.host.name, understood)
+    return Checked(made, seen)
 
 
 def _selection(

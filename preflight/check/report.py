@@ -43,7 +43,8 @@ class Row(NamedTuple):
 class Report(NamedTuple):
     """rows: the worst first. counts: findings by status, before folding; ignored ones apart.
 
-    reason: why the verdict is what it is, where the rows do not say so.
+    reason: why the verdict is what it is, where the rows do not say so. understood: what the launch
+    starts, in one sentence; "" without one.
     """
 
     verdict: Status
@@ -53,6 +54,7 @@ class Report(NamedTuple):
     needs: LaunchNeeds | None
     root: str
     unused_waivers: tuple[str, ...]
+    understood: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -84,7 +86,11 @@ def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | Non
 
 
 def report(
-    found: Findings, waivers: Mapping[str, str], needs: LaunchNeeds | None, root: str
+    found: Findings,
+    waivers: Mapping[str, str],
+    needs: LaunchNeeds | None,
+    root: str,
+    understood: str = "",
 ) -> Report:
     """Fold, order and judge. A finding that is not a pass and has a waiver counts nowhere."""
     counting: list[Finding] = []
@@ -107,6 +113,7 @@ def report(
         needs,
         root,
         tuple(check for check in waivers if check not in used),
+        understood,
     )
 
 

@@ -33,6 +33,8 @@ _NOT_SET = " is not set where "
 def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str:
     """The whole report without a final newline; below 0 the verdict alone, above 0 everything."""
     parts = [verdict_line(report, paint, width)]
+    if verbosity >= 0 and report.understood:
+        parts[0] += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
     if verbosity >= 0:
         wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
         groups = [[row] for row in wanting] if verbosity > 0 else _by_cause(wanting)
@@ -101,8 +103,9 @@ def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
     before, unset, _ = cause.partition(_NOT_SET)
     if unset:
         name = before.rpartition(" ")[2]
-        advice = f"to do: put {name}=... in front of this command, or give --env-file"
-        lines.append(_indented(advice, width))
+        if name.isidentifier():  # not $(...), or $1
+            advice = f"to do: put {name}=... in front of this command, or give --env-file"
+            lines.append(_indented(advice, width))
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ NAME = "mooncake-preflight"
 # Each is a module of its own: --help of one must not pay for the others.
 LATER = {
     "Start here": {
+        "read": "preflight.cli.read:read",
         "check": "preflight.cli.check:check",
         "explain": "preflight.cli.explain:explain",
         "fit": "preflight.cli.fit:fit",
@@ -49,6 +50,7 @@ SCHEMAS = {
     "list": "mooncake-preflight/list/v1",
     "plan": "mooncake-preflight/plan/v1",
     "probe": "mooncake-preflight/probe-registration/v1",
+    "read": "mooncake-preflight/launch/v1",
     "rehearse": "mooncake-preflight/rehearse/v1",
     "topology": "mooncake-preflight/topology/v1",
 }

@@ -10,12 +10,14 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
+from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launch_files import read_argv, read_source
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
+from preflight.sizing.regular_memory import with_regular_memory
 from preflight.sizing.sizing_inputs import installed_there
 
 
@@ -44,7 +46,8 @@ def read_launch(
     try:
         if script is not None:
             name = launch[script]
-            reading = read_source(name, environment, env_files, launch[script + 1 :])
+            given = launch[script + 1 :]
+            reading = read_source(name, environment, env_files, given, host_words(root))
         else:
             name = "command line"
             reading = read_argv(launch, environment)
@@ -84,7 +87,8 @@ def _script(launch: tuple[str, ...]) -> int | None:
 
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
     """Hold it against the host below ``root``. Raises UsageError as flags do."""
-    return size_launch(launch.reading, launch.name, options, root, launch.read_file)
+    sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
+    return with_regular_memory(sizing, options)
 
 
 def size_launch_words(
@@ -106,7 +110,10 @@ def size_launch_words(
         installed_there(launch.reading, root),
     )
     sizing = size_written(launch, options, root)
-    if sizing.shown is not None and not sizing.shown.inputs.launch.processes:
+    empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
+    if empty and sizing.unread:
+        return sizing._replace(least=None, most=None)  # nothing of it is counted
+    if empty:
         raise NoLaunchError(
             f"{launch.name} starts no SGLang server, store service or mooncake_client: "
             "nothing to size"
@@ -117,9 +124,15 @@ def size_launch_words(
 def _reader(root: Root, folder: str) -> ReadFile:
     """Files that a launch names: absolute ones below the root, others beside the launch."""
 
+    own = os.path.abspath(folder or ".")
+
     def read(name: str) -> str | Unknown:
-        if name.startswith("/"):
-            return root.text(name)
-        return Root(folder or ".").text("/" + name)
+        if not name.startswith("/"):
+            return Root(folder or ".").text("/" + name)
+        beside = os.path.normpath(name)
+        # Of another host's tree, what lies in the launch's own folder came with the launch.
+        if not root.live and os.path.isfile(beside) and beside.startswith(own + "/"):
+            return Root("/").text(beside)
+        return root.text(name)
 
     return read

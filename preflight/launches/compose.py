@@ -72,6 +72,9 @@ def read_compose(
     return joined(readings)
 
 
+_COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
+
+
 class _ServiceReader:
     def __init__(
         self, name: str, service: Service, surroundings: Mapping[str, Word], read_file: Beside
@@ -100,8 +103,12 @@ class _ServiceReader:
             for why in refusals(settings):
                 said = f"{why}; Compose refuses service {self.wrapper[-1]}"
                 self.notes.append(SourceNote("container-refused", said, origin))
+        asked = (self.node.at("deploy", "replicas").text, self.node.at("scale").text)
+        copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         commands = tuple(
-            command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
+            command._replace(
+                wrappers=(self.wrapper, *command.wrappers), container=settings, copies=copies
+            )
             for command in inner.commands
         )
         return Reading(commands, (*self.notes, *inner.notes), inner.files)

@@ -142,7 +142,11 @@ class _Container:
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True)
         commands = tuple(
-            command._replace(wrappers=(self.wrapper, *command.wrappers), container=settings)
+            command._replace(
+                wrappers=(self.wrapper, *command.wrappers),
+                container=settings,
+                copies=self.pod.copies * command.copies,
+            )
             for command in inner.commands
         )
         return Reading(commands, (*self.notes, *inner.notes), inner.files)

@@ -13,13 +13,14 @@ class Pod(NamedTuple):
 
     spec: the pod's. role: what the object calls it, outermost first. given: variables that the
     operator puts in front of the containers' own; None for one whose value is not known. open:
-    whether an operator may set more of them.
+    whether an operator may set more of them. copies: how many of it the object asks for.
     """
 
     spec: Node
     role: tuple[str, ...] = ()
     given: Mapping[str, str | None] = {}
     open: bool = False
+    copies: int = 1
 
 
 # Where the pods of the kinds of Kubernetes itself stand.
@@ -63,9 +64,11 @@ def pods(item: Node) -> Iterator[Pod]:
     kind = item.at("kind").text or ""
     spec = item.at(*_PODS.get(kind, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
-        yield Pod(spec)
+        yield Pod(spec, copies=_number(item.at("spec", "replicas")))
     elif kind == "LeaderWorkerSet":
-        yield from _leader_worker_set(item.at("spec", "leaderWorkerTemplate"))
+        times = _number(item.at("spec", "replicas"))
+        for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
+            yield pod._replace(copies=times * pod.copies)
     elif kind != "CustomResourceDefinition":
         templates = {
             node.at("name").text or "": node.at("template") for node in _role_templates(item)
@@ -80,7 +83,18 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
     worker = template.at("workerTemplate", "spec")
     yield Pod(leader if leader.fields else worker, (), _numbered(_LWS, size, "0"))
     if size != "1":
-        yield Pod(worker, ("worker",), _numbered(_LWS, size, None))
+        yield Pod(worker, ("worker",), _numbered(_LWS, size, None), copies=_others(size))
+
+
+def _number(node: Node) -> int:
+    """Return a count that an object gives, 1 where it gives none."""
+    text = node.text or ""
+    return int(text) if text.isdecimal() and len(text) < 7 else 1
+
+
+def _others(size: str) -> int:
+    """Return how many workers stand beside the leader of a group."""
+    return max(1, int(size) - 1) if size.isdecimal() and len(size) < 7 else 1
 
 
 def _numbered(
@@ -99,6 +113,14 @@ def _role_templates(item: Node) -> list[Node]:
 
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
+    """Pods anywhere below a node, as many as it asks for."""
+    # Dynamo's nodeCount is the pods of one replica.
+    times = _number(node.at("replicas")) * _number(node.at("multinode", "nodeCount"))
+    for pod in _below(node, role, templates):
+        yield pod._replace(copies=times * pod.copies) if times != 1 else pod
+
+
+def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Pods anywhere below a node: whatever has containers is one."""
     pattern, replaced = node.at("leaderWorkerPattern"), node.at("leaderWorkerSet")
     if node.at("containers").items:
@@ -107,6 +129,13 @@ def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
         main = node.at("mainContainer")
         spec = Node({**node.fields, "containers": Node([main], main.line)}, node.line)
         yield Pod(spec, role, open=True)
+    elif node.at("runner").at("image").text is not None:  # OME's runtimes
+        runner = node.at("runner")
+        yield Pod(
+            Node({**node.fields, "containers": Node([runner], runner.line)}, node.line),
+            role,
+            open=True,
+        )
     elif pattern.fields:
         yield from _group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:
@@ -116,7 +145,10 @@ def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
     else:
         for key, inner in node.fields.items():
             if key not in _APART:
-                yield from _walk(inner, role, templates)
+                named = "runner" in inner.fields or any(
+                    "runner" in below.fields for below in inner.fields.values()
+                )
+                yield from _walk(inner, (*role, key) if named else role, templates)
         for inner in node.items:
             name = inner.at("name").text
             yield from _walk(inner, (*role, name) if name else role, templates)
@@ -144,7 +176,9 @@ def _group(
         for key in keys:
             whole = merged(whole, group.at(key))
         index = "0" if which == "leader" else None
-        yield Pod(whole.at("spec"), (*role, which), _numbered(names, size, index), open=True)
+        given = _numbered(names, size, index)
+        copies = 1 if which == "leader" else _others(size)
+        yield Pod(whole.at("spec"), (*role, which), given, open=True, copies=copies)
 
 
 def merged(base: Node, patch: Node, key: str = "") -> Node:

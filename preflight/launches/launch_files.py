@@ -8,16 +8,28 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from preflight.launches import compose, kubernetes, shell_script
+from preflight.launches import (
+    compose,
+    dockerfile,
+    kubernetes,
+    python_program,
+    shell_script,
+    srt_slurm,
+    systemd_unit,
+)
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_kind import Beside, LaunchText
+from preflight.launches.launch_kind import Beside, HostWords, LaunchText
 from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
 from preflight.launches.variables import Layers, environment_words
 
 # The first that recognises a file reads it.
 KINDS = (
+    systemd_unit.KIND,
+    dockerfile.KIND,
+    python_program.KIND,
     compose.KIND,
     kubernetes.KIND,
+    srt_slurm.KIND,
     shell_script.KIND,
 )
 _MARK = "\ufeff"
@@ -28,11 +40,13 @@ def read_source(
     environment: Mapping[str, str | Word],
     env_files: Sequence[str] = (),
     arguments: Sequence[str] = (),
+    host_words: HostWords = lambda command: None,
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
     env_files: paths of files in Docker's form, whose variables go over ``environment``, the later
-    over the earlier. arguments: what a script is given. Raises SourceError, with a sentence, for a
+    over the earlier. arguments: what a script is given. host_words: what
+    ``nproc`` and its like write there. Raises SourceError, with a sentence, for a
     file that cannot be read or is none of these.
     """
     text = _text(path)
@@ -41,7 +55,7 @@ def read_source(
         return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
 
     texts = [(name, _text(name)) for name in env_files]
-    return _read(text, path, environment, texts, beside, arguments)
+    return _read(text, path, environment, texts, beside, arguments, host_words)
 
 
 def read_text(
@@ -85,9 +99,10 @@ def _read(
     env_texts: Sequence[tuple[str, str]],
     beside: Beside,
     arguments: Sequence[str] = (),
+    host_words: HostWords = lambda command: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments)
+    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
     for kind in KINDS:
         if kind.recognises(launch):
             return kind.read(launch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,12 +10,16 @@ from typing import NamedTuple
 
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file
-from preflight.launches.source import Reading, SourceNote, Word
+from preflight.launches.source import Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import environment_words
 
 # Gives the text of a file that lies beside a launch file; None where there is none.
 Beside = Callable[[str], "str | None"]
+# Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
+HostWords = Callable[[str], "str | None"]
+_SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
+_TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,24 @@ class LaunchText:
     env_texts: Sequence[tuple[str, str]]
     beside: Beside
     arguments: Sequence[str] = ()
+    host_words: HostWords = lambda command: None
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
         """Those of YAML or JSON, None for any other text. Raises SourceError for what is broken."""
-        if self.path.lower().endswith(_YAML) or _looks_like_manifest(self.text):
-            return load_documents(self.text, self.path)
+        path = self.path.lower()
+        if path.endswith(_SCRIPTS):  # which may begin with { too
+            return None
+        if path.endswith(_YAML) or _looks_like_manifest(self.text):
+            try:
+                return load_documents(self.text, self.path)
+            except SourceError:
+                if _TEMPLATE.search(self.text) is None:
+                    raise
+                raise SourceError(
+                    f"{self.path} is a template that nobody has filled in: give what helm template "
+                    "CHART prints"
+                ) from None
         return None
 
 

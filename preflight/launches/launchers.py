@@ -6,6 +6,7 @@ is read here, and what they do to its environment is told rather than guessed.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -114,12 +115,25 @@ def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     found: list[tuple[str, Word]] = []
     before = ""
     for word in words:
+        if "--runtime-env-json" in (word.text.partition("=")[0], before):
+            found += _of_ray(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
         text = word.text.removeprefix("--env=")
         if (text != word.text or before in ("-e", "--env", "-x")) and ASSIGNMENT.match(text):
             variable, _, value = text.partition("=")
             found.append((variable, word._replace(text=value)))
         before = word.text
     return tuple(found)
+
+
+def _of_ray(word: Word) -> list[tuple[str, Word]]:
+    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
+    try:
+        variables = json.loads(word.text).get("env_vars", {})
+    except (ValueError, RecursionError, AttributeError):
+        return []
+    if not isinstance(variables, dict):
+        return []
+    return [(name, word._replace(text=str(value))) for name, value in variables.items()]
 
 
 def _note(word: Word, name: str) -> SourceNote | None:

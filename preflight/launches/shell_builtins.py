@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Sequence
 
@@ -18,6 +19,10 @@ BUILTINS = frozenset(
     "mapfile popd printf pushd pwd read readarray readonly return set shift shopt sleep source "
     "suspend test times trap true type typeset ulimit umask unalias unset wait".split()
 )
+# Programs that write a text which follows from their words.
+TALKS = frozenset("basename cat dirname readlink realpath seq".split())
+# Of a longer seq nobody starts a process each.
+MOST_NUMBERS = 1024
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -27,25 +32,86 @@ def take(shell: Shell, token: Token, origin: Origin, exported: bool | None = Non
     if assignment is None:
         return
     if token.elements is None:
-        shell.assign(assignment.name, assigned(shell, assignment, origin), exported)
+        if assignment.indexed or assignment.name in shell.arrays:
+            take_element(shell, assignment, assigned(shell, assignment, origin), origin)
+        else:
+            shell.assign(assignment.name, assigned(shell, assignment, origin), exported)
         return
     words = [word for element in token.elements for word in shell.expand(element, origin)]
     before = shell.arrays.get(assignment.name, ()) if assignment.adds else ()
     fits = shell.budget.spend(ELEMENT_COSTS * len(before))
-    shell.arrays[assignment.name] = (*before, *words) if fits else tuple(words)
+    shell.assign_array(assignment.name, (*before, *words) if fits else tuple(words))
+    if shell.variables.get(assignment.name) is not None:
+        shell.assign(assignment.name, None)
+
+
+def take_element(shell: Shell, assignment: Assignment, word: Word, origin: Origin) -> None:
+    """``A[1]=x``, and ``A=x`` of an array, which is its first element."""
+    elements = list(shell.arrays.get(assignment.name, ()))
+    held = shell.variables.get(assignment.name)
+    if not elements and held is not None:
+        elements = [held]
+    place = shell.number(assignment.place, origin) if assignment.indexed else 0
+    if place is None or not -len(elements) <= place <= len(elements):
+        word = Word(f"${{{assignment.name}[@]}}", origin, (assignment.name,))
+        shell.assign_array(assignment.name, (word,))
+        return
+    if assignment.adds and place < len(elements):
+        word = word._replace(text=elements[place].text + word.text)
+    elements[place : place + 1 or None] = [word]
+    shell.assign_array(assignment.name, tuple(elements))
+    if held is not None:
+        shell.assign(assignment.name, None)
+
+
+def written_out(program: str, arguments: Sequence[str]) -> str | None:
+    """Return what a program that everybody has writes, of its words alone; None: not known."""
+    if program == "echo":
+        flag = arguments[0] if arguments and arguments[0] in ("-n", "-e", "-ne", "-en") else ""
+        text = " ".join(arguments[1:] if flag else arguments)
+        if "\\" in text and "e" in flag:
+            return None
+        return text if "n" in flag else text + "\n"
+    if program == "printf" and arguments[:1] in (["%s"], ["%s\\n"]) and len(arguments) == 2:
+        return arguments[1] + ("\n" if len(arguments[0]) > 2 else "")
+    plain = [text for text in arguments if text != "--"]
+    if program in ("dirname", "basename") and plain and not plain[0].startswith("-"):
+        stripped = plain[0].rstrip("/") or "/"
+        folder, _, name = stripped.rpartition("/")
+        if program == "dirname" and len(plain) == 1:
+            return (folder.rstrip("/") or ("/" if "/" in stripped else ".")) + "\n"
+        if program == "basename" and len(plain) <= 2:
+            name = name or stripped
+            suffix = plain[1] if len(plain) == 2 else ""
+            return (name.removesuffix(suffix) if name != suffix else name) + "\n"
+        return None
+    if program in ("realpath", "readlink"):
+        paths = [text for text in plain if not text.startswith("-")]
+        known = len(paths) == 1 and paths[0].startswith("/")
+        return posixpath.normpath(paths[0]) + "\n" if known else None
+    if program == "seq" and all(re.fullmatch(r"-?\d{1,9}", text) for text in plain) and plain:
+        numbers = [int(text) for text in plain]
+        first, step, last = {1: (1, 1, numbers[0]), 2: (numbers[0], 1, numbers[-1])}.get(
+            len(numbers), (numbers[0], numbers[min(1, len(numbers) - 1)], numbers[-1])
+        )
+        if not step or abs(last - first) // abs(step) > MOST_NUMBERS or len(numbers) > 3:
+            return None
+        found = range(first, last + (1 if step > 0 else -1), step)
+        return "".join(f"{number}\n" for number in found)
+    return None
 
 
 def assigned(
     shell: Shell, assignment: Assignment, origin: Origin, variables: Variables | None = None
 ) -> Word:
     """Return what an assignment makes of its name; ``variables`` hide those of the shell."""
-    name, indexed, adds, value = assignment
+    name, indexed, adds, value, _ = assignment
     kept = shell.variables
     shell.variables = scope = variables or kept
     word = shell.value(value, origin)
     shell.variables = kept
-    if indexed:
-        return Word(f"${{{name}}}", origin, (name,))
+    if indexed or (variables is None and name in shell.arrays):
+        return word
     if adds and (before := scope.get(name)) is not None:
         fits = shell.budget.spend(len(before.text))
         text = before.text + word.text if fits else f"${name}"
@@ -99,9 +165,9 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
         for name in arguments:
             if not name.startswith("-"):
                 shell.assign(name, None)
-                shell.arrays.pop(name, None)
+                shell.assign_array(name, None)
     elif program == "set" and "--" in arguments:
-        shell.parameters = tuple(words[arguments.index("--") + 2 :])
+        shell.give_parameters(tuple(words[arguments.index("--") + 2 :]))
     elif program == "set" and arguments:
         flags = arguments[0]
         if flags in ("-o", "+o") and arguments[1:2] == ["allexport"]:
@@ -111,4 +177,6 @@ def run_builtin(shell: Shell, words: Sequence[Word]) -> None:
     elif program in ("read", "mapfile", "readarray", "getopts"):
         for name in arguments:
             if _NAME.fullmatch(name):
+                if name in shell.arrays:
+                    shell.assign_array(name, None)
                 shell.assign(name, Word(f"${name}", words[0].origin, (name,)))

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
-from preflight.launches.shell_words import Piece, WrittenWord, written
-from preflight.launches.source import Origin, Word
-from preflight.launches.variables import Variables
+from preflight.launches.shell_arithmetic import arithmetic
+from preflight.launches.shell_patterns import braced, pattern, replaced, without
+from preflight.launches.shell_words import (
+    Piece,
+    UnterminatedError,
+    WordScanner,
+    WrittenWord,
+    written,
+)
+from preflight.launches.source import Origin, SourceNote, Word
+from preflight.launches.variables import State, Variables
 
 # Characters that all expansions of one reading may add: ``A=$A$A`` in a row doubles each time.
 LARGEST_EXPANSION = 2**20
 
 # An element of an array costs as much as so many characters.
 ELEMENT_COSTS = 32
-# Subshells within subshells further in share their variables.
-DEEPEST_SUBSHELL = 8
 
 _BLANKS = re.compile(r"[ \t\n]+")
-# Longer sums are left as written.
-_LONGEST_FORMULA = 200
-_IN_FORMULA = re.compile(r"\$?\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
-_FORMULA = re.compile(r"[0-9 \t+\-*/%()<>]+", re.ASCII)
-_NUMBER = re.compile(r"\d{1,19}", re.ASCII)
+_PARAMETER = re.compile(
+    r"\$\{([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#])(?:\[([^\[\]]*)\])?(.*)\}", re.DOTALL
+)
+_OPERATOR = re.compile(r"##?|%%?|//|/#|/%|/|\^\^?|,,?|:?[-+=?]|:")
+_CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper,
+    ",,": str.lower,
+    "^": lambda text: text[:1].upper() + text[1:],
+    ",": lambda text: text[:1].lower() + text[1:],
+}
 
 
 class Budget:
@@ -37,7 +49,11 @@ class Budget:
 
 
 class Shell:
-    """What a shell holds while its script goes on: variables, arrays, and what it exports."""
+    """What a shell holds while its script goes on: variables, arrays, and what it exports.
+
+    Every change is kept with what was there before: a subshell, or a branch that nothing decides,
+    is taken back by its mark.
+    """
 
     def __init__(self, variables: Variables, budget: Budget) -> None:
         self.variables = variables
@@ -45,19 +61,87 @@ class Shell:
         self.arrays: dict[str, tuple[Word, ...]] = {}
         # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
         self.parameters: tuple[Word, ...] | None = None
+        self.name = ""  # $0
         self.export_all = False
-        self.changed: list[str] = []  # names, in subshells
-        self.subshells: list[tuple[int, int] | None] = []
+        # What $(...) writes, where that is known; the reader of the script puts its own in here.
+        self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
+        self.host_words: Callable[[str], str | None] = lambda command: None
+        self._changes: list[tuple[str, str, object]] = []  # kind, name, what it was
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
         if self.export_all and word is not None:
             exported = True
+        self._changes.append(("variable", name, self.variables.state_now(name)))
         self.variables.put(name, word, exported)
-        if self.subshells:
-            self.changed.append(name)
+
+    def assign_array(self, name: str, words: tuple[Word, ...] | None) -> None:
+        self._changes.append(("array", name, self.arrays.get(name)))
+        self._put_array(name, words)
+
+    def give_parameters(self, words: tuple[Word, ...] | None) -> None:
+        self._changes.append(("parameters", "", self.parameters))
+        self.parameters = words
+
+    def _put_array(self, name: str, words: object) -> None:
+        if isinstance(words, tuple):
+            self.arrays[name] = words
+        else:
+            self.arrays.pop(name, None)
+
+    def mark(self) -> int:
+        """Return a mark to come back to."""
+        return len(self._changes)
+
+    def back_to(self, mark: int) -> None:
+        """Take back every change since ``mark``."""
+        while len(self._changes) > mark:
+            kind, name, before = self._changes.pop()
+            if kind == "variable":
+                self.variables.restore(name, before)  # type: ignore[arg-type]
+            elif kind == "array":
+                self._put_array(name, before)
+            else:
+                self.parameters = before  # type: ignore[assignment]
+
+    def changed(self, mark: int) -> dict[tuple[str, str], object]:
+        """Return what was changed since ``mark``, by kind and name, as it is now."""
+        found: dict[tuple[str, str], object] = {}
+        for kind, name, _ in self._changes[mark:]:
+            if kind == "variable":
+                found[kind, name] = self.variables.state_now(name)
+            elif kind == "array":
+                found[kind, name] = self.arrays.get(name)
+            else:
+                found[kind, name] = self.parameters
+        return found
+
+    def current(self, kind: str, name: str) -> object:
+        if kind == "variable":
+            return self.variables.state_now(name)
+        return self.arrays.get(name) if kind == "array" else self.parameters
+
+    def change(self, kind: str, name: str, value: object, doubts: tuple[SourceNote, ...]) -> None:
+        """Take a change of a branch that nothing decides: its words carry why."""
+        self._changes.append((kind, name, self.current(kind, name)))
+        if kind == "variable":
+            state: State | None = value  # type: ignore[assignment]
+            if state is not None and state[0] is not None:
+                state = (doubted(state[0], doubts), state[1])
+            self.variables.restore(name, state)
+        elif kind == "array":
+            before = self.arrays.get(name, ())
+            words = tuple(
+                word if word in before[place : place + 1] else doubted(word, doubts)
+                for place, word in enumerate(value if isinstance(value, tuple) else ())
+            )
+            self._put_array(name, words if isinstance(value, tuple) else None)
+        else:
+            self.parameters = None if doubts else value  # type: ignore[assignment]
 
     def parameter(self, number: int) -> Word | None:
         """What ``$1`` is: a word of no text where there is none, None for the script's own."""
+        if not number:
+            return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
             if word.unresolved and word.text.startswith("$"):  # it may be several words, or none
                 own = word.unresolved[0] in ("$@", "$*")
@@ -66,27 +150,23 @@ class Shell:
                 return word
         return None if self.parameters is None else Word("", Origin("shell"))
 
-    def enter(self) -> None:
-        """A subshell begins."""
-        deep = len(self.subshells) >= DEEPEST_SUBSHELL
-        self.subshells.append(None if deep else (self.variables.now, len(self.changed)))
-
-    def leave(self) -> None:
-        """A subshell ends, and with it what was changed there."""
-        if self.subshells and (mark := self.subshells.pop()):
-            self.variables.back_to(mark[0], self.changed[mark[1] :])
-
     def expand(self, word: WrittenWord, origin: Origin) -> list[Word]:
         """Return the words that a written word becomes."""
         if len(word.pieces) == 1 and word.pieces[0].kind == "text" and not word.braces:
             return [Word(word.pieces[0].text, origin)]  # most are so
-        expansion = _Expansion(self, origin, split=True)
         if word.braces:
-            expansion.keep(written(word.pieces), ("{...}",))
+            several = braced(word.pieces)
+            if several is None or not self.budget.spend(ELEMENT_COSTS * len(several)):
+                return [Word(written(word.pieces), origin, ("{...}",))]
         else:
-            expansion.add(word.pieces, inner=False)
-        expansion.close()
-        return expansion.words
+            several = [list(word.pieces)]
+        found: list[Word] = []
+        for pieces in several:
+            expansion = _Expansion(self, origin, split=True)
+            expansion.add(pieces, inner=False)
+            expansion.close()
+            found += expansion.words
+        return found
 
     def value(self, pieces: Sequence[Piece], origin: Origin) -> Word:
         """Return the word that stands behind an assignment's ``=``, or in a heredoc."""
@@ -94,6 +174,72 @@ class Shell:
         expansion.add(pieces, inner=False)
         expansion.close()
         return expansion.words[0]
+
+    def pattern(self, pieces: Sequence[Piece], origin: Origin) -> re.Pattern[str] | Word | None:
+        """Return a pattern; the word where a name in it is not known, None for one not read."""
+        parts: list[tuple[str, bool]] = []
+        for piece in pieces:
+            if piece.kind == "text":
+                parts.append((piece.text, piece.quoted))
+                continue
+            word = self.value([piece], origin)
+            if word.unresolved:
+                return word
+            parts.append((word.text, piece.quoted))
+        return pattern(parts)
+
+    def number(self, formula: str, origin: Origin, assigns: bool = False) -> int | None:
+        """Return what ``$((...))`` comes to."""
+        if "$" in formula or "`" in formula:
+            pieces = _pieces(formula)
+            text = None if pieces is None else self.value(pieces, origin)
+            if text is None or text.unresolved:
+                return None
+            formula = text.text
+
+        def known(name: str) -> str | None:
+            word = self.variables.get(name)
+            if word is None:
+                return "" if self.variables.was_unset(name) else None
+            return None if word.unresolved else word.text
+
+        def assign(name: str, value: int) -> None:
+            self.assign(name, Word(str(value), origin))
+
+        return arithmetic(formula, known, assign if assigns else None)
+
+
+def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
+    """Return a word that follows from conditions, too, that nothing decides."""
+    return word._replace(doubts=_few((*word.doubts, *doubts))) if doubts else word
+
+
+def _few(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
+    return tuple(dict.fromkeys(doubts))[:_MOST_DOUBTS]
+
+
+# Of more conditions than this the first few are named.
+_MOST_DOUBTS = 4
+
+
+@lru_cache(maxsize=1024)
+def _pieces(text: str) -> tuple[Piece, ...] | None:
+    """Return the pieces of a text as in double quotes, None where it never closes."""
+    try:
+        return tuple(WordScanner(text).parts("heredoc", 1))
+    except UnterminatedError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _operand(text: str, quoted: bool) -> tuple[Piece, ...] | None:
+    """Return the pieces of what stands behind an operator in ``${...}``."""
+    scanner = WordScanner(text + "}")
+    try:
+        found = scanner.parts("}", 2)
+    except UnterminatedError:
+        return None
+    return tuple(found) if scanner.position == len(text) else None
 
 
 class _Expansion:
@@ -104,13 +250,17 @@ class _Expansion:
         self.words: list[Word] = []
         self.pieces: list[str] = []
         self.unresolved: list[str] = []
+        self.doubts: list[SourceNote] = []
         self.open = not split
 
     def close(self) -> None:
         if self.open:
             names = tuple(dict.fromkeys(self.unresolved)) if self.unresolved else ()
-            self.words.append(Word("".join(self.pieces), self.origin, names))
+            doubts = _few(tuple(self.doubts)) if self.doubts else ()
+            self.words.append(Word("".join(self.pieces), self.origin, names, doubts))
         self.pieces, self.unresolved, self.open = [], [], False
+        if self.split:
+            self.doubts = []
 
     def keep(self, text: str, unresolved: Sequence[str] = ()) -> None:
         self.pieces.append(text)
@@ -139,12 +289,159 @@ class _Expansion:
                 self.variable(piece)
             elif piece.kind == "array" and piece.name in self.shell.arrays:
                 self.array(piece, self.shell.arrays[piece.name])
+            elif piece.kind == "arithmetic":
+                number = self.shell.number(piece.text[3:-2], self.origin, assigns=True)
+                self.keep(piece.text, (piece.name,)) if number is None else self.keep(str(number))
+            elif piece.text.startswith("${") and self.parameter(piece):
+                pass
+            elif piece.text.startswith(("$(", "`")):
+                self.output(piece)
             elif piece.kind == "unknown" and self.shell.parameters is not None:
                 self.special(piece)
-            elif piece.kind == "arithmetic" and (number := self.sum(piece)) is not None:
-                self.keep(number)
+            elif piece.text == "$0" and self.shell.name:
+                self.keep(self.shell.name)
             else:
                 self.keep(piece.text, (piece.name,))
+
+    def output(self, piece: Piece) -> None:
+        """``$(...)``, where what it writes is known."""
+        inner = piece.text[2:-1] if piece.text.startswith("$(") else piece.text[1:-1]
+        word = self.shell.output(inner, self.origin)
+        if word is None or word.unresolved:
+            self.keep(piece.text, (piece.name,))
+        else:
+            self.value(piece, word)
+
+    def parameter(self, piece: Piece) -> bool:
+        """``${A%x}``, ``${#A}``, ``${A[0]}`` and their like; False where it is not known."""
+        match = _PARAMETER.fullmatch(piece.text)
+        if match is None:
+            return False
+        mark, name, index, rest = match.groups()
+        shell = self.shell
+        if name == "BASH_SOURCE" and index in (None, "0") and shell.name:
+            elements: tuple[Word, ...] | None = (Word(shell.name, self.origin),)
+        elif name in ("@", "*"):
+            elements, index = shell.parameters, name
+        elif name.isdecimal():
+            one = shell.parameter(int(name))
+            elements = None if one is None else (one,)
+        elif name in shell.arrays:
+            elements = shell.arrays[name]
+        else:
+            word = shell.variables.get(name)
+            empty = shell.variables.was_unset(name)
+            elements = () if word is None and empty else None if word is None else (word,)
+        if (mark == "#" and name == "#") or elements is None:
+            return False
+        if any(word.unresolved and word.text.startswith("$") for word in elements):
+            return False
+        every = index in ("@", "*")
+        if not every and index is not None:
+            number = shell.number(index, self.origin)
+            if number is None or not -len(elements) <= number:
+                return False
+            elements = elements[number : number + 1 or None] if number < len(elements) else ()
+        elif not every:
+            elements = elements[:1]
+        if mark == "#" and not rest:
+            known = not any(word.unresolved for word in elements)
+            size = len(elements) if every else sum(len(word.text) for word in elements)
+            if known:
+                self.keep(str(size))
+            return known
+        if mark == "!" or (mark and rest):
+            return not rest and mark == "!" and not every and self.indirect(piece, elements)
+        return self.changed(piece, elements, every, "*" if index == "*" else "@", rest)
+
+    def indirect(self, piece: Piece, elements: tuple[Word, ...]) -> bool:
+        """``${!NAME}``."""
+        name = elements[0].text if elements else ""
+        word = self.shell.variables.get(name)
+        if word is None or elements[0].unresolved:
+            return False
+        self.value(piece, word)
+        return True
+
+    def changed(
+        self, piece: Piece, elements: tuple[Word, ...], every: bool, how: str, rest: str
+    ) -> bool:
+        """Take the elements with the operator applied that stands in ``rest``."""
+        match = _OPERATOR.match(rest)
+        operator = match.group() if match else ""
+        operand = rest[len(operator) :]
+        if rest and (not operator or any(word.unresolved for word in elements)):
+            return False
+        if operator == ":":
+            cut = self.cut(elements, every, operand)
+            if cut is None:
+                return False
+            elements = cut
+        elif operator[-1:] in ("-", "+", "=", "?"):
+            missing = not elements or (operator[0] == ":" and not any(w.text for w in elements))
+            if operator[-1] == "+" and missing:
+                elements = ()
+            elif missing != (operator[-1] == "-") and (missing or operator[-1] == "+"):
+                return False
+            elif missing or operator[-1] == "+":
+                pieces = _operand(operand, piece.quoted)
+                if pieces is None:
+                    return False
+                self.add(pieces, inner=not piece.quoted)
+                self.open = self.open or piece.quoted
+                return True
+        elif operator:
+            applied = self.applied(operator, operand)
+            texts = [applied(word.text) if applied else None for word in elements]
+            if None in texts:
+                return False
+            elements = tuple(
+                word._replace(text=text or "") for word, text in zip(elements, texts, strict=True)
+            )
+        if every:
+            self.array(piece._replace(operator=f"[{how}]"), elements)
+        elif elements:
+            self.value(piece, elements[0])
+        else:
+            self.open = self.open or piece.quoted
+        return True
+
+    def cut(self, elements: tuple[Word, ...], every: bool, operand: str) -> tuple[Word, ...] | None:
+        """``${A:1:2}``, of a text or of an array."""
+        first, colon, length = operand.partition(":")
+        start = self.shell.number(first or "0", self.origin)
+        size = self.shell.number(length, self.origin) if colon else None
+        whole = elements if every else elements[0].text if elements else ""
+        if start is None or (colon and size is None) or -len(whole) > start:
+            return None
+        if size is not None and size < 0:
+            if every or len(whole) + size < start:
+                return None
+            size = len(whole) + size - (start if start >= 0 else len(whole) + start)
+        start = start if start >= 0 else len(whole) + start
+        part = whole[start:] if size is None else whole[start : start + size]
+        if isinstance(part, str):
+            return tuple(word._replace(text=part) for word in elements)
+        return part
+
+    def applied(self, operator: str, operand: str) -> Callable[[str], str | None] | None:
+        """Return what an operator makes of a text; None where that is not known."""
+        if operator in _CASES:
+            return None if operand else _CASES[operator]
+        by = ""
+        if operator[0] == "/":
+            operand, _, by = _split(operand)
+        pieces = _operand(operand, False)
+        instead = _operand(by, False)
+        if pieces is None or instead is None:
+            return None
+        found = self.shell.pattern(pieces, self.origin)
+        if not isinstance(found, re.Pattern):
+            return None
+        if operator[0] != "/":
+            return lambda text: without(text, operator, found)
+        word = self.shell.value(instead, self.origin)
+        return None if word.unresolved else lambda text: replaced(text, operator, found, word.text)
 
     def special(self, piece: Piece) -> None:
         """``$@`` and ``$1`` of a function, and what else is not known."""
@@ -159,6 +456,7 @@ class _Expansion:
             self.keep(piece.text, (piece.name,))
 
     def value(self, piece: Piece, word: Word) -> None:
+        self.doubts += word.doubts
         if not self.shell.budget.spend(len(word.text) + len(word.unresolved)):
             self.keep(piece.text, (piece.name,))
             return
@@ -171,7 +469,7 @@ class _Expansion:
     def variable(self, piece: Piece) -> None:
         variables = self.shell.variables
         word = variables.get(piece.name)
-        if piece.name.isdecimal() and self.shell.parameters is not None:
+        if piece.name.isdecimal() and (piece.name == "0" or self.shell.parameters is not None):
             word = self.shell.parameter(int(piece.name))
         if word is not None and not piece.operator:
             self.value(piece, word)
@@ -217,64 +515,9 @@ class _Expansion:
                 self.keep(" ")
             self.value(piece, word)
 
-    def sum(self, piece: Piece) -> str | None:
-        def value(name: str) -> str | None:
-            word = self.shell.variables.get(name)
-            return None if word is None else word.text
 
-        return arithmetic(piece.text, value)
-
-
-def arithmetic(text: str, value: Callable[[str], str | None]) -> str | None:
-    """Return what ``$((...))`` becomes; None where ``value`` knows no number for a name in it."""
-    if len(text) > _LONGEST_FORMULA:
-        return None
-
-    def number(match: re.Match[str]) -> str:
-        known = value(match.group(1))
-        return known if known is not None and _NUMBER.fullmatch(known) else "?"
-
-    formula = _IN_FORMULA.sub(number, text[3:-2]).strip()
-    # A number that begins with 0 is octal to bash; nobody means it, so it is not worked out.
-    if not _FORMULA.fullmatch(formula):
-        return None
-    result = _sum(formula)
-    return None if result is None else str(result)
-
-
-def _sum(formula: str) -> int | None:
-    """Integers as C works them out; None for what does not fit into 64 bits, or is no such sum."""
-    import ast  # only scripts with sums in them pay for it
-
-    def compute(node: ast.expr) -> int:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            result = node.value
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            result = compute(node.operand) * (-1 if isinstance(node.op, ast.USub) else 1)
-        elif isinstance(node, ast.BinOp):
-            result = binary(node.op, compute(node.left), compute(node.right))
-        else:
-            raise ValueError("no sum of integers")
-        if not -(2**63) <= result < 2**63:
-            raise ValueError("more than 64 bits")
-        return result
-
-    def binary(operator: ast.operator, left: int, right: int) -> int:
-        if isinstance(operator, ast.Add):
-            return left + right
-        if isinstance(operator, ast.Sub):
-            return left - right
-        if isinstance(operator, ast.Mult):
-            return left * right
-        if isinstance(operator, ast.LShift | ast.RShift) and 0 <= right < 64:
-            return left << right if isinstance(operator, ast.LShift) else left >> right
-        if isinstance(operator, ast.Div | ast.Mod):
-            # C rounds towards zero, Python downwards.
-            quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
-            return quotient if isinstance(operator, ast.Div) else left - quotient * right
-        raise ValueError("no operator of integers")
-
-    try:
-        return compute(ast.parse(formula, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, ArithmeticError):
-        return None
+def _split(operand: str) -> tuple[str, str, str]:
+    """``pattern/by`` at the first slash that nothing quotes."""
+    match = re.match(r"((?:[^/\\'\"]|\\.|'[^']*'|\"[^\"]*\")*)(/?)", operand, re.DOTALL)
+    assert match is not None
+    return match.group(1), match.group(2), operand[match.end() :]

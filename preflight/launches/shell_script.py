@@ -1,57 +1,71 @@
 """What a shell script starts, read without running it.
 
-Variables are followed as bash follows them; whatever only running it could tell (command
-substitutions, variables nobody sets) stays in the words as written, and is named there. Branches,
-loops and functions are read as if each of their commands ran once.
+Variables, conditions, loops and functions are followed as bash follows them. Whatever only running
+it could tell (most command substitutions, variables nobody sets) stays in the words as written, and
+is named there; where it decides a branch, every branch is read, and what follows is doubted.
 """
 
 from __future__ import annotations
 
+import posixpath
+import re
 from collections.abc import Mapping, Sequence
 
-from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.shell_builtins import BUILTINS, assigned, declare, run_builtin, take
-from preflight.launches.shell_expansion import Budget, Shell
-from preflight.launches.shell_tokens import (
-    CLOSES,
-    CONDITIONS,
-    DECLARATIONS,
-    LEADS,
-    REDIRECTIONS,
-    Token,
-    behind_in,
-    behind_list,
-    behind_name,
-    behind_newlines,
-    behind_pattern,
-    block_ends,
-    tokenize,
+from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
+from preflight.launches.shell_builtins import (
+    BUILTINS,
+    TALKS,
+    assigned,
+    declare,
+    run_builtin,
+    take,
+    written_out,
 )
-from preflight.launches.shell_words import Piece, heredoc_pieces, written
+from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
+from preflight.launches.shell_expansion import Budget, Shell
+from preflight.launches.shell_flow import NESTED_COSTS, WRITES, Flow, Function, Steps, Text, drive
+from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
+from preflight.launches.shell_words import Piece, heredoc_pieces
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import Layers, Variables, environment_words
 from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
 
 # ``bash -c "bash -c '...'"`` and eval are read down to here.
 DEEPEST_SCRIPT = 8
-# A character of a text that a shell within a shell reads costs as much as so many of any other.
-NESTED_COSTS = 16
-# A function is read for so many different sets of arguments.
-MOST_CALLS = 16
-_KEYWORDS = LEADS | CLOSES | CONDITIONS | {"case", "for", "function", "select", "[["}
-_CASE_ENDS = (";;", ";&", ";;&")
-_WRITES = (">", ">|", ">>")
+# A function within itself is followed down to here.
+DEEPEST_CALLS = 4
+# Programs that are taken to do what they are told; what any other one says is not known.
+_SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
+_OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
+# What writes nothing that $(...) would take.
+_SILENT = frozenset(
+    ": [ break cd continue declare exit export false local readonly return set shift shopt test "
+    "trap true typeset unset".split()
+)
+# Files that set up a shell or its tools, and no setting of a launch.
+_SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env.sh", "setvars.sh")
+# What marks a program that a launch is about.
+_STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 
 
 def read_script(
-    text: str, name: str, environment: Mapping[str, str | Word], arguments: Sequence[str] = ()
+    text: str,
+    name: str,
+    environment: Mapping[str, str | Word],
+    arguments: Sequence[str] = (),
+    beside: Beside = lambda name: None,
+    host_words: HostWords = lambda command: None,
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``. Never raises.
 
     The commands say what bash does, where the notes say that its author hardly meant it.
-    arguments: what the script is given; without any, nobody knows whether it gets some.
+    arguments: what the script is given; without any, nobody knows whether it gets some. beside:
+    gives the text of a file that it sources or runs, where that lies here. host_words: what
+    ``nproc`` and its like write.
     """
-    reader = _Script(name, Shell(Variables(environment_words(environment)), Budget()))
+    shell = Shell(Variables(environment_words(environment)), Budget())
+    shell.name, shell.host_words = name, host_words
+    reader = _Script(name, shell, 0, beside)
     if arguments:
         origin = Origin("command line")
         reader.shell.parameters = tuple(Word(text, origin) for text in arguments)
@@ -73,10 +87,11 @@ def read_words(
     inside: bool = False,
     depth: int = 0,
     budget: Budget | None = None,
+    beside: Beside = lambda name: None,
 ) -> Reading:
     """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
 
-    inside: the words are those of a container. depth, budget: of the script that holds them.
+    inside: the words are those of a container. depth, budget, beside: of the script around them.
     """
     if not words:
         return Reading(())
@@ -90,7 +105,7 @@ def read_words(
         shell = Shell(Variables(stripped.environment), budget or Budget())
         shell.parameters = stripped.arguments
         shell.budget.spend(_nested_cost(stripped.script.text, depth))
-        reader = _Script(origin.source, shell, depth + 1)
+        reader = _Script(origin.source, shell, depth + 1, beside)
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
         commands = tuple(
@@ -107,7 +122,28 @@ def read_words(
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
         return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
-    if program.rpartition("/")[2] in SHELLS:
+    script = _script_words(stripped.words)
+    found = beside(script[0].text) if script and not script[0].unresolved else None
+    if (
+        found is not None
+        and depth < DEEPEST_SCRIPT
+        and (budget is None or budget.spend(len(found)))
+    ):
+        shell = Shell(Variables(stripped.environment), budget or Budget())
+        shell.name, shell.parameters = script[0].text, script[1:]
+        reader = _Script(shell.name, shell, depth + 1, beside)
+        reader.read(found, 1)
+        inner = reader.reading()
+        wrapper = (*stripped.wrappers, (program, script[0].text))
+        commands = tuple(
+            command._replace(
+                wrappers=(*wrapper, *command.wrappers),
+                container=command.container or stripped.container,
+            )
+            for command in inner.commands
+        )
+        return Reading(commands, (*notes, *inner.notes), inner.files)
+    if script:
         text = "the script that this shell runs is not read: name it on its own to read it"
         notes.append(SourceNote("script-not-read", text, origin))
     command = Command(
@@ -118,6 +154,15 @@ def read_words(
         stripped.container,
     )
     return Reading((command,), tuple(notes))
+
+
+def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
+    """Return a script that a shell is told to run, and its arguments; empty where there is none."""
+    program = words[0].text
+    if program.rpartition("/")[2] not in SHELLS:
+        return tuple(words) if program.endswith(".sh") else ()
+    place = next((i for i, word in enumerate(words) if i and word.text[:1] not in "-+"), len(words))
+    return tuple(words[place:])
 
 
 def _nested_cost(text: str, depth: int) -> int:
@@ -132,129 +177,63 @@ def _deeper(command: Command) -> bool:
     )
 
 
-class _Script:
-    """Reads a text command by command, and collects what they start."""
+class _Script(Flow):
+    """Knows what the simple commands of a script mean: programs, functions, the shell's own."""
 
-    def __init__(self, source: str, shell: Shell, depth: int = 0) -> None:
-        self.source = source
-        self.shell = shell
+    def __init__(
+        self, source: str, shell: Shell, depth: int = 0, beside: Beside = lambda name: None
+    ) -> None:
+        super().__init__(source, shell)
         self.depth = depth
-        self.lined = True
-        self.commands: list[Command] = []
-        self.notes: list[SourceNote] = []
-        self.files: dict[str, Word] = {}
-        # Functions, and those not read yet: their bodies' first token, and behind their last.
-        self.bodies: dict[str, tuple[int, int]] = {}
-        self.unread: dict[str, tuple[int, int]] = {}
-        self.calls: dict[str, set[tuple[str, ...]]] = {}  # the arguments that each was read with
-        self.branched = False
-        self.parameters: tuple[Word, ...] = ()  # of the function that is called
+        self.beside = beside
+        self.called: set[str] = set()
+        self.locals: list[dict[tuple[str, str], object]] = []  # what each function hides
+        self.captures = False  # this is the text of $(...)
+        self.folder = _folder(shell)
+        shell.output = self.output
 
     def reading(self) -> Reading:
+        for name, origin in self.conditions.assumed.items():
+            said = f"{name} is not set: where the script asks whether it is, it is taken as empty"
+            self.note("taken-as-empty", said, origin)
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
-    def origin(self, line: int) -> Origin:
-        return Origin(self.source, line if self.lined else None)
-
-    def note(self, identifier: str, text: str, line: int) -> None:
-        self.notes.append(SourceNote(identifier, text, self.origin(line)))
+    def lies(self, name: str) -> bool:
+        return name in self.files or self.beside(name) is not None
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read a whole text; ``first_line`` None where it has no lines, as on a command line."""
-        self.lined = first_line is not None
-        tokens, notes = tokenize(text, self.source, first_line or 1)
-        if not self.lined:
-            notes = [note._replace(origin=self.origin(0)) for note in notes]
-        self.notes += notes
-        ends = block_ends(tokens)
-        shell = self.shell
-        frames = [(0, len(tokens), shell.parameters)]
-        while True:
-            while frames:
-                position, end, shell.parameters = frames.pop()
-                called = ""
-                while position < end and not called:
-                    position, called = self.step(tokens, position, end, ends)
-                if called:
-                    self.unread.pop(called, None)
-                    frames.append((position, end, shell.parameters))
-                    frames.append((*self.bodies[called], self.parameters))
-            if not self.unread:
-                return
-            # Nobody calls these here; whoever sources the script may.
-            frames.append((*self.unread.pop(next(iter(self.unread))), None))
+        """Read a whole text, and then the functions that nothing calls, where it starts nothing."""
+        parsed = self.parsed(text, self.source, first_line)
+        drive(self.run(parsed, 0, len(parsed.tokens)))
+        started = (" ".join(word.text for word in command.words) for command in self.commands)
+        if self.stop == "exit" or any(map(_STARTED.search, started)):
+            return
+        for name, function in list(self.functions.items()):
+            if name in self.called:
+                continue
+            self.stop = ""
+            said = f"nothing here calls the function {name}: read as if it were called"
+            note = SourceNote("condition", said, function.text.origin(0)._replace(line=None))
+            line = function.text.tokens[min(function.start, len(function.text.tokens) - 1)].line
+            note = note._replace(origin=function.text.origin(line))
+            self.shell.give_parameters(None)
+            self.called.add(name)
+            drive(self.doubting(note, self.run(*function)))
 
-    def step(
-        self, tokens: list[Token], position: int, end: int, ends: dict[int, int]
-    ) -> tuple[int, str]:
-        """Read one command or keyword; return where to go on, and a function to read first."""
-        token = tokens[position]
-        if operator := token.operator:
-            if operator == "(":
-                self.shell.enter()
-            elif operator == ")":
-                self.shell.leave()
-            elif operator in _CASE_ENDS:
-                return behind_pattern(tokens, position + 1, end), ""
-            elif operator in REDIRECTIONS:
-                return self.simple(tokens, position, end)
-            return position + 1, ""
-        bare = token.bare
-        following = tokens[position + 1].operator if position + 1 < end else ""
-        if bare not in _KEYWORDS and following[:1] != "(":
-            return self.simple(tokens, position, end)
-        if bare in LEADS or bare in CLOSES:
-            return position + 1, ""
-        if bare in CONDITIONS or bare in ("for", "select", "case"):
-            text = f"{bare}: its commands are read as if each ran once, whatever the conditions"
-            self.note("control-flow", text, token.line)
-            self.branched = True
-            if bare in ("while", "until"):
-                self.shell.parameters = None  # what shifts them may run any number of times
-            if bare == "case":
-                return behind_in(tokens, position, end), ""
-            if bare in CONDITIONS:
-                return position + 1, ""
-            return self.loop(tokens, position + 1, end), ""
-        if bare == "[[":
-            while position < end and tokens[position].bare != "]]":
-                position += 1
-            return position + 1, ""
-        if body := behind_name(tokens, position, end):
-            name = position + (bare == "function")
-            return self.function(tokens, name, behind_newlines(tokens, body, end), ends), ""
-        return self.simple(tokens, position, end)
+    # Simple commands
 
-    def loop(self, tokens: list[Token], position: int, end: int) -> int:
-        """Read the head of a for loop: its variable is unknown inside, as it has several values."""
-        if position < end and (name := tokens[position].bare):
-            word = Word(f"${name}", self.origin(tokens[position].line), (name,))
-            self.shell.assign(name, word)
-        return behind_list(tokens, position, end)
-
-    def function(self, tokens: list[Token], named: int, start: int, ends: dict[int, int]) -> int:
-        """Keep a function whose body begins at ``start``, to be read when it is called."""
-        word = tokens[named].word
-        name = written(word.pieces) if word else ""
-        if start not in ends:
-            return start
-        text = f"function {name}: its commands are read once for each set of arguments of its calls"
-        self.note("control-flow", text, tokens[named].line)
-        self.unread[name] = self.bodies[name] = (start + 1, ends[start])
-        self.calls.pop(name, None)
-        return ends[start] + 1
-
-    def simple(self, tokens: list[Token], position: int, end: int) -> tuple[int, str]:
+    def simple(self, text: Text, position: int, end: int) -> Steps:
         """Read a simple command from here to its end."""
-        start, line = position, tokens[position].line
+        tokens, line = text.tokens, text.tokens[position].line
         settings: list[Token] = []
         words: list[Word] = []
         writes: list[str] = []
         body: Piece | None = None
+        given: Word | None = None
         declares = appends = False
         while position < end:
             token = tokens[position]
-            origin = self.origin(token.line)
+            origin = text.origin(token.line)
             if token.word is not None:
                 if token.word.assignment is not None and (not words or declares):
                     settings.append(token)
@@ -262,64 +241,122 @@ class _Script:
                     words += self.shell.expand(token.word, origin)
                     declares = bool(words) and words[0].text in DECLARATIONS
             elif token.operator in REDIRECTIONS:
-                if position + 1 < end and (target := tokens[position + 1].word):
+                target = tokens[position + 1].word if position + 1 < end else None
+                if target is not None:
                     position += 1
                     body = tokens[position].heredoc or body
-                    if token.operator in _WRITES:
+                    if token.operator in WRITES:
                         appends = appends or token.operator == ">>"
                         writes += [word.text for word in self.shell.expand(target, origin)[:1]]
-            else:
-                break
+                    elif token.operator == "<<<":
+                        given = self.shell.value(target.pieces, origin)
             position += 1
+        origin = text.origin(line)
         if body is not None or writes or (words and words[0].text in ("tee", "sed")):
-            self.written(body, words, writes, appends, line)
-        # An operator that begins no command, such as ((, is passed over.
-        return max(position, start + 1), self.finish(words, settings, line)
+            self.written(body, words, writes, appends, origin)
+        if self.said is not None:
+            self.say(words, body, writes, origin)
+        ended = yield self.finish(text, words, settings, origin, given)
+        return ended
 
-    def finish(self, words: list[Word], settings: list[Token], line: int) -> str:
-        """Take a command's assignments and words in; return the function it calls first."""
+    def finish(
+        self,
+        text: Text,
+        words: list[Word],
+        settings: list[Token],
+        origin: Origin,
+        given: Word | None,
+    ) -> Steps:
+        """Take a command's assignments and words in."""
         program = words[0].text if words else ""
         if not words or program in DECLARATIONS:
-            declare(self.shell, words, settings, self.origin(line))
-            return ""
-        called = program in self.bodies
+            if self.locals and program in ("local", "declare", "typeset"):
+                self.hide(words, settings)
+            declare(self.shell, words, settings, origin)
+            return TRUE
+        called = self.functions.get(program)
         for token in settings:
             if called or token.elements is not None:
-                take(self.shell, token, self.origin(token.line))
-        if called:
-            return program if self.is_new_call(words) else ""
+                take(self.shell, token, text.origin(token.line))
+        if called is not None:
+            ended = yield self.call(program, called, words, origin)
+            return ended
         if program in BUILTINS:
-            self.builtin(words, line)
-            return ""
-        environment = self.environment(settings)
-        if is_ordinary(program) and not words[0].unresolved:
-            self.commands.append(Command(tuple(words), environment, (), self.origin(line)))
-            return ""
-        reading = read_words(words, environment, depth=self.depth, budget=self.shell.budget)
-        for command in reading.commands:
-            # What stands in the text of bash -c has lines of its own.
-            shown = command.origin.source != self.source or _deeper(command)
-            self.commands.append(command if shown else command._replace(origin=self.origin(line)))
-        self.notes += reading.notes
-        self.files.update(reading.files)
-        return ""
+            ended = yield self.builtin(text, words, settings, origin, given)
+            return ended
+        if self.captures and program in TALKS:
+            return TRUE
+        environment = self.environment(text, settings)
+        if is_ordinary(program) and not words[0].unresolved and not self.is_script(words):
+            self.start(Command(tuple(words), environment, (), origin))
+        else:
+            reading = read_words(
+                words,
+                environment,
+                depth=self.depth,
+                budget=self.shell.budget,
+                beside=self.beside,
+            )
+            for command in reading.commands:
+                # What stands in the text of bash -c has lines of its own.
+                shown = command.origin.source != text.source or _deeper(command)
+                self.start(command if shown else command._replace(origin=origin))
+            self.notes += reading.notes
+            self.files.update(reading.files)
+        if program == "exec" and len(words) > 1:
+            self.stop = "exit"
+        return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def is_new_call(self, words: Sequence[Word]) -> bool:
-        """Tell whether a function is to be read for these arguments: its parameters then."""
+    def is_script(self, words: Sequence[Word]) -> bool:
+        """Tell a shell script that lies here: it is read with its arguments."""
         name = words[0].text
-        start, end = self.bodies[name]
-        seen = self.calls.setdefault(name, set())
-        texts = tuple(word.text for word in words[1:])
-        cost = NESTED_COSTS * (end - start)
-        afford = len(seen) < MOST_CALLS and self.shell.budget.left > 2 * cost
-        if name not in self.unread and (texts in seen or not afford):
-            return False
-        self.shell.budget.spend(cost if seen else 0)
-        seen.add(texts)
-        self.parameters = tuple(words[1:])
-        return True
+        return name.endswith(".sh") and self.beside(name) is not None
 
-    def environment(self, settings: list[Token]) -> Mapping[str, Word]:
+    def start(self, command: Command) -> None:
+        doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
+        detached = command.container is not None and any(
+            word in ("-d", "--detach") for wrapper in command.wrappers for word in wrapper
+        )
+        # A shell within this one told of its own commands.
+        waited = (command.waited or not _deeper(command)) and not self.aside and not detached
+        self.commands.append(command._replace(doubts=doubts, waited=waited))
+
+    def call(self, name: str, function: Function, words: Sequence[Word], origin: Origin) -> Steps:
+        """Go through a function with the arguments of a call."""
+        cost = NESTED_COSTS * (function.end - function.start)
+        deep = self.active.count(name) >= DEEPEST_CALLS
+        self.called.add(name)
+        if deep or not self.shell.budget.spend(cost):
+            self.note("loop-not-counted", f"{name} calls itself: not followed further", origin)
+            return OPEN
+        before = self.shell.parameters
+        self.shell.give_parameters(tuple(words[1:]))
+        self.active.append(name)
+        self.locals.append({})
+        ended = yield self.run(*function)
+        self.active.pop()
+        for (kind, hidden), value in self.locals.pop().items():
+            self.shell.change(kind, hidden, value, ())
+        self.shell.give_parameters(before)
+        if self.stop == "return":
+            self.stop, ended = "", self.ended
+        return ended
+
+    def hide(self, words: Sequence[Word], settings: Sequence[Token]) -> None:
+        """Keep what the names stood for that a function makes its own."""
+        names = [t.word.assignment.name for t in settings if t.word and t.word.assignment]
+        names += [word.text.partition("=")[0] for word in words[1:] if word.text[:1] != "-"]
+        for name in names:
+            for kind in ("variable", "array"):
+                self.locals[-1].setdefault((kind, name), self.shell.current(kind, name))
+            if all(
+                t.word is None or t.word.assignment is None or t.word.assignment.name != name
+                for t in settings
+            ):
+                self.shell.assign(name, None)
+                self.shell.assign_array(name, None)
+
+    def environment(self, text: Text, settings: list[Token]) -> Mapping[str, Word]:
         """Return what a process gets that has ``settings`` in front of it."""
         environment = self.shell.variables.environment()
         single = [token for token in settings if token.elements is None]
@@ -328,58 +365,210 @@ class _Script:
         scope = Variables(environment, self.shell.variables)
         for token in single:
             if token.word is not None and (assignment := token.word.assignment) is not None:
-                origin = self.origin(token.line)
+                origin = text.origin(token.line)
                 if len(settings) == 1:
                     alone = assigned(self.shell, assignment, origin)
                     return Layers(environment, {assignment.name: alone})
                 scope.put(assignment.name, assigned(self.shell, assignment, origin, scope), True)
         return scope.environment()
 
-    def builtin(self, words: list[Word], line: int) -> None:
+    def builtin(
+        self,
+        text: Text,
+        words: list[Word],
+        settings: list[Token],
+        origin: Origin,
+        given: Word | None,
+    ) -> Steps:
         program, *arguments = [word.text for word in words]
         if program in (".", "source"):
-            file = arguments[0] if arguments else ""
-            text = f"{file} is not read: variables that it sets are unknown; name its settings here"
-            self.note("source-not-read", text, line)
-        elif program == "eval":
-            self.eval(" ".join(arguments), line)
-        elif program == "ulimit":
-            text = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
-            self.note("ulimit", text, line)
+            ended = yield self.source_file(words[1:], origin)
+            return ended
+        if program == "eval":
+            ended = yield self.eval(words[1:], text, origin)
+            return ended
+        if program in ("[", "test"):
+            inner = words[1:-1] if program == "[" and arguments[-1:] == ["]"] else words[1:]
+            return self.conditions.test(inner)
+        if program in ("exit", "return", "break", "continue"):
+            self.leave(program, arguments)
+            return TRUE
+        if program == "ulimit":
+            said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
+            self.note("ulimit", said, origin)
         elif program == "shift":
             self.shift(arguments)
+        elif program == "cd":
+            self.folder = _joined(self.folder, words[-1]) if arguments else None
+        elif program == "let":
+            for word in words[1:]:
+                self.shell.number(word.text, origin, assigns=True)
+        elif program == "read" and given is not None and self.read_given(words, settings, given):
+            return TRUE
         else:
             run_builtin(self.shell, words)
+        if program == "false":
+            return FALSE
+        return PROGRAM if program in _OPEN_BUILTINS else TRUE
+
+    def read_given(self, words: Sequence[Word], settings: Sequence[Token], given: Word) -> bool:
+        """``IFS=, read -ra NAMES <<< "$LIST"``, where that is known."""
+        flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))
+        names = [word.text for word in words[1:] if not word.text.startswith("-")]
+        if given.unresolved or set(flags) - set("ra") or len(settings) > 1 or not names:
+            return False
+        blanks: str | None = " \t\n"
+        for token in settings:
+            assignment = token.word.assignment if token.word else None
+            if assignment is None or assignment.name != "IFS":
+                return False
+            blanks = self.shell.value(assignment.value, given.origin).text
+        line = given.text.partition("\n")[0]
+        fields = (
+            line.split()
+            if blanks == " \t\n"
+            else re.split(f"[{re.escape(blanks or '')}]", line)
+            if blanks
+            else [line]
+        )
+        if fields and not fields[-1]:
+            fields.pop()
+        said = [given._replace(text=field) for field in fields]
+        if "a" in flags:
+            self.shell.assign_array(names[0], tuple(said))
+        elif len(said) > len(names):
+            return False
+        else:
+            for index, name in enumerate(names):
+                empty = given._replace(text="")
+                self.shell.assign(name, said[index] if index < len(said) else empty)
+        return True
+
+    def leave(self, program: str, arguments: list[str]) -> None:
+        number = (
+            int(arguments[0]) if arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0]) else None
+        )
+        if program == "return":
+            self.ended = OPEN if arguments and number is None else Truth(not number)
+        self.levels = max(1, number or 1)
+        self.stop = program
 
     def shift(self, arguments: list[str]) -> None:
-        """Take what shift leaves: unknown where it may not run, or run more than once."""
+        """Take what shift leaves: unknown where it may take any number."""
         number = arguments[0] if arguments else "1"
-        given = self.shell.parameters or ()
-        known = not self.branched and number.isdecimal() and len(number) < 4
+        given = self.shell.parameters
+        if given is None:
+            return
         plain = not any(word.unresolved and word.text.startswith("$") for word in given)
-        if self.shell.parameters is None:
-            return
-        if not known or not plain:
-            self.shell.parameters = None
+        if not (number.isdecimal() and len(number) < 4) or not plain:
+            self.shell.give_parameters(None)
         elif int(number) <= len(given):  # else shift fails, and leaves all
-            self.shell.parameters = given[int(number) :]
+            self.shell.give_parameters(given[int(number) :])
 
-    def eval(self, text: str, line: int) -> None:
-        if self.depth >= DEEPEST_SCRIPT:
-            self.note("script-not-read", "eval within eval: the innermost is not read", line)
-            return
+    def eval(self, words: Sequence[Word], text: Text, origin: Origin) -> Steps:
+        if self.depth + len(self.active) >= DEEPEST_SCRIPT:
+            self.note("script-not-read", "eval within eval: the innermost is not read", origin)
+            return OPEN
+        said = " ".join(word.text for word in words)
+        if not self.shell.budget.spend(_nested_cost(said, self.depth + 1)):
+            return OPEN
+        inner = self.parsed(said, text.source, origin.line)
+        self.active.append("eval")
+        mark = self.shell.mark()
+        ended = yield self.run(inner, 0, len(inner.tokens))
+        self.active.pop()
+        del mark
+        return ended
+
+    def source_file(self, words: Sequence[Word], origin: Origin) -> Steps:
+        """Go through a file that lies beside the launch, in this shell."""
+        name = words[0].text if words else ""
+        known = bool(words) and not words[0].unresolved
+        written_here = self.files.get(name)
+        text = self.beside(name) if known and written_here is None else None
+        if written_here is not None and not written_here.unresolved:
+            text = written_here.text
+        deep = len(self.active) >= DEEPEST_SCRIPT
+        if text is None or deep or not self.shell.budget.spend(len(text)):
+            common = name.endswith(_SOURCED)
+            identifier = "source-environment" if common else "source-not-read"
+            said = f"{name} is not read: variables that it sets are unknown; name its settings here"
+            self.note(identifier, said, origin)
+            return PROGRAM
+        before = self.shell.parameters
+        if len(words) > 1:
+            self.shell.give_parameters(tuple(words[1:]))
+        self.active.append("source")
+        inner = self.parsed(text, name, 1)
+        ended = yield self.run(inner, 0, len(inner.tokens))
+        self.active.pop()
+        if len(words) > 1:
+            self.shell.give_parameters(before)
+        if self.stop == "return":
+            self.stop = ""
+        return ended
+
+    # What $(...) writes
+
+    def output(self, text: str, origin: Origin) -> Word | None:
+        """Return what a command substitution writes, where that follows from the text alone."""
+        known = self.shell.host_words(text)
+        if known is not None:
+            return Word(known, origin)
+        if self.depth >= DEEPEST_SCRIPT or not self.shell.budget.spend(NESTED_COSTS * len(text)):
+            return None
         shell = self.shell
-        shell.budget.spend(_nested_cost(text, self.depth))
-        open_subshells = len(shell.subshells)
-        inner = _Script(self.source, shell, self.depth + 1)
-        inner.read(text, line if self.lined else None)
-        del shell.subshells[open_subshells:]
-        self.commands += inner.commands
-        self.notes += inner.notes
-        self.files.update(inner.files)
+        mark, kept = shell.mark(), shell.output
+        inner = _Script(self.source, shell, self.depth + 1, self.beside)
+        inner.files, inner.functions = self.files, dict(self.functions)
+        inner.folder, inner.said, inner.captures = self.folder, [], True
+        parsed = inner.parsed(text, self.source, origin.line)
+        ended = drive(inner.run(parsed, 0, len(parsed.tokens)))
+        shell.back_to(mark)
+        shell.output = kept
+        if inner.said is None or inner.commands or ended.value is None or inner.doubted:
+            return None
+        return Word("".join(inner.said).rstrip("\n"), origin)
+
+    @property
+    def doubted(self) -> bool:
+        """Tell whether something that nothing decides was passed."""
+        return any(note.id in ("condition", "loop-not-counted") for note in self.notes)
+
+    def say(
+        self, words: Sequence[Word], body: Piece | None, writes: Sequence[str], origin: Origin
+    ) -> None:
+        """Take what a command writes to standard output."""
+        program = words[0].text if words else ""
+        if self.said is None or not words or writes:
+            return
+        if program in self.functions or program in _SILENT:
+            return
+        if any(word.unresolved or word.doubts for word in words):
+            self.said = None
+            return
+        arguments = [word.text for word in words[1:]]
+        found = written_out(program, arguments)
+        if program == "pwd":
+            found = None if self.folder is None else self.folder + "\n"
+        elif program == "cat" and body is not None:
+            value = self.shell.value(heredoc_pieces(body), origin)
+            found = None if value.unresolved else value.text
+        elif program == "cat" and len(arguments) == 1 and arguments[0] in self.files:
+            word = self.files[arguments[0]]
+            found = None if word.unresolved else word.text
+        if found is None:
+            self.said = None
+        else:
+            self.said.append(found)
 
     def written(
-        self, body: Piece | None, words: list[Word], writes: list[str], appends: bool, line: int
+        self,
+        body: Piece | None,
+        words: list[Word],
+        writes: list[str],
+        appends: bool,
+        origin: Origin,
     ) -> None:
         """Keep what a command writes to files, where its text stands in the script."""
         program = words[0].text.rpartition("/")[2] if words else ""
@@ -392,8 +581,7 @@ class _Script:
             writes = [word.text for word in plain[1:] if word.text in self.files] if edits else []
         if program in SHELLS and body is not None:
             text = "the script that this shell reads from the heredoc is not read"
-            self.note("script-not-read", text, line)
-        origin = self.origin(line)
+            self.note("script-not-read", text, origin)
         content = Word("", origin, (f"what {program} writes",))
         if body is not None and program in ("cat", "tee"):
             content = self.shell.value(heredoc_pieces(body), origin)
@@ -413,12 +601,24 @@ class _Script:
             self.files[target] = content
 
 
+def _folder(shell: Shell) -> str | None:
+    word = shell.variables.get("PWD")
+    known = word is not None and not word.unresolved and word.text.startswith("/")
+    return word.text if word is not None and known else None
+
+
+def _joined(folder: str | None, word: Word) -> str | None:
+    if word.unresolved or (folder is None and not word.text.startswith("/")):
+        return None
+    return posixpath.normpath(posixpath.join(folder or "/", word.text))
+
+
 def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
     path, text = launch.path, launch.text
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
-    reading = read_script(text, path, variables, launch.arguments)
+    reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
     marked = (_marked(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 

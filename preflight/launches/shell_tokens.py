@@ -35,6 +35,10 @@ _OPERATOR = re.compile(
     r"&&|\|\||;;&|;&|;;|&>>|&>|\|&|<<<|<<-|<<|<&|<>|>>|>&|>\||[<>](?!\()|[;&|)]|\(\)|\((?!\()"
 )
 _IN_ARRAY = re.compile(r"(?:[ \t]+|\\\n|#[^\n]*|[\n;&|<>(])")
+# ``<model_path>`` in a guide; behind ``<in>`` of a real redirection stands its file at once.
+_PLACEHOLDER = re.compile(
+    r"<[A-Za-z][A-Za-z0-9_ ,.:/-]{0,60}>(?=[ \t]*(?:\\?\n|-|&|\Z)|[ \t]+\\\n)"
+)
 _BROKEN = re.compile(r"\\[ \t]+(#[^\n]*)?(?:\n|\Z)")
 
 
@@ -42,7 +46,7 @@ class Token(NamedTuple):
     """An operator (``operator`` says which; a line's end is ``"\\n"``), or else a word.
 
     elements: the words of an array assignment, whose name and ``=`` are in ``word``. heredoc: the
-    text that follows, for the word behind ``<<``.
+    text that follows, for the word behind ``<<``. formula: what stands in ``((...))``.
     """
 
     line: int
@@ -50,6 +54,7 @@ class Token(NamedTuple):
     word: WrittenWord | None = None
     elements: tuple[WrittenWord, ...] | None = None
     heredoc: Piece | None = None
+    formula: str = ""
 
     @property
     def bare(self) -> str:
@@ -116,6 +121,10 @@ class _Tokenizer(WordScanner):
         self.start = start
         if match := _BETWEEN.match(text, start):
             self.position = match.end()
+        elif text[start] == "<" and (match := _PLACEHOLDER.match(text, start)):
+            self.position = match.end()
+            self.tokens.append(Token(self.line, word=written_word([self.placeholder(match)])))
+            self.begins, self.announced = False, ""
         elif text[start] == "\n":
             self.tokens.append(Token(self.line, "\n"))
             self.position, self.begins, self.announced = start + 1, True, ""
@@ -125,7 +134,8 @@ class _Tokenizer(WordScanner):
         elif text.startswith("((", start):
             if end := self.arithmetic_end(start):
                 self.position = end
-                self.tokens.append(Token(self.line, "(("))
+                formula = text[start + 2 : end - 2]
+                self.tokens.append(Token(self.line, "((", formula=formula))
             else:
                 self.operator("(")
         elif text[start] in "<>":  # process substitution
@@ -159,6 +169,10 @@ class _Tokenizer(WordScanner):
         following = self.text[self.position : self.position + 1]
         if not pieces:
             return  # nothing but a continuation
+        match = _PLACEHOLDER.match(self.text, self.position) if following == "<" else None
+        if match is not None and pieces[-1].text.endswith("="):
+            pieces.append(self.placeholder(match))
+            self.position = match.end()
         word = written_word(pieces)
         if following in ("<", ">") and word.bare.isdigit():
             return  # the 2 of ``2>&1``
@@ -173,6 +187,15 @@ class _Tokenizer(WordScanner):
             self.block(word.bare in _OPENS)
         self.begins = self.begins and (word.bare in _BEGINS or word.assignment is not None)
         self.announced = ""
+
+    def placeholder(self, match: re.Match[str]) -> Piece:
+        """Take ``<model_path>`` of a guide for what its reader is to fill in."""
+        text = (
+            f"{match.group()} stands for something to fill in: bash would read such a file; "
+            "taken as not set"
+        )
+        self.note("placeholder", text, self.line)
+        return Piece("unknown", match.group(), True, match.group())
 
     def announce(self, word: WrittenWord) -> None:
         """Take the next token for the end of a heredoc, whose text the next line begins."""
@@ -239,75 +262,8 @@ class _Tokenizer(WordScanner):
         return end + 2
 
 
-def block_ends(tokens: list[Token]) -> dict[int, int]:
-    """Return where each ``{`` and ``(`` block ends, by the token it begins at; in one pass."""
-    ends: dict[int, int] = {}
-    stack: list[tuple[str, int]] = []
-    begins = True  # a command may begin here
-    named = False  # the name of a function stands here
-    for index, token in enumerate(tokens):
-        operator = token.operator
-        if operator:
-            if operator == "(":
-                stack.append(("(", index))
-            # A case pattern's ) closes nothing; a } that closes a ( is an error that ends here.
-            elif operator == ")" and stack and stack[-1][0] == "(":
-                ends[stack.pop()[1]] = index
-            begins, named = operator not in REDIRECTIONS, False
-        elif named:
-            begins, named = True, False
-        elif begins:
-            bare = token.bare
-            if bare == "{":
-                stack.append(("{", index))
-            elif bare == "}" and stack and stack[-1][0] == "{":
-                ends[stack.pop()[1]] = index
-            begins, named = bare in _BEGINS, bare == "function"
-    for _, index in stack:
-        ends[index] = len(tokens)
-    return ends
-
-
-def behind_name(tokens: list[Token], position: int, end: int) -> int:
-    """Return the place behind ``name ()`` or ``function name``; 0 where no function begins."""
-    keyword = tokens[position].bare == "function"
-    position += keyword
-    if position >= end or tokens[position].operator:
-        return 0
-    following = [token.operator for token in tokens[position + 1 : min(position + 3, end)]]
-    if following[:1] == ["()"]:
-        return position + 2
-    if following == ["(", ")"]:
-        return position + 3
-    return position + 1 if keyword else 0
-
-
-def behind_in(tokens: list[Token], position: int, end: int) -> int:
-    """Return the place behind ``case WORD in PATTERN)``."""
-    while position < end and tokens[position].bare != "in":
-        position += 1
-    return behind_pattern(tokens, position + 1, end)
-
-
-def behind_pattern(tokens: list[Token], position: int, end: int) -> int:
-    """Return the place behind the next pattern of a case, or at its end."""
-    position = behind_newlines(tokens, position, end)
-    while position < end and tokens[position].operator not in (")", "()"):
-        if tokens[position].bare == "esac":
-            return position
-        position += 1
-    return position + 1
-
-
 def behind_newlines(tokens: list[Token], position: int, end: int) -> int:
     """Return the place behind empty lines, if any."""
     while position < end and tokens[position].operator == "\n":
-        position += 1
-    return position
-
-
-def behind_list(tokens: list[Token], position: int, end: int) -> int:
-    """Return the end of a list of words, which a semicolon or the line's end is."""
-    while position < end and tokens[position].operator not in (";", "\n"):
         position += 1
     return position

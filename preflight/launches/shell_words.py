@@ -58,7 +58,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?(\+?)=")
 _BRACES = re.compile(r"[{},]|\.\.")
 _HOME = re.compile(r"~(?:/|\Z)")
 _EMPTY = Piece("text", "", True)
-_LISTS = ("$@", "${@}")
+_LIST = re.compile(r"\$@|\$\{@|\$\{[A-Za-z_][A-Za-z0-9_]*\[@\]")
 
 
 class UnterminatedError(Exception):
@@ -85,6 +85,7 @@ class Assignment(NamedTuple):
     indexed: bool
     adds: bool
     value: tuple[Piece, ...]  # none where nothing stands behind the =
+    place: str = ""  # what stands in the brackets
 
 
 def written(pieces: Sequence[Piece]) -> str:
@@ -102,7 +103,9 @@ def written_word(pieces: Sequence[Piece]) -> WrittenWord:
         name, index, adds = match.groups()
         rest = first.text[match.end() :]
         value = (Piece("text", rest), *pieces[1:]) if rest else pieces[1:]
-        assignment = Assignment(name, bool(index), bool(adds), _with_home(value))
+        assignment = Assignment(
+            name, bool(index), bool(adds), _with_home(value), (index or "")[1:-1]
+        )
     if _has_braces(pieces):
         return WrittenWord(tuple(pieces), bare, True, assignment)
     return WrittenWord(_with_home(pieces), bare, False, assignment)
@@ -179,7 +182,7 @@ class WordScanner:
                 inner = self.parts('"', depth + 1)
                 self.position += 1
                 # An empty "${A[@]}" is no word, where any other empty quotes are one.
-                if not inner or (inner[0].kind != "array" and inner[0].name not in _LISTS):
+                if not inner or not (inner[0].kind == "array" or _LIST.match(inner[0].text)):
                     found.append(_EMPTY)
                 found.extend(inner)
             else:

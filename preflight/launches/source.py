@@ -31,12 +31,24 @@ class Origin(NamedTuple):
         return self.source if self.line is None else f"{self.source}:{self.line}"
 
 
+class SourceNote(NamedTuple):
+    """Something in a source that a reader passed over or took in a particular way."""
+
+    id: str
+    text: str
+    origin: Origin
+
+
 class Word(NamedTuple):
-    """One word after quoting, with what could not be resolved left in as written."""
+    """One word after quoting, with what could not be resolved left in as written.
+
+    doubts: the conditions that nothing decides and that this text follows from.
+    """
 
     text: str
     origin: Origin
     unresolved: tuple[str, ...] = ()
+    doubts: tuple[SourceNote, ...] = ()
 
 
 class Command(NamedTuple):
@@ -46,7 +58,9 @@ class Command(NamedTuple):
     source sets for it, the later over the earlier, those of the caller's environment included.
     wrappers: commands in front of it (``numactl --membind=0``, ``sudo``, ``docker run ...``),
     outermost first, each as its words. container: what the container is given that it runs in,
-    where the source starts one.
+    where the source starts one. doubts: the conditions that nothing decides and that it runs under.
+    copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
+    runs only once it has ended.
     """
 
     words: tuple[Word, ...]
@@ -54,14 +68,9 @@ class Command(NamedTuple):
     wrappers: tuple[tuple[str, ...], ...]
     origin: Origin
     container: ContainerSettings | None = None
-
-
-class SourceNote(NamedTuple):
-    """Something in a source that a reader passed over or took in a particular way."""
-
-    id: str
-    text: str
-    origin: Origin
+    doubts: tuple[SourceNote, ...] = ()
+    copies: int = 1
+    waited: bool = False
 
 
 class Reading(NamedTuple):

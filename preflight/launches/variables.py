@@ -99,17 +99,26 @@ class Variables:
             exported = before[1] if before is not None else name in self.base
         self.now += 1
         self._changed[name] = state = (word, exported)
-        if before is None:
-            self._history[name] = ([self.now], [state])
-        else:
-            times, states = self._history[name]
-            times.append(self.now)
-            states.append(state)
+        times, states = self._history.setdefault(name, ([], []))
+        times.append(self.now)
+        states.append(state)
 
-    def back_to(self, time: int, changed: list[str]) -> None:
-        """Gives the ``changed`` names what they had at ``time``: the end of a subshell."""
-        for name in dict.fromkeys(changed):
-            self.put(name, *self.state(name, time))
+    def state_now(self, name: str) -> State | None:
+        """Return what the script made of a variable; None where it never touched it."""
+        return self._changed.get(name)
+
+    def restore(self, name: str, state: State | None) -> None:
+        """Give a variable what ``state_now`` said before: a change is taken back."""
+        self.now += 1
+        if state is None:
+            self._changed.pop(name, None)
+            word = self.base.get(name)
+            kept: State = (word, word is not None)
+        else:
+            self._changed[name] = kept = state
+        times, states = self._history.setdefault(name, ([], []))
+        times.append(self.now)
+        states.append(kept)
 
     def names(self) -> Iterator[str]:
         """Return every name that ever stood for something here."""

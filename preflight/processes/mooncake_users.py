@@ -14,16 +14,11 @@ from typing import Any
 from checks.base.needs import RdmaUse
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
+from preflight.processes.container_paths import place_of
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
 from preflight.programs.sglang_arguments import Setting
 
 _PROGRAMS = (Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER)
-# Wrappers that leave a process on its host, with its host's files and ports.
-_LOCAL = frozenset(
-    "bash builtin catchsegv chrt command conda dash doas dumb-init env exec flock gosu ionice "
-    "mamba micromamba nice nohup nsys numactl pipenv pixi poetry prlimit runuser setpriv setsid sh "
-    "stdbuf strace su sudo systemd-run taskset time timeout tini uv uvx".split()
-)
 
 
 def uses_mooncake(process: LaunchProcess) -> bool:
@@ -90,14 +85,7 @@ def place(process: LaunchProcess) -> tuple[tuple[str, ...], ...] | None:
 
     Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
     """
-    around = tuple(
-        wrapper
-        for wrapper in process.command.wrappers
-        if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
-    )
-    named = (("docker", "compose"), ("docker", "exec"))
-    known = all(wrapper[0] == "kubernetes" or wrapper[:2] in named for wrapper in around)
-    return around if known else None
+    return place_of(process.command)
 
 
 def offloads(process: LaunchProcess) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from checks.base.installed import Installed
 from checks.base.unknown import Unknown
 from preflight.launches.source import Command, ReadFile, Word
+from preflight.processes.container_paths import reads_in
 from preflight.programs.master_config import with_config_file
 from preflight.programs.sglang_argument_tables import RefusedError, argument_table
 from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
@@ -174,6 +175,7 @@ def understand(
 def _understand(command: Command, read_file: ReadFile, sglang_version: str | None) -> LaunchProcess:
     kind, arguments = classify(command)
     environment = command.environment
+    read_file = reads_in(command, read_file)
     if kind is Kind.SGLANG:
         server = _server(command, arguments, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server)
@@ -221,10 +223,37 @@ def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
         if text.startswith("-c"):
             break
         if not text.startswith("-"):
-            return _PROGRAMS.get(text.rpartition("/")[2], Kind.OTHER), words[index + 1 :]
+            kind = _PROGRAMS.get(text.rpartition("/")[2], Kind.OTHER)
+            prefixed = _prefixed(words[index + 1 :]) if kind is Kind.OTHER else ()
+            return (Kind.SGLANG, prefixed) if prefixed else (kind, words[index + 1 :])
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     return Kind.OTHER, words[1:]
+
+
+def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Return what a trainer such as slime hands on to its servers, ``--sglang-page-size 64``.
+
+    Source: github.com/THUDM/slime ``slime/backends/sglang_utils/arguments.py``.
+    """
+    found: list[Word] = []
+    taken = False
+    model = width = None
+    for index, word in enumerate(words):
+        following = words[index + 1] if index + 1 < len(words) else None
+        if word.text.startswith("--"):
+            taken = word.text.startswith("--sglang-")
+            if word.text == "--hf-checkpoint":
+                model = following
+            elif word.text == "--rollout-num-gpus-per-engine":
+                width = following
+        if taken:
+            found.append(word._replace(text=word.text.replace("--sglang-", "--", 1)))
+    if not found or model is None:
+        return ()
+    flags = [(model, "--model-path"), (width, "--tp-size")]
+    front = [w for word, flag in flags if word for w in (word._replace(text=flag), word)]
+    return (*front, *found)
 
 
 def _served(words: tuple[Word, ...]) -> tuple[Word, ...]:
@@ -272,7 +301,8 @@ def _server(
 class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
-    installed: of the machine of a capture; None for this one, beside this program.
+    installed: of the machine of a capture; None for this one, beside this program. origins: where
+    a version stands that no option gave.
     """
 
     available_bytes: int | None = None
@@ -283,3 +313,4 @@ class LaunchOptions(NamedTuple):
     model_config: str | None = None  # the text of a config.json
     gpu_bytes: int | None = None  # the memory of the smallest GPU
     installed: Installed | None = None
+    origins: Mapping[str, str] = {}

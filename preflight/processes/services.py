@@ -12,6 +12,7 @@ from typing import NamedTuple
 from checks.base.needs import BoundPort, Default, Service
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
+from preflight.processes.container_paths import network_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import Setting, unresolved_reason
@@ -46,13 +47,19 @@ class Address(NamedTuple):
 def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     """Yield the fixed ports that ``process`` binds."""
     server = process.server
+    network = network_of(process.command)
     if server is not None:
-        yield _argument_port(process, "HTTP port", "port")
+        port = _argument_port(process, "HTTP port", "port")
+        yield port._replace(network=network, waited=process.command.waited)
         if server.mode == "prefill":
-            yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
+            port = _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
+            yield port._replace(network=network, waited=process.command.waited)
         return
     for what, flag, default in _fixed_ports(process):
-        yield _flag_port(process, what, flag, default)
+        port = _flag_port(process, what, flag, default)
+        yield port._replace(
+            network=network, customary=port.port == default, waited=process.command.waited
+        )
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:

@@ -14,6 +14,7 @@ from checks.base.units import TIB
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import Word
+from preflight.processes.container_paths import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.memory_records import StoreClient
@@ -88,12 +89,21 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
         for kind, name in (("model", "model_path"), ("draft", "speculative_draft_model_path")):
             setting = server.arguments.settings.get(name)
             if setting is not None and setting.value is not None:
-                yield Storage(kind, _path(setting), process.name, setting.origin)
+                path = _on_host(process, _path(setting))
+                yield Storage(kind, path, process.name, setting.origin)
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is not None:
             path = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+            path = _on_host(process, path)
             yield Storage("config", path, process.name, f"{variable} at {word.origin}")
+
+
+def _on_host(process: LaunchProcess, path: str | Unknown) -> str | Unknown:
+    """Return a file's path on the host; a model's name on a hub stays as it is."""
+    if isinstance(path, Unknown) or not path.startswith("/"):
+        return path
+    return host_path(process.command, path)
 
 
 def _limit(environment: Mapping[str, Word]) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,9 +19,11 @@ UNCOUNTED = {
 }
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
-    "condition-not-decided config-not-read env-file-not-read env-from-not-read extends-not-read "
+    "config-not-read env-file-not-read env-from-not-read extends-not-read "
     "image-command include-not-read loop-not-counted script-not-read source-not-read".split()
 )
+# Variables that a program which is read here takes.
+_READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
 
 
 class Unread(NamedTuple):
@@ -32,12 +35,16 @@ class Unread(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"{self.what} ({self.origin}) is not read: {self.why}"
+        return f"{self.what} ({self.origin}): {self.why}"
 
 
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[Unread, ...]:
     """Return everything of a launch that was not read and may count, each once, in its order."""
-    return tuple(dict.fromkeys([*_programs(processes), *_notices(reading), *_files(processes)]))
+    return tuple(
+        dict.fromkeys(
+            [*_programs(processes), *_notices(reading), *_files(processes), *_doubts(processes)]
+        )
+    )
 
 
 def _programs(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
@@ -53,6 +60,18 @@ def _notices(reading: Reading) -> Iterator[Unread]:
     for note in reading.notes:
         if note.id in _NOTICES:
             yield Unread(note.id, note.text, note.origin)
+
+
+def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+    """Conditions that nothing decides and that a program or a setting of it follows from."""
+    for process in processes:
+        if process.kind in (Kind.OTHER, Kind.BENCHMARK):
+            continue
+        command = process.command
+        settings = [word for name, word in command.environment.items() if _READ.match(name)]
+        found = [*command.doubts, *(note for word in command.words for note in word.doubts)]
+        for note in (*found, *(note for word in settings for note in word.doubts)):
+            yield Unread("condition", note.text, note.origin)
 
 
 def _files(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:

@@ -69,9 +69,13 @@ def gather_launch(
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
     """Both bounds of what ``processes`` map on this host. Raises UsageError as flags do."""
-    mooncake, version, notes = choose_mooncake(options.mooncake_version, options.installed)
+    mooncake, version, notes = choose_mooncake(
+        options.mooncake_version, options.installed, options.origins.get("mooncake_version")
+    )
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
-    sglang, sglang_version = choose_sglang(options.sglang_version, options.installed)
+    sglang, sglang_version = choose_sglang(
+        options.sglang_version, options.installed, options.origins.get("sglang_version")
+    )
     nics, models = ClientNics(root, options.nic_nodes), Models(root, options.model_config)
     host = SizedHost(options, root, mooncake, sglang, nics, models)
     free = host_memory(options, root)

@@ -14,6 +14,7 @@ from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.processes import LaunchOptions, SglangServer, understand
 from preflight.processes.unread import Unread, unread
+from preflight.processes.written_versions import with_written_versions
 from preflight.sglang.admission_gate import (
     FeasiblePages,
     FreeMemory,
@@ -63,6 +64,7 @@ def size_launch(
 ) -> LaunchSizing:
     """Understand ``reading`` and hold it against the host below ``root``."""
     host = read_host(root)
+    options = with_written_versions(options, reading)
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
     processes = understand(reading.commands, read_file, sglang_version)

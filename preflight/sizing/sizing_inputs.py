@@ -87,14 +87,15 @@ class SizingInputs(NamedTuple):
 
 
 def choose_mooncake(
-    given: str | None, installed: Installed | None = None
+    given: str | None, installed: Installed | None = None, named: str | None = None
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
     """Return the release to size for: the one given, else the one installed, else the newest known.
 
-    installed: what a capture's machine has; None for this one. Raises UsageError for a version that
+    installed: what a capture's machine has; None for this one. named: where the launch itself
+    gives the version. Raises UsageError for a version that
     cannot be read.
     """
-    text, origin, notes = given, "--mooncake-version", []
+    text, origin, notes = given, named or "--mooncake-version", []
     assumed = False
     found: tuple[tuple[str, str], ...] = ()
     if text is None:
@@ -145,7 +146,7 @@ def installed_where(installed: Installed | None, searched: bool = False) -> str:
 
 
 def known_sglang(
-    given: str | None, installed: Installed | None = None
+    given: str | None, installed: Installed | None = None, named: str | None = None
 ) -> tuple[SglangRelease, Input] | None:
     """Return the release that is given, else the one installed; None where one is to be assumed.
 
@@ -155,7 +156,7 @@ def known_sglang(
 
     if given is not None:
         try:
-            return sglang_release(given), Input(given, "--sglang-version")
+            return sglang_release(given), Input(given, named or "--sglang-version")
         except ValueError as error:
             raise UsageError(f"--sglang-version {error}") from None
     here = _installed_sglang(installed)
@@ -168,7 +169,7 @@ def known_sglang(
 
 
 def choose_sglang(
-    given: str | None, installed: Installed | None = None
+    given: str | None, installed: Installed | None = None, named: str | None = None
 ) -> tuple[SglangRelease, Input]:
     """Return the release to size for: the known one, else the newest.
 
@@ -176,7 +177,7 @@ def choose_sglang(
     """
     from checks.releases import sglang
 
-    known = known_sglang(given, installed)
+    known = known_sglang(given, installed, named)
     if known is not None:
         return known
     here = _installed_sglang(installed)

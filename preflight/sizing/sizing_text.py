@@ -17,6 +17,7 @@ from preflight.sizing.advice import recommend
 from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:  # they come with a launch alone
+    from preflight.launches.source import Origin
     from preflight.rules.rules import RuleFinding
     from preflight.sizing.launch_needs import Need
     from preflight.sizing.launch_sizing import LaunchSizing
@@ -49,13 +50,33 @@ SHORTAGES = {
 }
 
 
+def _reading_text(sizing: LaunchSizing) -> str:
+    """What was not read, each by name; and notes, one that comes again once, with a count."""
+    lines = [f"  {each.text}" for each in sizing.unread]
+    parts = ["\n".join(["Not read", *lines])] if lines else []
+    told: dict[tuple[str, str], list[Origin]] = {}
+    for note in sizing.reading.notes:
+        if note.id != "condition":  # those that count are told above
+            told.setdefault((note.id, note.text), []).append(note.origin)
+    notes = [
+        f"  {text} ({origins[0]}{_again(len(origins))}) [{identifier}]"
+        for (identifier, text), origins in told.items()
+    ]
+    if notes:
+        parts.append("\n".join(["How it was read", *notes]))
+    return "\n\n".join(parts)
+
+
+def _again(number: int) -> str:
+    return "" if number == 1 else f" and {number - 1} more places" if number > 2 else " and 1 more"
+
+
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
     """Return the answer about a launch as it was written; ``explained`` with each need's formula.
 
     ``paint`` colours a text: paint(text, colour).
     """
-    notes = "\n".join(f"  {note.text} ({note.origin}) [{note.id}]" for note in sizing.reading.notes)
-    reading = f"How it was read\n{notes}" if notes else ""
+    reading = _reading_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
     word, colour, meaning = HEADLINES[sizing.status]
     verdict = f"{paint(word, colour)}: {sizing.reason or meaning}"
@@ -63,7 +84,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
         return _parts(verdict, _findings(findings, paint), reading)
     body = sizing_text(shown, rule, paint, findings)
     if (sizing.status, sizing.reason) != (shown.status, shown.reason):
-        body = f"{verdict}\n\nBy the memory alone, {body}"
+        body = f"{verdict}\n\nBy its huge pages alone, {body}"
     needs = ""
     if explained:
         from preflight.sizing.launch_needs import host_needs

@@ -51,11 +51,12 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("list",): ((), "list"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
+    ("read",): ((), "launch"),
     ("rehearse",): ((), "rehearse"),
     ("topology",): ((), "topology"),
     (SIZING,): ((), "sizing"),
 }
-WITH_ROOT = ("capacity", "check", "facts", "fit", "plan", "topology", SIZING)
+WITH_ROOT = ("capacity", "check", "facts", "fit", "plan", "read", "topology", SIZING)
 
 
 def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
@@ -320,13 +321,20 @@ def test_what_cannot_be_had_here_is_an_object_too(
 OPEN = {
     ("explain-log", "$defs/explanation/properties/values"),
     ("fleet", "$defs/fleet/properties/repeats"),
+    ("launch", "$defs/values"),
+    ("launch", "$defs/launch/properties/processes/items/properties/release"),
     ("node", "properties/facts"),
     ("node", "properties/unknown_facts"),
     ("sizing", "$defs/answer/properties/inputs"),
     ("sizing", "$defs/launch/properties/needs"),
 }
-# The records of checks/*_facts.py, which change with what is read; an answer of another command.
-FREE = {("facts", "$defs/topic"), ("pairs", "properties/pairs/items/properties/answer")}
+# The records of checks/*_facts.py, which change with what is read; a setting of any program; an
+# answer of another command.
+FREE = {
+    ("facts", "$defs/topic"),
+    ("launch", "$defs/value/properties/value"),
+    ("pairs", "properties/pairs/items/properties/answer"),
+}
 # What says of a value what it may be.
 TYPED = {"type", "enum", "const", "$ref", "oneOf", "anyOf"}
 

@@ -41,6 +41,7 @@ ORDER = [
     "preflight.sizing",
     "preflight.inputs",
     "preflight.judging",
+    "preflight.reading",
     "preflight.settings",
     "preflight.check",
     "preflight.capacity",

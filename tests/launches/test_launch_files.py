@@ -273,7 +273,7 @@ def test_json_arguments_are_whole() -> None:
 def test_a_store_service_configuration_is_no_launch() -> None:
     path = str(LAUNCHES / "complete-guide-store-service.json")
     assert json.loads(Path(path).read_text())["global_segment_size"] == 2684354560
-    with pytest.raises(SourceError, match="neither a Compose file"):
+    with pytest.raises(SourceError, match="nor a Compose file"):
         read_source(path, {})
 
 

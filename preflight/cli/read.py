@@ -1,0 +1,43 @@
+"""``mooncake-preflight read``: what was understood of a launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from preflight.cli.options import COLOR, JSON, ROOT, command, with_launch, with_verbosity
+
+if TYPE_CHECKING:
+    from preflight.inputs.launch_words import LaunchWords
+
+
+@command(
+    "read",
+    "mooncake-preflight read launch.sh",
+    "mooncake-preflight read -v -- docker run … lmsysorg/sglang:v0.5.9 python3 -m …",
+)
+@JSON
+@ROOT
+@COLOR
+@with_verbosity("Every setting, with where it was written; -vv: the defaults too.")
+@with_launch
+def read(*, as_json: bool, root: str, color: str, verbosity: int, launch: LaunchWords) -> int:
+    """Say what a launch starts: every process, its settings, and what was not read.
+
+    LAUNCH is what `check` takes, and it is read by the same code. Nothing of it is executed.
+
+    Exit codes: 0 all of it was read; 3 something was not, and is named; 64 usage error; 70 a defect
+    of this program.
+    """
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.inputs.host_source import open_host
+    from preflight.reading.to_json import reading_object
+    from preflight.reading.to_text import reading_text
+    from preflight.reading.understood import read_whole
+
+    reading = read_whole(launch, open_host(root))
+    code = 3 if reading.unread else 0
+    if as_json:
+        say_json(reading_object(reading, code))
+    else:
+        say(reading_text(reading, painter(color), columns(), verbosity), color=True)
+    return code

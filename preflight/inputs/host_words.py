@@ -1,0 +1,50 @@
+"""What the few commands write that launches ask their host: how it is called, and what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+
+_HOSTNAME = frozenset(("hostname", "uname -n", "hostnamectl hostname"))
+_GPUS = frozenset(
+    (
+        "nvidia-smi -L | wc -l",
+        "nvidia-smi --list-gpus | wc -l",
+        "nvidia-smi --query-gpu=name --format=csv,noheader | wc -l",
+        "nvidia-smi --query-gpu=index --format=csv,noheader | wc -l",
+    )
+)
+
+
+def host_words(root: Root) -> Callable[[str], str | None]:
+    """Return what tells the output of a command on the host below ``root``; None: not known."""
+
+    def words(command: str) -> str | None:
+        command = " ".join(command.replace("2>/dev/null", " ").replace("2> /dev/null", " ").split())
+        if command in _HOSTNAME or command == "hostname -s":
+            name = root.text("/proc/sys/kernel/hostname")
+            if isinstance(name, Unknown):
+                return None
+            return name.strip().partition(".")[0] if command == "hostname -s" else name.strip()
+        if command == "nproc":
+            online = root.text("/sys/devices/system/cpu/online")
+            return None if isinstance(online, Unknown) else _count(online.strip())
+        if command in _GPUS:
+            gpus = root.names("/proc/driver/nvidia/gpus")
+            return None if isinstance(gpus, Unknown) else str(len(gpus))
+        return None
+
+    return words
+
+
+def _count(text: str) -> str | None:
+    """``0-3,8`` is five."""
+    total = 0
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return None
+        total += int(last or first) - int(first) + 1
+    return str(total)

@@ -1,0 +1,110 @@
+"""A Dockerfile: what its ENTRYPOINT and CMD start, with its ENV, and the releases that it installs.
+
+Source: docs.docker.com/reference/dockerfile (ENTRYPOINT and CMD, shell and exec form, ENV, ARG).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+
+from preflight.launches.container import ContainerSettings
+from preflight.launches.env_files import interpolate
+from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.shell_script import read_words
+from preflight.launches.source import Command, Origin, Reading, SourceNote, Word, joined
+from preflight.launches.variables import Layers
+
+_INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
+_FROM = re.compile(r"^\s*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
+_PAIR = re.compile(r"""([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'])*)""", re.DOTALL)
+
+
+def _read(launch: LaunchText) -> Reading:
+    variables, notes = with_env_files(launch)
+    readings = [Reading((), notes)]
+    own: dict[str, Word] = {}
+    entry: list[Word] = []
+    command: list[Word] = []
+    image = ""
+    for origin, instruction, text in _instructions(launch):
+        if instruction == "FROM":  # the last stage is what runs
+            image = interpolate(text, own, origin).text.split()[0] if text.split() else ""
+            entry, command = [], []
+        elif instruction in ("ENV", "ARG"):
+            own.update(_pairs(instruction, text, own, origin))
+        elif instruction == "ENTRYPOINT":
+            entry, command = _words(text, origin), []
+        elif instruction == "CMD":
+            command = _words(text, origin)
+        elif instruction == "RUN" and "pip" in text:
+            said = read_words(_words(text, origin), Layers(variables, dict(own)), inside=True)
+            readings.append(Reading(tuple(said.commands)))
+    words = [*entry, *command]
+    if not words:
+        why = f"it names no program of its own: {image or 'the image'} runs its own command"
+        readings.append(Reading((), (SourceNote("image-command", why, Origin(launch.path)),)))
+    settings = ContainerSettings(engine="docker", image=image)
+    started = read_words(words, Layers(variables, dict(own)), inside=True, beside=launch.beside)
+    readings.append(started._replace(commands=tuple(_inside(started.commands, settings, image))))
+    return joined(readings)
+
+
+def _inside(
+    commands: tuple[Command, ...], settings: ContainerSettings, image: str
+) -> Iterator[Command]:
+    for command in commands:
+        wrapper = ("docker", "run", image)
+        yield command._replace(container=settings, wrappers=(wrapper, *command.wrappers))
+
+
+def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
+    held, begun = "", 0
+    for number, line in enumerate(launch.text.splitlines(), start=1):
+        if line.lstrip().startswith("#") or (not held and not line.strip()):
+            continue
+        begun = begun if held else number
+        goes_on = line.rstrip().endswith("\\")
+        held += line.rstrip().removesuffix("\\") + (" " if goes_on else "")
+        if goes_on:
+            continue
+        match, held = _INSTRUCTION.fullmatch(held), ""
+        if match is not None:
+            yield Origin(launch.path, begun), match.group(1).upper(), match.group(2).strip()
+
+
+def _words(text: str, origin: Origin) -> list[Word]:
+    """The exec form is JSON; anything else is a text for a shell."""
+    if text.startswith("["):
+        try:
+            listed = json.loads(text)
+        except (ValueError, RecursionError):
+            listed = None
+        if isinstance(listed, list) and all(isinstance(item, str) for item in listed):
+            return [Word(item, origin) for item in listed]
+    return [Word(part, origin) for part in ("/bin/sh", "-c", text)]
+
+
+def _pairs(instruction: str, text: str, own: dict[str, Word], origin: Origin) -> dict[str, Word]:
+    found: dict[str, Word] = {}
+    for match in _PAIR.finditer(text):
+        value = match.group(2)
+        quote = value[:1] if value[:1] in ("'", '"') else ""
+        value = value[1:-1] if quote else value
+        word = Word(value, origin) if quote == "'" else interpolate(value, own, origin)
+        found[match.group(1)] = word._replace(text=re.sub(r"\\(.)", r"\1", word.text))
+    if not found and instruction == "ENV":  # ENV NAME value
+        name, _, value = text.partition(" ")
+        found[name] = interpolate(value.strip(), own, origin)
+    return found
+
+
+def _recognises(launch: LaunchText) -> bool:
+    name = os.path.basename(launch.path)
+    named = name.startswith(("Dockerfile", "Containerfile")) or name.endswith(".Dockerfile")
+    return named and _FROM.search(launch.text) is not None
+
+
+KIND = LaunchKind("a Dockerfile", _recognises, _read)

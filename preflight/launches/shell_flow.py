@@ -1,0 +1,621 @@
+"""Goes through the commands of a script as a shell would: lists, pipelines, conditions, loops.
+
+What nothing decides is gone through every way, and what follows from it is doubted. Nothing is
+executed; what a simple command means is told by who uses this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Generator, Sequence
+from typing import NamedTuple
+
+from preflight.launches.shell_blocks import Block, Range, blocks, definitions
+from preflight.launches.shell_conditions import (
+    FALSE,
+    OPEN,
+    TRUE,
+    Conditions,
+    Truth,
+    either,
+)
+from preflight.launches.shell_expansion import Shell
+from preflight.launches.shell_tokens import (
+    CLOSES,
+    LEADS,
+    REDIRECTIONS,
+    Token,
+    behind_newlines,
+    tokenize,
+)
+from preflight.launches.shell_words import Piece, written
+from preflight.launches.source import Command, Origin, SourceNote, Word, brief
+
+# A token that is read again costs as much as so many characters.
+NESTED_COSTS = 16
+# Turns of all loops of a script that are followed.
+MOST_TURNS = 2000
+WRITES = (">", ">|", ">>")
+_LIST_ENDS = (";", "\n", "&", ")", ";;", ";&", ";;&")
+_PIPES = ("|", "|&")
+_JOINTS = ("&&", "||", "|", "|&")
+# Keywords that stand where no block begins: what is left of one that never closes.
+_STRAY = (LEADS | CLOSES) - {"!"}
+_NAMES = re.compile(r"[A-Za-z_]\w*")
+
+
+class Text(NamedTuple):
+    """A text that a shell reads: the script, or what ``eval`` and ``source`` are given.
+
+    lined: False where it has no lines of its own, as on a command line.
+    """
+
+    source: str
+    lined: bool
+    tokens: list[Token]
+    blocks: dict[int, Block]
+    functions: dict[int, int]
+
+    def origin(self, line: int) -> Origin:
+        return Origin(self.source, line if self.lined else None)
+
+
+class Function(NamedTuple):
+    text: Text
+    start: int
+    end: int
+
+
+# A part of a script as it is gone through: it yields what it needs done first, and is handed how
+# that ended. Nesting costs no stack of Python's own.
+Steps = Generator["Steps", Truth, Truth]
+# What a branch changes; None where it leaves the script, function or loop.
+_Outcome = "dict[tuple[str, str], object] | None"
+
+
+def drive(steps: Steps) -> Truth:
+    stack = [steps]
+    ended = TRUE
+    begun = False
+    while stack:
+        try:
+            inner = stack[-1].send(ended) if begun else next(stack[-1])
+        except StopIteration as end:  # noqa: PERF203  how a generator ends
+            stack.pop()
+            ended, begun = end.value or TRUE, True
+        else:
+            stack.append(inner)
+            begun = False
+    return ended
+
+
+class Flow:
+    """Goes through a text command by command, and collects what they start."""
+
+    def __init__(self, source: str, shell: Shell) -> None:
+        self.source = source
+        self.shell = shell
+        self.commands: list[Command] = []
+        self.notes: list[SourceNote] = []
+        self.files: dict[str, Word] = {}
+        self.functions: dict[str, Function] = {}
+        self.active: list[str] = []  # the functions that are being read, outermost first
+        self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
+        self.stop = ""  # exit, return, break or continue, on its way to where it ends
+        self.levels = 0  # the loops that break and continue leave
+        self.ended = TRUE  # what return says
+        self.turns = 0  # of all loops
+        self.aside = 0  # how many of the lists around end with &
+        self.conditions = Conditions(shell, self.lies)
+        self.said: list[str] | None = None  # what is written to standard output; None: not known
+
+    def note(self, identifier: str, text: str, origin: Origin) -> None:
+        self.notes.append(SourceNote(identifier, text, origin))
+
+    def lies(self, name: str) -> bool:
+        """Tell whether a file lies beside the launch, or is written by it."""
+        raise NotImplementedError
+
+    def parsed(self, text: str, source: str, first_line: int | None) -> Text:
+        """Return a text taken apart; first_line: None where it has none, as on a command line."""
+        lined = first_line is not None
+        tokens, notes = tokenize(text, source, first_line or 1)
+        if not lined:
+            notes = [note._replace(origin=Origin(source)) for note in notes]
+        self.notes += notes
+        found = blocks(tokens)
+        return Text(source, lined, tokens, found, definitions(tokens, found))
+
+    def doubting(self, note: SourceNote, steps: Steps) -> Steps:
+        before, self.doubts = self.doubts, (*self.doubts, note)
+        ended = yield steps
+        self.doubts = before
+        return ended
+
+    def simple(self, text: Text, position: int, end: int) -> Steps:
+        """Read a simple command from here to its end."""
+        raise NotImplementedError
+
+    # Lists, pipelines, commands
+
+    def run(self, text: Text, position: int, end: int) -> Steps:
+        """Go through the commands between two places."""
+        ended = TRUE
+        while position < end and not self.stop:
+            operator = text.tokens[position].operator
+            if operator and operator not in REDIRECTIONS and operator not in ("(", "(("):
+                position += 1
+                continue
+            last = _until(text, position, end, _LIST_ENDS)
+            ended = yield self.and_or(text, position, last)
+            position = max(last, position + 1)
+        return ended
+
+    def and_or(self, text: Text, position: int, last: int) -> Steps:
+        """Go through ``a && b || c``."""
+        tokens = text.tokens
+        background = last < len(tokens) and tokens[last].operator == "&"
+        mark = self.shell.mark()
+        ended, joint, first = TRUE, "", position
+        self.aside += background
+        while position < last:
+            stop = _until(text, position, last, ("&&", "||"))
+            wanted = ended if joint != "||" else ended.negated()
+            steps = self.pipeline(text, position, stop)
+            if not joint or (wanted.value and not wanted.soft):
+                ended = yield steps
+            elif wanted.value:
+                ended = yield self.guarded(steps)
+            elif wanted.value is None and joint == "&&" and wanted.ran:
+                ended = yield steps  # a program is taken to succeed where more follows from it
+            elif wanted.value is None:
+                note = self.undecided_note(text, first, position - 1, ended)
+                ended = yield self.maybe(note, steps)
+            if self.stop:
+                break
+            joint = tokens[stop].operator if stop < last else ""
+            position = behind_newlines(tokens, stop + 1, last)
+        self.aside -= background
+        if background:
+            self.stop = ""
+            self.shell.back_to(mark)
+            return TRUE
+        return ended
+
+    def guarded(self, steps: Steps) -> Steps:
+        """Run what a variable that nothing sets leads to, unless that ends the script."""
+        mark = self.shell.mark()
+        ended = yield steps
+        if self.stop in ("exit", "return"):
+            self.stop = ""
+            self.shell.back_to(mark)
+            return OPEN
+        return ended
+
+    def maybe(self, note: SourceNote, steps: Steps) -> Steps:
+        """Run what nothing decides about: what it changes is doubted."""
+        outcome = yield from self.branch(note, steps)
+        self.merge([outcome, {}], note)
+        return OPEN
+
+    def branch(
+        self, note: SourceNote, steps: Steps
+    ) -> Generator[Steps, Truth, dict[tuple[str, str], object] | None]:
+        """Run one way that a script may go; return what it changes, and take that back."""
+        mark = self.shell.mark()
+        yield self.doubting(note, steps)
+        changed = None if self.stop else self.shell.changed(mark)
+        self.shell.back_to(mark)
+        self.stop = ""
+        return changed
+
+    def merge(
+        self, outcomes: Sequence[dict[tuple[str, str], object] | None], note: SourceNote
+    ) -> None:
+        """Take what several ways change: what they differ in is doubted, the last one holds."""
+        live = [outcome for outcome in outcomes if outcome is not None]
+        if not live:
+            self.stop = "return" if self.active else "exit"
+        for kind, name in dict.fromkeys(key for outcome in live for key in outcome):
+            before = self.shell.current(kind, name)
+            values = [outcome.get((kind, name), before) for outcome in live]
+            same = all(_same(values[0], value) for value in values)
+            last = next(o[kind, name] for o in reversed(live) if (kind, name) in o)
+            self.shell.change(kind, name, last, () if same else (*self.doubts, note))
+
+    def pipeline(self, text: Text, position: int, stop: int) -> Steps:
+        tokens = text.tokens
+        negated = False
+        while position < stop and tokens[position].bare == "!":
+            negated, position = not negated, position + 1
+        ended = TRUE
+        several = _until(text, position, stop, _PIPES) < stop
+        while position < stop:
+            here = _until(text, position, stop, _PIPES)
+            mark = self.shell.mark()
+            if several:
+                self.said = None
+            ended = yield self.command(text, position, here)
+            if several:
+                self.shell.back_to(mark)
+                self.stop = ""
+                self.said = None
+            position = behind_newlines(tokens, here + 1, stop)
+        return ended.negated() if negated else ended
+
+    def command(self, text: Text, position: int, stop: int) -> Steps:
+        tokens = text.tokens
+        while position < stop and position not in text.blocks and tokens[position].bare in _STRAY:
+            position += 1
+        if position >= stop:
+            return TRUE
+        token = tokens[position]
+        origin = text.origin(token.line)
+        block = text.blocks.get(position)
+        if block is not None:
+            self.redirected(text, block.end, stop)
+            ended = yield self.compound(text, block, token.line)
+            return ended
+        if token.operator == "((":
+            number = self.shell.number(token.formula, origin, assigns=True)
+            if number is None:
+                for name in _NAMES.findall(token.formula):
+                    if f"{name}+" in token.formula.replace(" ", "") or "=" in token.formula:
+                        self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            return OPEN if number is None else Truth(bool(number))
+        if token.bare == "[[":
+            close = next((i for i in range(position, stop) if tokens[i].bare == "]]"), stop)
+            return self.conditions.double(tokens[position + 1 : close], origin)
+        if position in text.functions:
+            word = tokens[position + (token.bare == "function")].word
+            name = written(word.pieces) if word is not None else ""
+            body = text.blocks[text.functions[position]]
+            self.functions[name] = Function(text, *body.parts[0])
+            return TRUE
+        ended = yield self.simple(text, position, stop)
+        return ended
+
+    def redirected(self, text: Text, position: int, stop: int) -> None:
+        """Take the files that a compound command writes: what is in them is not known."""
+        for index in range(position, stop - 1):
+            target = text.tokens[index + 1].word
+            if text.tokens[index].operator in WRITES and target is not None:
+                origin = text.origin(text.tokens[index].line)
+                for word in self.shell.expand(target, origin)[:1]:
+                    self.files[word.text] = Word("", origin, ("what several commands write",))
+
+    # Compound commands
+
+    def compound(self, text: Text, block: Block, line: int) -> Steps:
+        if block.kind == "if":
+            return self.if_(text, block.parts)
+        if block.kind in ("while", "until"):
+            return self.while_(text, block, line)
+        if block.kind in ("for", "select"):
+            return self.for_(text, block, line)
+        if block.kind == "case":
+            return self.case(text, block.parts, line)
+        steps = self.run(text, *block.parts[0])
+        return self.subshell(steps) if block.kind == "(" else steps
+
+    def subshell(self, steps: Steps) -> Steps:
+        mark = self.shell.mark()
+        ended = yield steps
+        self.shell.back_to(mark)
+        if self.stop:
+            self.stop = ""
+            return OPEN
+        return ended
+
+    def if_(self, text: Text, parts: Sequence[Range]) -> Steps:
+        skipped: list[Range] = []  # that a variable would lead to that nothing sets
+        index = 0
+        while index < len(parts):
+            truth, body = TRUE, parts[index]
+            if index + 1 < len(parts):
+                truth = _undoubted((yield self.run(text, *parts[index])))
+                body = parts[index + 1]
+            if self.stop:
+                return truth
+            if truth.value is None:
+                note = self.undecided_note(text, *parts[index], truth)
+                ended = yield self.ways(text, parts, index, note, skipped)
+                return ended
+            if truth.value:
+                if not truth.soft and not skipped:
+                    ended = yield self.run(text, *body)
+                    return ended
+                mark, count = self.shell.mark(), len(self.commands)
+                ended = yield self.run(text, *body)
+                if self.stop not in ("exit", "return"):
+                    return ended
+                # Who asks so expects the variable to be set.
+                self.stop = ""
+                self.shell.back_to(mark)
+                del self.commands[count:]
+                others = [*skipped]
+                if index + 2 < len(parts) and index + 1 < len(parts):
+                    note = self.undecided_note(text, *parts[index], truth)
+                    ended = yield self.ways(text, parts, index + 2, note, others, True)
+                elif others:
+                    note = self.undecided_note(text, *parts[0], truth)
+                    outcomes = []
+                    for each in others:
+                        outcome = yield from self.branch(note, self.run(text, *each))
+                        outcomes.append(outcome)
+                    self.merge(outcomes, note)
+                return OPEN
+            if truth.soft:
+                skipped.append(body)
+            index += 2
+        return TRUE
+
+    def ways(
+        self,
+        text: Text,
+        parts: Sequence[Range],
+        index: int,
+        note: SourceNote,
+        skipped: Sequence[Range] = (),
+        asks: bool = False,
+    ) -> Steps:
+        """Go through every branch from ``index`` on, of which nothing decides which one runs.
+
+        asks: the condition at ``index`` is still to be looked at.
+        """
+        outcomes = []
+        while True:
+            truth = OPEN
+            body = parts[index] if index + 1 == len(parts) else parts[index + 1]
+            if asks and index + 1 < len(parts):
+                truth = _undoubted((yield self.doubting(note, self.run(text, *parts[index]))))
+                self.stop = ""
+            if truth.value is not False:
+                outcome = yield from self.branch(note, self.run(text, *body))
+                outcomes.append(outcome)
+            asks, last, index = True, index + 1 == len(parts), index + 2
+            if last or (truth.value and not truth.soft):
+                break
+            if index >= len(parts):
+                outcomes.append({})
+                break
+        self.merge(outcomes, note)
+        return OPEN
+
+    def case(self, text: Text, parts: Sequence[Range], line: int) -> Steps:
+        tokens, origin = text.tokens, text.origin(line)
+        head = next((t.word for t in tokens[slice(*parts[0])] if t.word is not None), None)
+        if head is None:
+            return TRUE
+        word = self.shell.value(head.pieces, origin)
+        outcomes: list[dict[tuple[str, str], object] | None] = []
+        note: SourceNote | None = None
+        anyway = skipped = False  # ;& goes on to the next body
+        for index in range(1, len(parts) - 1, 2):
+            truth = TRUE if anyway else self.arm(text, parts[index], word, origin)
+            body = parts[index + 1]
+            anyway = False
+            if truth.value is False:
+                continue
+            steps = self.run(text, *body)
+            ends = tokens[body[1]].operator if body[1] < len(tokens) else ""
+            if note is None and truth.value and not truth.soft:
+                ended = yield steps
+                if ends == ";;" or not ends or self.stop:
+                    return ended
+                anyway = ends == ";&"
+                continue
+            if note is None:
+                shown = f"case {written(head.pieces)}"
+                note = self.open_note(shown, head.pieces, origin)
+            outcome = yield from self.branch(note, steps)
+            outcomes.append(outcome)
+            skipped = truth.value is True
+            if skipped:
+                break
+        if note is not None:
+            self.merge(outcomes if skipped else [*outcomes, {}], note)
+            return OPEN
+        return TRUE
+
+    def arm(self, text: Text, where: Range, word: Word, origin: Origin) -> Truth:
+        """Tell whether one of the patterns of an arm takes a word."""
+        found = FALSE
+        for token in text.tokens[slice(*where)]:
+            if token.word is not None:
+                truth = _undoubted(self.conditions.matches(word, token.word.pieces, origin))
+                found = either(found, truth)
+        return found
+
+    def while_(self, text: Text, block: Block, line: int) -> Steps:
+        if len(block.parts) < 2:
+            return TRUE
+        condition, body = block.parts
+        constant = not any(
+            piece.kind != "text"
+            for token in text.tokens[slice(*condition)]
+            for piece in (token.word.pieces if token.word else ())
+        )
+        formula = any(token.formula for token in text.tokens[slice(*condition)])
+        while True:
+            truth = _undoubted((yield self.run(text, *condition)))
+            if block.kind == "until":
+                truth = truth.negated()
+            if self.stop or truth.value is False:
+                return TRUE
+            if truth.value is None:
+                note = self.undecided_note(text, *condition, truth)
+                ended = yield self.maybe(note, self.turn(text, body))
+                return ended
+            if not self.next_turn(text, body, line):
+                return OPEN
+            yield self.turn(text, body)
+            if self.leaves() or (constant and not formula):
+                return TRUE  # while true: what it starts ends before it is started again
+
+    def turn(self, text: Text, body: Range) -> Steps:
+        """Go through a loop's body once."""
+        ended = yield self.run(text, *body)
+        if self.stop == "continue" and self.levels <= 1:
+            self.stop = ""
+        return ended
+
+    def leaves(self) -> bool:
+        """Tell whether a loop is left, after one of its turns."""
+        if self.stop in ("break", "continue"):
+            self.levels -= 1
+            if self.levels <= 0:
+                self.stop = ""
+            return True
+        return bool(self.stop)
+
+    def next_turn(self, text: Text, body: Range, line: int) -> bool:
+        """Tell whether a loop is followed once more: they can be made to go on for ever."""
+        self.turns += 1
+        cost = NESTED_COSTS * (body[1] - body[0] + 1)
+        if self.turns <= MOST_TURNS and self.shell.budget.spend(cost):
+            return True
+        if self.turns > MOST_TURNS or self.shell.budget.left < 0:
+            said = f"this loop goes on beyond {MOST_TURNS} turns: the others are not followed"
+            self.note("loop-not-counted", said, text.origin(line))
+        return False
+
+    def for_(self, text: Text, block: Block, line: int) -> Steps:
+        head, body = (*block.parts, block.parts[0])[:2]
+        tokens = text.tokens[slice(*head)]
+        if len(block.parts) < 2 or not tokens:
+            return TRUE
+        if tokens[0].operator == "((":
+            ended = yield self.counted(text, tokens[0].formula, body, line)
+            return ended
+        name, origin = tokens[0].bare, text.origin(line)
+        words: list[Word] = []
+        known = block.kind == "for"
+        listed = any(token.bare == "in" for token in tokens[1:2])
+        for token in tokens[2:] if listed else ():
+            if token.word is None:
+                continue
+            found = self.shell.expand(token.word, origin)
+            words += found
+            if any(word.unresolved for word in found):
+                known = known and all(p.quoted or p.kind == "text" for p in token.word.pieces)
+                known = known and not any(w.unresolved[:1] in (("$@",), ("$*",)) for w in found)
+            elif any(
+                p.kind == "text" and not p.quoted and re.search(r"[*?]|\[.*\]", p.text)
+                for p in token.word.pieces
+            ):
+                known = False  # files, which lie where it runs
+        if not listed:
+            words = list(self.shell.parameters or ())
+            known = known and self.shell.parameters is not None
+        if not known:
+            shown = " ".join(written(t.word.pieces) for t in tokens if t.word is not None)
+            said = (
+                f"{block.kind} {brief(shown)}: how often it goes round is not known; read once, "
+                f"with {name} unknown"
+            )
+            note = SourceNote("loop-not-counted", said, origin)
+            self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            ended = yield self.maybe(note, self.turn(text, body))
+            self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            return ended
+        for word in words:
+            if not self.next_turn(text, body, line):
+                break
+            self.shell.assign(name, word)
+            yield self.turn(text, body)
+            if self.leaves():
+                break
+        return TRUE
+
+    def counted(self, text: Text, formula: str, body: Range, line: int) -> Steps:
+        """``for ((i = 0; i < 8; i++))``."""
+        origin = text.origin(line)
+        first, condition, step = (*formula.split(";"), "", "")[:3]
+        known = self.shell.number(first or "0", origin, assigns=True) is not None
+        while known:
+            holds = self.shell.number(condition or "1", origin, assigns=True)
+            known = holds is not None
+            if not holds or not self.next_turn(text, body, line):
+                break
+            yield self.turn(text, body)
+            if self.leaves():
+                break
+            known = self.shell.number(step or "0", origin, assigns=True) is not None
+        if not known:
+            said = f"for (({brief(formula)})): how often it goes round is not known; read once"
+            for name in _NAMES.findall(first):
+                self.shell.assign(name, Word(f"${name}", origin, (name,)))
+            note = SourceNote("loop-not-counted", said, origin)
+            yield self.maybe(note, self.turn(text, body))
+        return TRUE
+
+    def undecided_note(self, text: Text, start: int, end: int, truth: Truth) -> SourceNote:
+        """Say which condition nothing decides, and for want of what."""
+        tokens = text.tokens[start:end]
+        origin = text.origin(tokens[0].line if tokens else 0)
+        pieces = [piece for token in tokens if token.word for piece in token.word.pieces]
+        words = [
+            written(token.word.pieces) if token.word is not None else token.operator
+            for token in tokens
+            if token.word is not None or token.operator not in ("\n", "((", ";")
+        ]
+        shown = " ".join(words) or " ".join(token.formula for token in tokens)
+        return self.open_note(shown, pieces, origin, truth.ran)
+
+    def open_note(
+        self, shown: str, pieces: Sequence[Piece], origin: Origin, ran: bool = False
+    ) -> SourceNote:
+        names = [
+            piece.name
+            for piece in pieces
+            if (piece.kind == "variable" or piece.name[1:].isdecimal())
+            and ((held := self.shell.variables.get(piece.name)) is None or held.unresolved)
+        ]
+        why = (
+            f"{', '.join(dict.fromkeys(names))} is not set" if names else "it is known at run time"
+        )
+        if ran and not names:
+            why = "that program is not run here"
+        said = f"nothing decides {brief(shown)}: {why}; read as if it held"
+        note = SourceNote("condition", said, origin)
+        self.notes.append(note)
+        return note
+
+
+def _until(text: Text, position: int, end: int, operators: Collection[str]) -> int:
+    """Return the place of the next of some operators, outside of compound commands."""
+    tokens = text.tokens
+    tested = False
+    while position < end:
+        block = text.blocks.get(text.functions.get(position, position))
+        if block is not None:
+            position = max(block.end, position + 1)
+            continue
+        token = tokens[position]
+        if tested or token.bare == "[[":
+            tested = token.bare != "]]" and token.operator != ";"
+        elif token.operator in operators:
+            return position
+        position += 1
+        if token.operator in _JOINTS:
+            position = behind_newlines(tokens, position, end)
+    return end
+
+
+def _undoubted(truth: Truth) -> Truth:
+    """A condition that follows from one that nothing decides is as open as that."""
+    return truth._replace(value=None) if truth.doubts else truth
+
+
+def _same(one: object, other: object) -> bool:
+    return _plain(one) == _plain(other)
+
+
+def _plain(value: object) -> object:
+    """A variable, an array or parameters, without where they stand."""
+    if isinstance(value, Word):
+        return value.text, value.unresolved
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return value

@@ -1,0 +1,84 @@
+"""Where a file lies that a process opens: on its host, in a volume, or where nobody can look."""
+
+from __future__ import annotations
+
+from checks.base.unknown import Unknown
+from preflight.launches.container import ContainerSettings
+from preflight.launches.source import Command, ReadFile
+
+# Wrappers that leave a process on its host, with its host's files and ports.
+_LOCAL = frozenset(
+    "bash builtin catchsegv chrt command conda dash doas dumb-init env exec flock gosu ionice "
+    "mamba micromamba nice nohup nsys numactl pipenv pixi poetry prlimit runuser setpriv setsid sh "
+    "stdbuf strace su sudo systemd-run taskset time timeout tini uv uvx".split()
+)
+
+
+def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
+    """Return what stands around a command: two with the same share files and ports.
+
+    Empty on the host itself; None where it cannot be told: behind ssh, or in ``docker run``.
+    """
+    around = tuple(
+        wrapper
+        for wrapper in command.wrappers
+        if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
+    )
+    named = (("docker", "compose"), ("docker", "exec"))
+    known = all(wrapper[0] == "kubernetes" or wrapper[:2] in named for wrapper in around)
+    return around if known else None
+
+
+def network_of(command: Command) -> str:
+    """Return the name of the network that a command binds its ports in; "" for its host's own."""
+    settings = command.container
+    around = place_of(command)
+    if settings is None:
+        return "" if around is not None else f"where {command.origin} runs"
+    if settings.network == "host":
+        return ""
+    if settings.network is not None and settings.network.startswith(("service:", "container:")):
+        return settings.network.partition(":")[2]
+    if around:
+        # The containers of a pod share its network; the last word is the container's name.
+        first = around[0]
+        return " ".join(first[1:-1]) if first[0] == "kubernetes" else first[-1]
+    return f"the container of {command.origin}"
+
+
+def host_path(command: Command, path: str) -> str | Unknown:
+    """Return where a path of a process lies on its host; Unknown where no volume says so."""
+    settings = command.container
+    if settings is not None:
+        return _mounted(settings, path)
+    if place_of(command) == ():
+        return path
+    return Unknown(f"{path} lies where {command.origin} runs, which is not looked into")
+
+
+def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
+    around = [
+        mount
+        for mount in settings.mounts
+        if path == mount.target or path.startswith(mount.target.rstrip("/") + "/")
+    ]
+    if not around:
+        return Unknown(f"{path} lies in the container's image, which is not looked into")
+    mount = max(around, key=lambda one: len(one.target))
+    if mount.kind != "bind" or not mount.source.startswith("/"):
+        return Unknown(f"{path} lies in a volume of the container, whose place is not known")
+    rest = path[len(mount.target.rstrip("/")) :]
+    return (mount.source.rstrip("/") + rest) or "/"
+
+
+def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
+    """Return a reader of the files that a process of this command opens."""
+
+    def read(name: str) -> str | Unknown:
+        if not name.startswith("/"):
+            return read_file(name)
+        path = host_path(command, name)
+        return path if isinstance(path, Unknown) else read_file(path)
+
+    plain = command.container is None and place_of(command) == ()
+    return read_file if plain else read

@@ -1,0 +1,74 @@
+"""Which SGLang and which Mooncake a launch itself names: by the tag of an image, or by pip."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.releases.mooncake import mooncake_release
+from checks.releases.sglang import sglang_release
+from preflight.launches.source import Reading
+from preflight.processes.processes import LaunchOptions
+
+# Images that carry a release in their tag: lmsysorg/sglang:v0.5.9-cu129. A digest or latest says
+# nothing.
+_IMAGE = re.compile(r"(?:^|/)lmsysorg/sglang:v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)")
+_PINNED = re.compile(
+    r"(sglang|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?==(\d[0-9A-Za-z.]*)"
+)
+_PIP = frozenset(("pip", "pip3", "uv", "uvx"))
+_KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
+
+
+class WrittenVersion(NamedTuple):
+    product: str  # sglang or mooncake
+    version: str
+    origin: str
+
+
+def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
+    """Return the release of each product that a launch names, where it names but one."""
+    found: dict[str, dict[str, WrittenVersion]] = {}
+    for each in _named(reading):
+        try:
+            _KNOWN[each.product](each.version)
+        except ValueError:
+            continue
+        found.setdefault(each.product, {}).setdefault(each.version, each)
+    return {
+        product: next(iter(versions.values()))
+        for product, versions in found.items()
+        if len(versions) == 1
+    }
+
+
+def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
+    """Return the options with the releases that the launch names, under those that were given."""
+    found = written_versions(reading)
+    sglang, mooncake = found.get("sglang"), found.get("mooncake")
+    origins = dict(options.origins)
+    if sglang is not None and options.sglang_version is None:
+        origins["sglang_version"] = sglang.origin
+        options = options._replace(sglang_version=sglang.version)
+    if mooncake is not None and options.mooncake_version is None:
+        origins["mooncake_version"] = mooncake.origin
+        options = options._replace(mooncake_version=mooncake.version)
+    return options._replace(origins=origins)
+
+
+def _named(reading: Reading) -> Iterator[WrittenVersion]:
+    for command in reading.commands:
+        image = command.container.image if command.container is not None else ""
+        match = _IMAGE.search(image)
+        if match is not None:
+            yield WrittenVersion("sglang", match.group(1), f"image {image} at {command.origin}")
+        texts = [word.text for word in command.words]
+        names = {text.rpartition("/")[2] for text in texts[:4]}
+        if "install" not in texts or not names & _PIP:
+            continue
+        for word in command.words:
+            match = _PINNED.fullmatch(word.text)
+            if match is not None:
+                product = "sglang" if match.group(1) == "sglang" else "mooncake"
+                yield WrittenVersion(product, match.group(2), f"{word.text} at {word.origin}")

@@ -1,0 +1,50 @@
+"""What was understood of a launch: each process with its settings, and what was not read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, SourceNote
+from preflight.processes.unread import Unread
+
+
+class Value(NamedTuple):
+    """A setting as its program will understand it, and where it was written."""
+
+    value: Any
+    origin: str
+
+
+class Understood(NamedTuple):
+    """One process of a launch.
+
+    program: as JSON names it; kind: for a person. number: how many are started, Unknown where that
+    is not seen. group: the host, pod or container that it runs in. settings: those that were given
+    first, then defaults (``given`` tells them apart). environment: what a program reads of it.
+    """
+
+    program: str
+    kind: str
+    number: int | Unknown
+    group: str
+    origin: Origin
+    words: tuple[str, ...]
+    settings: Mapping[str, Value]
+    given: frozenset[str]
+    environment: Mapping[str, Value]
+    image: str | None
+    release: Mapping[str, Value]
+    model: Value | None
+    model_config: str | None
+
+
+class LaunchReading(NamedTuple):
+    """A launch as it was understood."""
+
+    name: str
+    sentence: str
+    processes: tuple[Understood, ...]
+    unread: tuple[Unread, ...]
+    notes: tuple[SourceNote, ...]

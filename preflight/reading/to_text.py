@@ -1,0 +1,124 @@
+"""What was understood of a launch, for a person at a terminal: hosts and pods, a line a process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from checks.base.unknown import Unknown
+from preflight.base.one_line import clean
+from preflight.reading.records import LaunchReading, Understood, Value
+from preflight.render.text import wrapped
+
+# Settings that tell one server from the next, in the order in which they are said.
+_TELLING = (
+    "model_path",
+    "model",
+    "tp_size",
+    "tensor_parallel_size",
+    "dp_size",
+    "pp_size",
+    "nnodes",
+    "node_rank",
+    "disaggregation_mode",
+    "disaggregation_transfer_backend",
+    "hicache_size",
+    "hicache_ratio",
+    "hicache_storage_backend",
+    "store.protocol",
+    "store.master_server_address",
+    "store.global_segment_size",
+    "kv_transfer_config",
+    "segment_bytes",
+    "protocol",
+    "master",
+)
+# Those of a store's own process, which it takes from a file, its environment or a default.
+_ALWAYS = frozenset(("segment_bytes", "protocol", "master"))
+_LONGEST_VALUE = 60
+
+
+def reading_text(
+    reading: LaunchReading, paint: Callable[[str, str], str], width: int, verbosity: int
+) -> str:
+    """Without a final newline; above 0 with every setting, 2 defaults too, below 0 briefly."""
+    lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
+    if verbosity >= 0:
+        for group in dict.fromkeys(process.group for process in reading.processes):
+            own = [process for process in reading.processes if process.group == group]
+            lines += ["", paint(clean(group), "cyan"), *_group(own, width, verbosity)]
+    if reading.unread:
+        lines += ["", paint(f"Not read ({len(reading.unread)})", "magenta")]
+        for each in reading.unread:
+            lines += wrapped("  " + clean(each.text), width)
+    if verbosity > 0 and reading.notes:
+        lines += ["", "Notes"]
+        for note in reading.notes:
+            lines += wrapped("  " + clean(f"{note.text} ({note.origin}) [{note.id}]"), width)
+    return "\n".join(lines)
+
+
+def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
+    """Yield a line for each process, those together that one line of a launch starts alike."""
+    others = [process for process in processes if process.program == "other"]
+    alike: dict[tuple[object, ...], list[Understood]] = {}
+    for process in processes:
+        if process.program != "other":
+            alike.setdefault((process.kind, process.origin), []).append(process)
+    for members in alike.values():
+        first = members[0]
+        known = [member.number for member in members if isinstance(member.number, int)]
+        count = first.number if isinstance(first.number, Unknown) else sum(known)
+        times = "? x " if isinstance(count, Unknown) else f"{count} x " if count > 1 else ""
+        where = f"{os.path.basename(first.origin.source)}:{first.origin.line}"
+        where = where if first.origin.line is not None else first.origin.source
+        said = ", ".join(_told(members))
+        yield from wrapped("  " + clean(f"{times}{first.kind} ({where}): {said}"), width)
+        if isinstance(count, Unknown):
+            yield from wrapped("      " + clean(f"how many: {count.reason}"), width)
+        if verbosity > 0:
+            yield from _all(first, width, verbosity > 1)
+    if others:
+        names = dict.fromkeys(os.path.basename(process.words[0]) for process in others)
+        shown = ", ".join([*names][:8]) + (" ..." if len(names) > 8 else "")
+        number = f"{len(others)} other command{'s' if len(others) > 1 else ''}"
+        yield from wrapped("  " + clean(f"{number}: {shown}"), width)
+
+
+def _told(members: Sequence[Understood]) -> Iterator[str]:
+    first = members[0]
+    for name in _TELLING:
+        value = first.settings.get(name)
+        said = name in first.given or name in _ALWAYS
+        if value is None or not said or value.value in (None, ""):
+            continue
+        yield f"{name.removeprefix('store.')} {_shown(value)}"
+    for name in first.settings:
+        if name.endswith("port") and " " in name:
+            numbers = [member.settings[name].value for member in members]
+            known = [number for number in numbers if isinstance(number, int)]
+            text = _shown(first.settings[name])
+            if len(known) > 1 and known == list(range(known[0], known[-1] + 1)):
+                text = f"{known[0]} to {known[-1]}"
+            yield f"{name} {text}"
+
+
+def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
+    for title, values in (("", process.settings), ("environment ", process.environment)):
+        for name, value in values.items():
+            written = name in process.given or title
+            if value.value is None or not (written or defaults):
+                continue
+            said = f"{title}{name} = {_shown(value)}  ({value.origin})"
+            yield from wrapped("      " + clean(said), width)
+    if process.image:
+        yield f"      image {clean(process.image)}"
+    for name, value in process.release.items():
+        yield from wrapped("      " + clean(f"{name} {value.value}  ({value.origin})"), width)
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value.value, Unknown):
+        return f"not known ({value.value.reason})"
+    text = str(value.value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,305 @@
+"""A launch as it was understood, from the very records that ``check`` judges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from checks.capture.secrets import is_secret
+from preflight.base.usage_error import NoLaunchError
+from preflight.inputs.host_source import Host, launch_of
+from preflight.inputs.launch_words import LaunchWords
+from preflight.launches.source import Reading, SourceNote, Word
+from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
+from preflight.processes.services import ports
+from preflight.processes.unread import Unread, unread
+from preflight.programs.mooncake_flags import flags_of, read_flags
+from preflight.reading.records import LaunchReading, Understood, Value
+from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.sizing_inputs import Input
+
+PROGRAMS = {
+    Kind.SGLANG: "sglang",
+    Kind.STORE_SERVICE: "store_service",
+    Kind.CLIENT: "mooncake_client",
+    Kind.MASTER: "mooncake_master",
+    Kind.METADATA: "metadata_server",
+    Kind.ROUTER: "sglang_router",
+    Kind.VLLM: "vllm",
+    Kind.DYNAMO_SGLANG: "dynamo.sglang",
+    Kind.DYNAMO_VLLM: "dynamo.vllm",
+    Kind.LMCACHE: "lmcache",
+    Kind.ENGINE: "engine",
+    Kind.ETCD: "etcd",
+    Kind.REDIS: "redis",
+    Kind.NATS: "nats",
+    Kind.BENCHMARK: "other",
+    Kind.OTHER: "other",
+}
+# Variables that a program of these reads.
+_READ = re.compile(
+    r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE|NCCL|CUDA|NVIDIA|UCX|GLOO|RDMAV|IBV|DYN)_"
+    r"|(PYTHONHASHSEED|LD_PRELOAD|WITH_NVIDIA_PEERMEM)$"
+)
+_HIDDEN = "(hidden)"
+# What stands in front and starts one process or many, as nothing here shows.
+_SEVERAL = frozenset("mpiexec mpirun parallel pdsh prun srun torchrun xargs".split())
+
+
+def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
+    """Return what a launch starts. Raises UsageError for what is none, or cannot be read."""
+    from preflight.inputs.written_launch import size_written
+
+    found = launch_of(words, host)
+    if found is None:
+        raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
+    launch, options = found
+    try:
+        return understood(size_written(launch, options, host.root), launch.name)
+    except NoLaunchError:
+        processes = understand(launch.reading.commands, launch.read_file)
+        return _launch_reading(launch.name, launch.reading, processes, {})
+
+
+def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
+    """Return what a sized launch was understood as."""
+    shown = {} if sizing.shown is None else dict(sizing.shown.inputs.shown)
+    return _launch_reading(name, sizing.reading, sizing.inputs.processes, shown)
+
+
+def _launch_reading(
+    name: str,
+    reading: Reading,
+    processes: Sequence[LaunchProcess],
+    shown: Mapping[str, Input],
+) -> LaunchReading:
+    return LaunchReading(
+        name,
+        sentence(processes),
+        tuple(_understood(process, shown) for process in processes),
+        (*unread(reading, processes), *_files_not_read(processes)),
+        _notes(reading),
+    )
+
+
+def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+    """Yield the configuration files and sizes that are not known; sizing says so of each itself."""
+    for process in processes:
+        server, store = process.server, process.store
+        found: list[object] = []
+        if server is not None:
+            found = [server.arguments.unread, server.store.source if server.store else None]
+        elif store is not None:
+            found = [store.client]
+        for each in found:
+            if isinstance(each, Unknown):
+                yield Unread(process.kind.value, each.reason, process.command.origin)
+
+
+def _notes(reading: Reading) -> tuple[SourceNote, ...]:
+    return tuple(note for note in reading.notes if note.id != "condition")
+
+
+def _understood(process: LaunchProcess, shown: Mapping[str, Input]) -> Understood:
+    command = process.command
+    settings = dict(_settings(process))
+    environment = {
+        name: _value(name, word)
+        for name, word in sorted(command.environment.items())
+        if _READ.match(name)
+    }
+    image = command.container.image if command.container is not None else None
+    release = {}
+    uses = {Kind.SGLANG: ("sglang", "mooncake"), Kind.OTHER: ()}.get(process.kind, ("mooncake",))
+    for product in uses if process.kind in _OURS else ():
+        version = shown.get(f"{product}_version")
+        if version is not None:
+            release[product] = Value(version.value, version.origin)
+    server = process.server
+    path = server.arguments.settings["model_path"] if server is not None else None
+    geometry = None
+    if server is not None:
+        why = shown.get(f"L2 of a rank, {command.origin}")
+        geometry = None if why is None else why.origin
+    return Understood(
+        PROGRAMS[process.kind],
+        process.kind.value,
+        _count(process),
+        _group(process),
+        command.origin,
+        tuple(_shown_words(command.words)),
+        settings,
+        frozenset(name for name, _ in _given(process)),
+        environment,
+        image or None,
+        release,
+        None if path is None else Value(path.value, path.origin),
+        geometry,
+    )
+
+
+_OURS = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER, Kind.METADATA)
+
+
+def _value(name: str, word: Word) -> Value:
+    if is_secret(name):
+        return Value(_HIDDEN, str(word.origin))
+    if word.unresolved:
+        names = ", ".join(word.unresolved)
+        return Value(Unknown(f"{names} is not set"), str(word.origin))
+    return Value(word.text, str(word.origin))
+
+
+def _shown_words(words: Sequence[Word]) -> Iterator[str]:
+    before = ""
+    for word in words:
+        name, equals, _ = word.text.partition("=")
+        if equals and name.startswith("-") and is_secret(name):
+            yield f"{name}={_HIDDEN}"
+        elif before.startswith("-") and "=" not in before and is_secret(before):
+            yield _HIDDEN
+        else:
+            yield word.text
+        before = word.text
+
+
+def _count(process: LaunchProcess) -> int | Unknown:
+    for wrapper in process.command.wrappers:
+        name = wrapper[0].rpartition("/")[2] if wrapper else ""
+        if name in _SEVERAL:
+            return Unknown(f"{name} stands in front: how many it starts is not read")
+    for note in process.command.doubts:
+        if note.id == "loop-not-counted":
+            return Unknown(note.text)
+    return process.command.copies
+
+
+def _group(process: LaunchProcess) -> str:
+    """Return the place that a process runs in, as a person calls it."""
+    for wrapper in process.command.wrappers:
+        if wrapper[:1] == ("kubernetes",):
+            return " ".join(("pod", *wrapper[1:]))
+        if wrapper[:2] == ("docker", "compose"):
+            return f"service {wrapper[-1]}"
+        if wrapper and wrapper[0].rpartition("/")[2] in ("ssh", "pdsh"):
+            return f"behind {wrapper[0]} {wrapper[-1]}"
+        if process.command.container is not None and len(wrapper) > 1 and wrapper[1] == "run":
+            return f"container of {wrapper[-1]}"
+        if wrapper[1:2] == ("exec",):
+            return f"container {wrapper[-1]}"
+    return "this host"
+
+
+def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
+    """Yield the settings that somebody wrote."""
+    server = process.server
+    if server is not None:
+        for name, setting in server.arguments.settings.items():
+            if setting.given:
+                yield name, _known(name, setting.value, setting.origin)
+        if server.store is not None:
+            for name, setting in server.store.settings.items():
+                yield f"store.{name}", _known(name, setting.value, setting.origin)
+        return
+    program = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}.get(process.kind)
+    if program is not None:
+        for each in read_flags(process.arguments, flags_of(program)):
+            value = Unknown("a variable that nothing sets") if each.value is None else each.value
+            yield each.name, _known(each.name, value, str(each.word.origin))
+        return
+    words = process.arguments
+    if process.kind is Kind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
+        yield "model", _value("model", words[1])
+    yield from _flags(words)
+
+
+def _settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
+    yield from _given(process)
+    server, store = process.server, process.store
+    if server is not None:
+        for name, setting in server.arguments.settings.items():
+            if not setting.given:
+                yield name, _known(name, setting.value, setting.origin)
+    if store is not None and not isinstance(store.client, Unknown):
+        origin = str(process.command.origin)
+        yield "segment_bytes", Value(store.client.segment_bytes, origin)
+        yield "local_buffer_bytes", Value(store.client.local_buffer_bytes, origin)
+        yield "protocol", Value(store.client.protocol.value, origin)
+        yield "master", Value(store.master, origin)
+        yield "metadata", Value(store.metadata, origin)
+    for port in ports(process):
+        yield port.what, Value(port.port, port.origin)
+
+
+def _known(name: str, value: object, origin: str) -> Value:
+    return Value(_HIDDEN if is_secret(name) and value else value, origin)
+
+
+def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
+    """Yield ``--name value``, ``--name=value`` and switches of a program that is not known here."""
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.text.startswith("--"):
+            continue
+        name, equals, text = word.text[2:].partition("=")
+        value = word._replace(text=text)
+        if not equals and left and not left[0].text.startswith("--"):
+            value = left.pop(0)
+        elif not equals:
+            yield name.replace("-", "_"), Value(True, str(word.origin))
+            continue
+        yield name.replace("-", "_"), _value(name, value)
+
+
+def sentence(processes: Sequence[LaunchProcess]) -> str:
+    """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
+    counted: dict[tuple[Kind, str], int] = {}
+    for process in processes:
+        if process.kind not in (Kind.OTHER, Kind.BENCHMARK):
+            key = (process.kind, _brief(process))
+            counted[key] = counted.get(key, 0) + process.command.copies
+    parts = [
+        f"{number} {_plural(kind, number)}{f' ({text})' if text else ''}"
+        for (kind, text), number in counted.items()
+    ]
+    return ", ".join(parts) or "no program that is known here"
+
+
+def _plural(kind: Kind, number: int) -> str:
+    if number == 1 or kind in (Kind.ETCD, Kind.REDIS, Kind.NATS):
+        return kind.value
+    return f"{kind.value}s"
+
+
+def _brief(process: LaunchProcess) -> str:
+    server, store = process.server, process.store
+    if server is not None:
+        return ", ".join(_of_server(server))
+    if store is not None:
+        client = store.client
+        if isinstance(client, Unknown):
+            return "size not known"
+        return format_bytes(client.segment_bytes)
+    return ""
+
+
+def _of_server(server: SglangServer) -> Iterator[str]:
+    model = server.value("model_path")
+    yield "model not known" if not isinstance(model, str) else model.rstrip("/").rpartition("/")[2]
+    for name, short in (("tp_size", "tp"), ("dp_size", "dp"), ("pp_size", "pp")):
+        value = server.value(name)
+        if isinstance(value, Unknown):
+            yield f"{short} not known"
+        elif isinstance(value, int) and value > 1:
+            yield f"{short} {value}"
+    if server.mode in ("prefill", "decode"):
+        yield server.mode
+    if server.hicache:
+        backend = server.value("hicache_storage_backend")
+        known = isinstance(backend, str)
+        yield (
+            f"HiCache on {'Mooncake' if backend == 'mooncake' else backend}" if known else "HiCache"
+        )

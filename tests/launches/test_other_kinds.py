@@ -1,0 +1,287 @@
+"""Launches that are no script: systemd units, Dockerfiles, jobs of srt-slurm, templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.launches.launch_files import read_source
+from preflight.launches.source import Reading, SourceError
+from preflight.processes.processes import Kind, understand
+from preflight.processes.written_versions import written_versions
+
+
+def read(tmp_path: Path, text: str, name: str, **files: str) -> Reading:
+    for beside, content in files.items():
+        (tmp_path / beside.replace("__", ".")).write_text(content)
+    path = tmp_path / name
+    path.write_text(text)
+    return read_source(str(path), {})
+
+
+def words(reading: Reading) -> list[list[str]]:
+    return [[word.text for word in command.words] for command in reading.commands]
+
+
+UNIT = """\
+# the store
+[Unit]
+Description=Mooncake
+[Service]
+Environment=MOONCAKE_PROTOCOL=rdma "OPTS=--port 50052 --a" 'NAME=x y'
+EnvironmentFile=-store.env
+LimitMEMLOCK=infinity
+ExecStartPre=-/bin/mkdir -p /var/lib/x
+ExecStart=
+ExecStart=@/usr/bin/numactl --membind=0 /usr/local/bin/mooncake_client $OPTS \\
+    --global_segment_size=${SIZE} --name "${NAME}" --host=%H --p=100%% --cost $$5
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def test_a_systemd_unit(tmp_path: Path) -> None:
+    reading = read(tmp_path, UNIT, "store.service", store__env='# a\nSIZE="80GB"\n')
+    (command,) = reading.commands
+    assert [word.text for word in command.words] == [
+        "/usr/local/bin/mooncake_client",
+        "--port",
+        "50052",
+        "--a",
+        "--global_segment_size=80GB",
+        "--name",
+        "x y",
+        "--host=%H",
+        "--p=100%",
+        "--cost",
+        "$5",
+    ]
+    assert command.words[7].unresolved == ("%H",)
+    assert command.origin.line == 10
+    assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
+    assert command.wrappers[0][0] == "/usr/bin/numactl"
+    assert [note.id for note in reading.notes] == ["ulimit"]
+
+
+DOCKERFILE = """\
+FROM ubuntu AS build
+CMD ["never"]
+FROM lmsysorg/sglang:v0.5.9
+ARG VERSION=0.3.11
+RUN pip install mooncake-transfer-engine==${VERSION}
+ENV MOONCAKE_PROTOCOL=tcp MOONCAKE_MASTER="10.0.0.1:50051"
+ENV OLD value of it
+ENTRYPOINT ["python3", "-m", \\
+  "sglang.launch_server"]
+# the arguments
+CMD ["--model-path", "Qwen/Qwen3-8B"]
+"""
+
+
+def test_a_dockerfile(tmp_path: Path) -> None:
+    reading = read(tmp_path, DOCKERFILE, "Dockerfile")
+    assert words(reading)[-1] == [
+        "python3",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        "Qwen/Qwen3-8B",
+    ]
+    server = reading.commands[-1]
+    assert server.environment["MOONCAKE_MASTER"].text == "10.0.0.1:50051"
+    assert server.environment["OLD"].text == "value of it"
+    assert server.container is not None
+    assert server.container.image == "lmsysorg/sglang:v0.5.9"
+    found = {product: each.version for product, each in written_versions(reading).items()}
+    assert found == {"sglang": "0.5.9", "mooncake": "0.3.11"}
+
+
+def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
+    text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
+    reading = read(tmp_path, text, "store.Dockerfile")
+    assert words(reading) == [["mooncake_master", "--rpc_port", "50061"]]
+
+
+SRT = """\
+name: job
+model: {path: dsr1, container: "lmsysorg/sglang:v0.5.9"}
+resources: {prefill_nodes: 1, prefill_workers: 2, decode_workers: 1}
+frontend: {type: sglang}
+backend:
+  type: sglang
+  prefill_environment: {MC_GID_INDEX: "3"}
+  sglang_config:
+    prefill:
+      tensor-parallel-size: 4
+      trust-remote-code: true
+      enable-metrics: false
+      disaggregation-mode: prefill
+    decode:
+      model-path: /model
+      disaggregation-mode: decode
+"""
+
+
+def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
+    reading = read(tmp_path, SRT, "job.yaml")
+    assert words(reading) == [
+        *[["python3", "-m", "sglang.launch_server", "--model-path", "dsr1",
+           "--tensor-parallel-size", "4", "--trust-remote-code",
+           "--disaggregation-mode", "prefill"]] * 2,
+        ["python3", "-m", "sglang.launch_server", "--model-path", "/model",
+         "--disaggregation-mode", "decode"],
+    ]  # fmt: skip
+    assert reading.commands[0].environment["MC_GID_INDEX"].text == "3"
+    assert reading.commands[0].words[6].origin.line == 10
+    dynamo = read(tmp_path, SRT.replace("type: sglang}", "type: dynamo}"), "dynamo.yaml")
+    assert words(dynamo)[0][2] == "dynamo.sglang"
+
+
+def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:
+    text = "apiVersion: v1\nmetadata:\n  name: {{ .Values.name | quote }}\nkind: Pod\n"
+    with pytest.raises(SourceError, match="helm template CHART"):
+        read(tmp_path, text, "a.yaml")
+
+
+def test_a_runtime_of_ome(tmp_path: Path) -> None:
+    text = """\
+apiVersion: ome.io/v1beta1
+kind: ClusterServingRuntime
+metadata: {name: srt}
+spec:
+  engineConfig:
+    leader:
+      hostNetwork: true
+      runner: {name: c, image: i, command: [mooncake_master], args: [--rpc_port, "5"]}
+  decoderConfig:
+    runner: {name: c, image: i, command: [mooncake_client]}
+"""
+    reading = read(tmp_path, text, "ome.yaml")
+    assert words(reading) == [["mooncake_master", "--rpc_port", "5"], ["mooncake_client"]]
+    wrappers = [command.wrappers[0] for command in reading.commands]
+    assert wrappers[0][2:] == ("engineConfig", "leader", "c")
+    assert wrappers[1][2:] == ("decoderConfig", "c")
+
+
+def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path) -> None:
+    text = (
+        'ray job submit --runtime-env-json=\'{"env_vars": {"MOONCAKE_MASTER": "a:1"}}\' -- '
+        "python3 train.py --hf-checkpoint /m --rollout-num-gpus-per-engine 2 --lr 1 "
+        "--sglang-page-size 64 --sglang-enable-hierarchical-cache --seed 7\n"
+    )
+    reading = read(tmp_path, text, "slime.sh")
+    (process,) = understand(reading.commands, lambda name: "")
+    assert process.kind is Kind.SGLANG
+    assert [word.text for word in process.arguments] == [
+        "--model-path", "/m", "--tp-size", "2", "--page-size", "64", "--enable-hierarchical-cache",
+    ]  # fmt: skip
+    assert process.command.environment["MOONCAKE_MASTER"].text == "a:1"
+
+
+def test_a_python_program(tmp_path: Path) -> None:
+    text = """\
+import os, subprocess
+import sglang as sgl
+
+def main(port):
+    subprocess.Popen(["mooncake_master", "--rpc_port", "50061"])
+    subprocess.run(["mooncake_client", "--port", str(port)])
+    subprocess.run(command)
+    engine = sgl.Engine(model_path="Qwen/Qwen3-8B", tp_size=2, page_size=PAGE,
+                        enable_hierarchical_cache=True, log_level=None, disable_cuda_graph=False)
+
+os.system("touch /tmp/never")
+"""
+    reading = read(tmp_path, text, "serve.py")
+    assert sorted(words(reading)) == [
+        ["mooncake_client", "--port", "str(port)"],
+        ["mooncake_master", "--rpc_port", "50061"],
+        ["python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-8B", "--tp-size", "2",
+         "--page-size", "PAGE", "--enable-hierarchical-cache"],
+    ]  # fmt: skip
+    by_program = {command.words[0].text: command for command in reading.commands}
+    assert by_program["mooncake_client"].words[2].unresolved == ("str(port)",)
+    assert by_program["python3"].words[8].unresolved == ("PAGE",)
+    assert [note.id for note in reading.notes] == ["script-not-read"]
+    with pytest.raises(SourceError, match="is not Python"):
+        read(tmp_path, "def (", "broken.py")
+
+
+def test_how_many_a_manifest_asks_for(tmp_path: Path) -> None:
+    text = """\
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: store}
+spec:
+  replicas: 3
+  template:
+    spec:
+      containers: [{name: c, image: i, command: [mooncake_client]}]
+---
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata: {name: group}
+spec:
+  replicas: 2
+  leaderWorkerTemplate:
+    size: 4
+    workerTemplate:
+      spec:
+        containers: [{name: c, image: i, command: [mooncake_client]}]
+---
+apiVersion: x/v1
+kind: StormService
+metadata: {name: storm}
+spec:
+  replicas: 2
+  template:
+    spec:
+      roles:
+        - name: a
+          replicas: 3
+          template:
+            spec:
+              containers: [{name: c, image: i, command: [mooncake_client]}]
+---
+apiVersion: nvidia.com/v1beta1
+kind: DynamoGraphDeployment
+metadata: {name: graph}
+spec:
+  components:
+    - name: worker
+      replicas: 3
+      multinode: {nodeCount: 2}
+      podTemplate:
+        spec:
+          containers: [{name: c, image: i, command: [mooncake_client]}]
+"""
+    reading = read(tmp_path, text, "all.yaml")
+    assert [command.copies for command in reading.commands] == [3, 2, 6, 6, 6]
+    compose = (
+        "services:\n  a:\n    image: i\n    command: mooncake_client\n    deploy: {replicas: 4}\n"
+    )
+    assert read(tmp_path, compose, "compose.yml").commands[0].copies == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("docker run lmsysorg/sglang:v0.5.9-cu129 mooncake_master", {"sglang": "0.5.9"}),
+        ("docker run lmsysorg/sglang:v0.5.6.post2 mooncake_master", {"sglang": "0.5.6.post2"}),
+        ("docker run lmsysorg/sglang:latest mooncake_master", {}),
+        ("docker run lmsysorg/sglang@sha256:0123 mooncake_master", {}),
+        ("docker run me/sglang:v0.5.9 mooncake_master", {}),
+        ("pip install 'sglang[all]==0.5.8'\nmooncake_master", {"sglang": "0.5.8"}),
+        (
+            "uv pip install mooncake-transfer-engine-cuda13==0.3.11.post1\nmooncake_master",
+            {"mooncake": "0.3.11.post1"},
+        ),
+        ("pip install sglang==0.5.8\npip install sglang==0.5.9\nmooncake_master", {}),
+        ("pip install sglang\nmooncake_master", {}),
+    ],
+)
+def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[str, str]) -> None:
+    reading = read(tmp_path, text + "\n", "a.sh")
+    versions = {product: each.version for product, each in written_versions(reading).items()}
+    assert versions == found

@@ -1,0 +1,130 @@
+"""Each pod, service and container has ports and files of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.base.unknown import Unknown
+from preflight.launches.launch_files import read_text
+from preflight.processes.container_paths import host_path, network_of
+from preflight.processes.processes import LaunchProcess, understand
+from preflight.processes.services import ports
+
+POD = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: {name}}}
+spec:
+  template:
+    spec:
+      hostNetwork: {host}
+      volumes:
+        - {{name: models, hostPath: {{path: /srv/models}}}}
+        - {{name: claim, persistentVolumeClaim: {{claimName: x}}}}
+      containers:
+        - name: a
+          image: i
+          command: [mooncake_master]
+          volumeMounts:
+            - {{name: models, mountPath: /models}}
+            - {{name: claim, mountPath: /models/cache}}
+        - {{name: b, image: i, command: [mooncake_client]}}
+"""
+
+
+def read(text: str, name: str = "launch.sh") -> tuple[LaunchProcess, ...]:
+    return understand(read_text(text, name, {}).commands, lambda path: Unknown(path))
+
+
+def networks(text: str, name: str = "launch.sh") -> list[str]:
+    return [network_of(process.command) for process in read(text, name)]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "found"),
+    [
+        ("mooncake_master", "a.sh", [""]),
+        ("numactl --membind=0 mooncake_master", "a.sh", [""]),
+        ("docker run --net host i mooncake_master", "a.sh", [""]),
+        ("docker run i mooncake_master", "a.sh", ["the container of a.sh:1"]),
+        (
+            "docker run i mooncake_master\ndocker run i mooncake_master",
+            "a.sh",
+            ["the container of a.sh:1", "the container of a.sh:2"],
+        ),
+        ("ssh h mooncake_master", "a.sh", ["where a.sh:1 runs"]),
+        (POD.format(name="p", host="false"), "a.yaml", ["Deployment/p", "Deployment/p"]),
+        (POD.format(name="p", host="true"), "a.yaml", ["", ""]),
+        (
+            "services:\n  a: {image: i, command: mooncake_master}\n"
+            "  b: {image: i, command: mooncake_client, network_mode: host}\n"
+            "  c: {image: i, command: mooncake_client, network_mode: 'service:a'}\n",
+            "compose.yml",
+            ["a", "", "a"],
+        ),
+    ],
+)
+def test_which_network_a_port_is_bound_in(text: str, name: str, found: list[str]) -> None:
+    assert networks(text, name) == found
+    for process in read(text, name):
+        assert {port.network for port in ports(process)} == {network_of(process.command)}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/models/Qwen3-8B/config.json", "/srv/models/Qwen3-8B/config.json"),
+        ("/models", "/srv/models"),
+        ("/modelstore/x", None),  # in the image
+        ("/models/cache/x", None),  # a claim, whose place is not known
+        ("/etc/mooncake.json", None),
+    ],
+)
+def test_where_a_file_of_a_container_lies(path: str, found: str | None) -> None:
+    process = read(POD.format(name="p", host="false"), "a.yaml")[0]
+    where = host_path(process.command, path)
+    assert where == found if found is not None else isinstance(where, Unknown)
+
+
+def test_a_file_of_the_host_stays_where_it_is() -> None:
+    (process,) = read("nohup mooncake_master")
+    assert host_path(process.command, "/models/x") == "/models/x"
+    (elsewhere,) = read("ssh h mooncake_master")
+    assert isinstance(host_path(elsewhere.command, "/models/x"), Unknown)
+
+
+def test_a_configuration_in_a_container_is_read_where_its_volume_lies() -> None:
+    server = (
+        "-e SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=/conf/m.json i python3 -m sglang.launch_server "
+        "--model-path m --enable-hierarchical-cache --hicache-storage-backend mooncake"
+    )
+    files = {"/srv/m.json": '{"master_server_address": "a:1", "protocol": "tcp"}'}
+
+    def read_file(name: str) -> str | Unknown:
+        return files.get(name, Unknown(f"{name}: No such file", absent=True))
+
+    for volume, known in (("-v /srv:/conf", True), ("", False)):
+        reading = read_text(f"docker run {volume} {server}", "a.sh", {})
+        (process,) = understand(reading.commands, read_file)
+        assert process.server is not None
+        assert process.server.store is not None
+        value = process.server.store.value("protocol")
+        assert value == "tcp" if known else isinstance(value, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "waited"),
+    [
+        ("mooncake_master\nmooncake_client", [True, True]),
+        ("mooncake_master &\nmooncake_client", [False, True]),
+        ("{ numactl -N0 mooncake_master; mooncake_client; } &", [False, False]),
+        ("docker run -d i mooncake_master\nmooncake_client", [False, True]),
+        ("for i in 1 2; do mooncake_client & done", [False, False]),
+        ("mooncake_master | tee log", [True]),
+        ("bash -c 'mooncake_master & mooncake_client'", [False, True]),
+        ("bash -c 'mooncake_master' &", [False]),
+    ],
+)
+def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
+    found = [process.command.waited for process in read(text) if process.kind.name != "OTHER"]
+    assert found == waited

@@ -1,0 +1,116 @@
+"""``read`` says what a launch starts, from the records that check judges, and what was not read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from preflight.cli.main import run
+from tests.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/launch-v1.schema.json").read_text())
+SERVER = (
+    "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 --api-key hush "
+    "--enable-hierarchical-cache --hicache-size 20 --hicache-storage-backend mooncake"
+)
+LAUNCH = f"""\
+export MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=tcp
+mooncake_master &
+mooncake_client --global_segment_size=80GB --protocol=tcp &
+for i in 0 1; do
+  {SERVER} --port $((30000 + i)) &
+done
+"""
+
+
+@pytest.fixture
+def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def reads(text: str, *words: str, name: str = "launch.sh") -> tuple[int, str]:
+        path = tmp_path / name
+        path.write_text(text)
+        (tmp_path / "host").mkdir(exist_ok=True)
+        code = run(["read", "--root", str(tmp_path / "host"), *words, str(path)])
+        return code, capsys.readouterr().out
+
+    return reads
+
+
+def answer(said: tuple[int, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said[1])
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == said[0]
+    return found
+
+
+def test_each_process_is_a_line_and_the_first_says_all(read: Callable[..., Any]) -> None:
+    code, text = read(LAUNCH)
+    assert code == 0
+    said = " ".join(text.split())
+    assert (
+        "1 mooncake_master, 1 mooncake_client (80.00 GiB), "
+        "2 SGLang servers (Qwen3-14B, tp 2, HiCache on Mooncake)"
+    ) in said
+    assert "2 x SGLang server (launch.sh:5): model_path Qwen/Qwen3-14B, tp_size 2" in said
+    assert "HTTP port 30000 to 30001" in said
+
+
+def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> None:
+    found = answer(read(LAUNCH, "--json"))
+    assert [p["program"] for p in found["processes"]] == [
+        "mooncake_master",
+        "mooncake_client",
+        "sglang",
+        "sglang",
+    ]
+    server = found["processes"][-1]
+    assert server["where"]["line"] == 5
+    assert server["settings"]["tp_size"]["value"] == 2
+    assert server["settings"]["tp_size"]["origin"].endswith("launch.sh:5")
+    assert server["settings"]["HTTP port"]["value"] == 30001
+    assert server["settings"]["store.protocol"]["value"] == "tcp"
+    assert server["environment"]["MOONCAKE_MASTER"]["origin"].endswith("launch.sh:1")
+    assert server["settings"]["page_size"]["origin"].startswith("default of SGLang")
+    assert "hush" not in json.dumps(found)
+    assert found["unread"] == []
+
+
+def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[..., Any]) -> None:
+    text = 'mooncake_master &\nif [ "$ROLE" = a ]; then ARGS="--tp 4"; fi\n' + (
+        "source /etc/site.sh\nfor h in $HOSTS; do mooncake_client --port 1; done\n"
+        "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8\n"
+    )
+    found = answer(read(text, "--json"))
+    assert found["exit_code"] == 3
+    said = [(each["what"], each["where"].rpartition(":")[2]) for each in found["unread"]]
+    assert said == [
+        ("vllm serve Qwen/Qwen3-8B", "5"),
+        ("source-not-read", "3"),
+        ("condition", "4"),
+    ]
+    client = found["processes"][1]
+    assert (client["count"], client["program"]) == (None, "mooncake_client")
+    assert "how often it goes round is not known" in client["count_why"]
+    engine = found["processes"][2]
+    assert engine["settings"]["tensor_parallel_size"]["value"] == "8"
+    assert engine["settings"]["model"]["value"] == "Qwen/Qwen3-8B"
+
+
+def test_pods_and_services_are_groups(read: Callable[..., Any]) -> None:
+    compose = (
+        "services:\n  master:\n    image: lmsysorg/sglang:v0.5.9\n    command: mooncake_master\n"
+        "  server:\n    image: lmsysorg/sglang:v0.5.9\n"
+        "    command: python3 -m sglang.launch_server --model-path m\n"
+    )
+    found = answer(read(compose, "--json", name="compose.yml"))
+    assert [p["group"] for p in found["processes"]] == ["service master", "service server"]
+    assert found["processes"][0]["image"] == "lmsysorg/sglang:v0.5.9"
+
+
+def test_without_a_launch_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["read", "--json"]) == 64
+    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
