@@ -1,4 +1,4 @@
-"""Host memory, from ``/proc/meminfo`` and each NUMA node's ``meminfo``."""
+"""Memory as the kernel counts it: of the host, of each NUMA node, of a process."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
         node: _read(root, f"/sys/devices/system/node/node{node}/meminfo")
         for node in numa_nodes(root)
     }
+
+
+def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
+    """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty where the process is gone."""
+    table = _read(root, f"/proc/{pid}/status")
+    return {} if isinstance(table, Unknown) else table.values
 
 
 @or_unknown

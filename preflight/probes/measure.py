@@ -19,7 +19,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.numa.meminfo import read_process_sizes
 from checks.rdma.verbs import Budget, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
 from preflight.probes.memory import (
@@ -208,7 +210,7 @@ class _Run:
             error.errno or 0,
             self._held,
             size,
-            _pinned_bytes(),
+            read_process_sizes(Root(), os.getpid()).get("VmPin"),
             order.memlock_bytes,
             order.lifted,
             _cgroups(device.name),
@@ -255,17 +257,7 @@ class KernelLog:
         return tuple(lines)
 
 
-def _pinned_bytes() -> int | None:
-    with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("VmPin:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
 def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
-    from checks.base.root import Root
-
     groups = read_cgroups(Root())
     if isinstance(groups, Unknown):
         return None

@@ -11,7 +11,10 @@ import ctypes
 import os
 from typing import NamedTuple
 
+from checks.base.root import Root
 from checks.base.units import MIB, format_bytes, format_page_size, round_up
+from checks.base.unknown import Unknown
+from checks.numa.meminfo import read_meminfo
 from checks.rdma.device_table import BASE_PAGE_BYTES
 
 # linux/memfd.h: MFD_HUGETLB, and where the page size's power of two stands.
@@ -133,11 +136,6 @@ def _map(
 
 def memory_available_bytes() -> int | None:
     """Return MemAvailable; None where it cannot be read."""
-    try:
-        with open("/proc/meminfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+    table = read_meminfo(Root())
+    value = table if isinstance(table, Unknown) else table.value("MemAvailable")
+    return None if isinstance(value, Unknown) else value

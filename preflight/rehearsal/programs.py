@@ -60,7 +60,6 @@ class Running:
     ) -> None:
         """Start it. program: becomes this instead of taking orders. Raises OSError."""
         self.log = log
-        self._ended: int | None = None
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         self._unread = b""

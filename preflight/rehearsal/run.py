@@ -14,9 +14,9 @@ from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
-from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.memory.cgroup import MemoryHeadroom, memory_headroom
-from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo
+from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo, read_process_sizes
 from preflight.mooncake.allocations import Backing
 from preflight.rehearsal.programs import Programs, Running, StoppedError
 from preflight.rehearsal.records import (
@@ -308,11 +308,11 @@ class MemoryWatch:
     def _rooms(self) -> Iterator[Room]:
         yield _host_room(read_meminfo(self._root))
         if self._nodes:
-            tables, hugetlb = read_node_meminfo(self._root), _pools(self._root)
+            tables, pools = read_node_meminfo(self._root), _pools(self._root)
             for node in sorted(self._nodes):
                 table = tables.get(node)
                 if table is not None and not isinstance(table, Unknown):
-                    yield _node_room(node, table, _huge_bytes(hugetlb, node))
+                    yield _node_room(node, table, pools)
         if self._limited:
             yield _cgroup_room(self._root, memory_headroom(self._root))
 
@@ -320,33 +320,22 @@ class MemoryWatch:
 def _host_room(meminfo: Meminfo | Unknown) -> Room:
     if isinstance(meminfo, Unknown):
         return Room(-1, f"memory cannot be read: {meminfo.reason}")
-    available, total = meminfo.value("MemAvailable"), meminfo.value("MemTotal")
-    if isinstance(available, Unknown) or isinstance(total, Unknown):
+    sizes = meminfo.values
+    if not {"MemAvailable", "MemTotal"} <= sizes.keys():
         return Room(-1, "/proc/meminfo: no MemAvailable")
-    huge = meminfo.value("Hugetlb")  # since Linux 4.20
-    left = (total - (0 if isinstance(huge, Unknown) else huge)) // LEFT_SHARE
+    left = (sizes["MemTotal"] - sizes.get("Hugetlb", 0)) // LEFT_SHARE  # Hugetlb: Linux 4.20
     source = f"{format_bytes(left)} of the host's memory is left alone"
-    return Room(available - left, source)
+    return Room(sizes["MemAvailable"] - left, source)
 
 
-def _node_room(node: int, table: Meminfo, huge_bytes: int) -> Room:
+def _node_room(node: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
     """Return what is free on a node, with page cache, which goes first, and without huge pages."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
-    values = [table.value(name) for name in names]
-    free = sum(value for value in values if not isinstance(value, Unknown))
-    total = table.value("MemTotal")
-    left = 0 if isinstance(total, Unknown) else max(0, total - huge_bytes) // LEFT_SHARE
+    free = sum(table.values.get(name, 0) for name in names)
+    here = ((size, pool.nodes[node]) for size, pool in pools.items() if node in pool.nodes)
+    huge_bytes = sum(size * share.total_pages for size, share in here)
+    left = max(0, table.values.get("MemTotal", 0) - huge_bytes) // LEFT_SHARE
     return Room(free - left, f"{format_bytes(left)} of node {node}'s memory is left alone", node)
-
-
-def _huge_bytes(hugetlb: HugeTlb, node: int) -> int:
-    """Return what a node has set aside as huge pages, over all sizes."""
-    pools = {} if isinstance(hugetlb.pools, Unknown) else hugetlb.pools
-    return sum(
-        size * pool.nodes[node].total_pages
-        for size, pool in pools.items()
-        if not isinstance(pool, Unknown) and node in pool.nodes
-    )
 
 
 def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
@@ -362,22 +351,17 @@ def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown | None) -> Room:
     )
 
 
+def _pools(root: Root) -> dict[int, Pool]:
+    """Return the pools that can be read, by page size."""
+    pools = read_hugetlb(root, Unknown("not asked")).pools
+    read = {} if isinstance(pools, Unknown) else pools
+    return {size: pool for size, pool in read.items() if not isinstance(pool, Unknown)}
+
+
 def pages_in_use(root: Root) -> dict[Spot, int]:
     """Return pages that somebody has, by size: of the host (node None) and of each node."""
-    return _in_use(_pools(root))
-
-
-def _pools(root: Root) -> HugeTlb:
-    return read_hugetlb(root, Unknown("not asked"))
-
-
-def _in_use(hugetlb: HugeTlb) -> dict[Spot, int]:
     used: dict[Spot, int] = {}
-    if isinstance(hugetlb.pools, Unknown):
-        return used
-    for size, pool in hugetlb.pools.items():
-        if isinstance(pool, Unknown):
-            continue
+    for size, pool in _pools(root).items():
         used[Spot(size, None)] = pool.total_pages - pool.free_pages
         for node, share in pool.nodes.items():
             used[Spot(size, node)] = share.total_pages - share.free_pages
@@ -386,17 +370,13 @@ def _in_use(hugetlb: HugeTlb) -> dict[Spot, int]:
 
 def others(root: Root) -> list[str]:
     """Say which pages others have, or are promised: what they do meanwhile is not rehearsed."""
-    found = []
-    pools = _pools(root).pools
-    for size, pool in ({} if isinstance(pools, Unknown) else pools).items():
-        if isinstance(pool, Unknown) or not pool.held_pages:
-            continue
-        used = pool.total_pages - pool.free_pages
-        found.append(
-            f"others use {used} pages of {format_bytes(size)} and {pool.reserved_pages} more are "
-            "promised to them: pages that they take or give back meanwhile are counted here too"
-        )
-    return found
+    return [
+        f"others use {pool.total_pages - pool.free_pages} pages of {format_bytes(size)} and "
+        f"{pool.reserved_pages} more are promised to them: pages that they take or give back "
+        "meanwhile are counted here too"
+        for size, pool in _pools(root).items()
+        if pool.held_pages
+    ]
 
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
@@ -407,16 +387,6 @@ def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
     }
 
 
-def status_bytes(pid: int) -> dict[str, int]:
-    """Read the sizes in /proc/PID/status (VmPin, VmLck, VmRSS …); empty where it is gone."""
-    sizes: dict[str, int] = {}
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                words = value.split()
-                if len(words) == 2 and words[1] == "kB":
-                    sizes[name] = int(words[0]) * 1024
-    except (OSError, ValueError):
-        pass
-    return sizes
+def status_bytes(pid: int) -> Mapping[str, int]:
+    """Return a process's sizes on this machine (VmPin, VmLck, VmRSS); empty where it is gone."""
+    return read_process_sizes(Root(), pid)
