@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from checks.base.needs import Spot
@@ -13,7 +13,6 @@ from preflight.mooncake.allocations import Allocation, OnShortage, Outcome
 from preflight.mooncake.replay import pages_by_spot
 from preflight.rehearsal.programs import is_error
 from preflight.rehearsal.records import (
-    Pages,
     RehearsalPlan,
     RehearsalRun,
     RehearsalStep,
@@ -64,7 +63,7 @@ def judge(
     if run.stopped:
         return base._replace(status="stopped", reason=run.stopped)
     if plan.replayed is None:
-        return _unpredicted(base, failed, plan)
+        return _unpredicted(base, failed)
     if differences:
         return base._replace(status="differs", reason=differences[0], as_predicted=False)
     base = base._replace(as_predicted=True)
@@ -73,7 +72,7 @@ def judge(
         reasons = [failed.step.refused] if failed.step == foretold else []
         reasons += findings[:1] if foretold is None or foretold.refused else []
         why = "; ".join(filter(None, reasons))
-        reason = f"{describe_failure(plan, failed)}, as predicted" + (f": {why}" if why else "")
+        reason = f"{describe_failure(failed)}, as predicted" + (f": {why}" if why else "")
         return base._replace(status="fails", reason=reason)
     if plan.refused:
         reason = f"its memory is there, and the launch does not start: {plan.refused}"
@@ -85,12 +84,10 @@ def judge(
     )
 
 
-def _unpredicted(
-    base: RehearsalAnswer, failed: StepResult | None, plan: RehearsalPlan
-) -> RehearsalAnswer:
+def _unpredicted(base: RehearsalAnswer, failed: StepResult | None) -> RehearsalAnswer:
     unread = "nothing is predicted here, since a pool of huge pages cannot be read"
     if failed is not None:
-        return base._replace(status="fails", reason=f"{describe_failure(plan, failed)} ({unread})")
+        return base._replace(status="fails", reason=f"{describe_failure(failed)} ({unread})")
     return base._replace(status="warns", reason=f"every allocation was made; {unread}")
 
 
@@ -99,9 +96,9 @@ def failed_step(run: RehearsalRun) -> StepResult | None:
     return last[0] if last and last[0].error else None
 
 
-def describe_failure(plan: RehearsalPlan, done: StepResult) -> str:
+def describe_failure(done: StepResult) -> str:
     """Say where it failed, and with which words."""
-    name = plan.members[done.step.member].name
+    name = done.step.member.name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
 
@@ -113,7 +110,7 @@ def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     for step in plan.steps:
         for one in step.taken or ():
             if one.outcome is Outcome.FELL_BACK:
-                yield f"{plan.members[step.member].name}, {one.what}: {one.error}"
+                yield f"{step.member.name}, {one.what}: {one.error}"
     if not failed_step(run) and plan.may_fail and not _predicted_failure(plan):
         yield f"it started this time, in this order of its processes: {plan.may_fail}"
     if run.transfer.error:
@@ -134,26 +131,26 @@ def _differences(
     expected = by_checks or (foretold is None and bool(plan.may_fail))
     if failed is not None and not expected:
         if foretold is None:
-            yield f"{describe_failure(plan, failed)}: it was predicted to go well"
+            yield f"{describe_failure(failed)}: it was predicted to go well"
         elif failed.step != foretold:
-            predicted = f"{_named(plan, foretold)}: {_error(foretold)}"
-            yield f"{describe_failure(plan, failed)}: predicted was {predicted}"
+            predicted = f"{_named(foretold)}: {_error(foretold)}"
+            yield f"{describe_failure(failed)}: predicted was {predicted}"
         elif foretold.failure and not same_error(foretold.failure, failed):
-            yield f"{describe_failure(plan, failed)}: predicted was {_error(foretold)}"
+            yield f"{describe_failure(failed)}: predicted was {_error(foretold)}"
     if failed is None and foretold is not None and not run.stopped:
-        yield f"it starts: predicted was {_named(plan, foretold)}: {_error(foretold)}"
+        yield f"it starts: predicted was {_named(foretold)}: {_error(foretold)}"
     for done in run.done:
         # What a step gives back when it fails in a way of which no replay tells, none tells.
         told_of = done is not failed or not expected
         if done.step.taken is not None and done.ended is None and told_of:
-            yield from _pages_differ(plan, done)
+            yield from _pages_differ(done)
     if failed is None and not run.stopped:
         yield from _pins_differ(plan, run)
 
 
-def _named(plan: RehearsalPlan, step: RehearsalStep) -> str:
+def _named(step: RehearsalStep) -> str:
     what = step.failure.what if step.failure else step.what
-    return f"{plan.members[step.member].name}, {what}"
+    return f"{step.member.name}, {what}"
 
 
 def _error(step: RehearsalStep) -> str:
@@ -184,9 +181,9 @@ def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
     return pages
 
 
-def _pages_differ(plan: RehearsalPlan, done: StepResult) -> Iterator[str]:
+def _pages_differ(done: StepResult) -> Iterator[str]:
     expected = predicted_pages(done.step.taken or ())
-    where = f"{plan.members[done.step.member].name}, {done.step.what}"
+    where = f"{done.step.member.name}, {done.step.what}"
     for spot in sorted({*expected, *done.pages}, key=lambda at: (at.page_size_bytes, at.node or 0)):
         have, need = done.pages.get(spot, 0), expected.get(spot, 0)
         # Pages that are bound to no node may lie on any.
@@ -200,8 +197,8 @@ def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     """Compare each process's own; a rank's without a segment is pinned by the one that has it."""
     dummies = any(client.dummy for member in plan.members for client in member.process.clients)
     rows = [
-        (member.name, member.pinned_bytes, member.more_bytes, held.pinned_bytes)
-        for member, held in zip(plan.members, run.held, strict=True)
+        (held.member.name, held.member.pinned_bytes, held.member.more_bytes, held.pinned_bytes)
+        for held in run.held
     ]
     known = [need for _, need, *_ in rows if not isinstance(need, Unknown)]
     if dummies:
@@ -213,8 +210,3 @@ def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
         if isinstance(need, Unknown) or have is None or need <= have <= need + more:
             continue
         yield f"{name}: {have} bytes are pinned, {need} were predicted"
-
-
-def total(pages: Mapping[Spot, int]) -> Pages:
-    """Return those of all nodes together."""
-    return {spot: count for spot, count in pages.items() if spot.node is None}

@@ -71,7 +71,7 @@ def plan_members(
 ) -> RehearsalPlan:
     """Return the steps of ``launch``, whose processes are ``members``, on pools of ``stock``."""
     order = _order(members)
-    ordered = tuple(members[index] for index in order)
+    ordered = tuple(members[at]._replace(number=number) for number, at in enumerate(order))
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
     replayed = taken_from(launch, stock)
     steps = tuple(_until_failure(_steps(ordered, launch, replayed)))
@@ -124,7 +124,7 @@ def _steps(
             if own is not None:
                 order = {"do": "own_pool", "bytes": size, "page_bytes": own.hugepage_bytes or 0}
             yield RehearsalStep(
-                index,
+                member,
                 "pool",
                 f"{MemoryKind.HOST_POOL}{which}",
                 order,
@@ -143,7 +143,7 @@ def _steps(
             what = ", ".join(dict.fromkeys(one.what for one in maps)) or "nothing"
             which = f" {number + 1} of {len(clients)}" if len(clients) > 1 else ""
             yield RehearsalStep(
-                index,
+                member,
                 kind,
                 f"store client{which} ({what})",
                 _client_order(member, client, kind),
@@ -153,7 +153,7 @@ def _steps(
             )
         if clients:
             whole_pools = launch.release.registers_whole_pool
-            yield from _registrations(index, member, every[index].pools, whole_pools)
+            yield from _registrations(member, every[index].pools, whole_pools)
 
 
 class _Groups(NamedTuple):
@@ -218,7 +218,7 @@ def _client_order(member: Member, client: StoreClient, kind: str) -> dict[str, A
 
 
 def _registrations(
-    index: int, member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
+    member: Member, pools: Sequence[Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
     """Register as SGLang's ``register_mem_pool_host``: each tensor, or its K and V."""
     for number, size in enumerate(member.process.host_pools_bytes):
@@ -231,7 +231,7 @@ def _registrations(
             pool = pools[number][-1]
             taken, why = refused_registration(pool, part, length, member.forking, whole_pools)
             yield RehearsalStep(
-                index, "register", f"registering {MemoryKind.HOST_POOL}", order, (), taken, why
+                member, "register", f"registering {MemoryKind.HOST_POOL}", order, (), taken, why
             )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from preflight.rehearsal.plan import environment_of
-from preflight.rehearsal.records import Member, RehearsalPlan, RehearsalStep
+from preflight.rehearsal.records import Member, RehearsalPlan
 
 CHILD = Path(__file__).with_name("child.py")
 # How often memory is looked at while a step runs: at 10 GB/s, 200 MB come in meanwhile.
@@ -189,7 +189,7 @@ class RehearsalError(Exception):
 
 
 class Programs:
-    """Those that run, and where each of them listens. players: by the member that each one is."""
+    """Those that run, and where each of them listens. players: by member's number."""
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
         self._plan, self._folder, self._limit_seconds = plan, folder, limit_seconds
@@ -213,43 +213,39 @@ class Programs:
         """Start what needs nothing of the host yet, all at once: loading takes longer than most."""
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
-        for index, member in enumerate(self._plan.members):
+        for member in self._plan.members:
             if member.program != "mooncake_client":
-                player = self._start(index, self._environment(member), member.process.node, ())
+                player = self._start_member(member)
                 player.order({"do": "load", "folder": self._plan.library.folder})
 
-    def player(self, index: int) -> Running:
+    def player(self, member: Member) -> Running:
         """Return the process, once it has loaded the library."""
-        player = self.players[index]
-        if index not in self._loaded:
+        player = self.players[member.number]
+        if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)
             if answer.error:
                 said = " / ".join((answer.error, *player.last_lines()))
                 raise RehearsalError(f"{self._plan.library.name} cannot be loaded: {said}")
-            self._loaded.add(index)
+            self._loaded.add(member.number)
         return player
 
+    def _start_member(self, member: Member, program: tuple[str, ...] = ()) -> Running:
+        environment = environment_of(member, self._plan.scale, self._base)
+        environment["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] = self._offload_folder(member)
+        started = self._start(environment, member.process.node, program)
+        self.players[member.number] = started
+        return started
+
     def _start(
-        self,
-        index: int,
-        environment: Mapping[str, str],
-        node: int | None,
-        program: tuple[str, ...],
+        self, environment: Mapping[str, str], node: int | None, program: tuple[str, ...]
     ) -> Running:
         log = self._folder / f"process-{len(self._running)}.log"
         started = Running(self._plan.library.python, environment, log, node, program)
         self._running.append(started)
-        if index >= 0:
-            self.players[index] = started
         return started
 
-    def _environment(self, member: Member) -> dict[str, str]:
-        environment = environment_of(member, self._plan.scale, self._base)
-        environment["MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"] = self._offload_folder(member)
-        return environment
-
     def _offload_folder(self, member: Member) -> str:
-        folder = self._folder / f"offload-{self._plan.members.index(member)}"
+        folder = self._folder / f"offload-{member.number}"
         folder.mkdir(exist_ok=True)
         return str(folder)
 
@@ -263,7 +259,7 @@ class Programs:
         clients = [client for member in self._plan.members for client in member.process.clients]
         if any(client.offload_buffer_bytes is not None for client in clients):
             program += ("--enable_offload=true",)
-        self._master = self._start(-1, self._base, None, program)
+        self._master = self._start(self._base, None, program)
         self._master_address = f"127.0.0.1:{port}"
 
     def await_master(self) -> None:
@@ -272,7 +268,7 @@ class Programs:
             _await(master, "mooncake_master", self._master_address)
             self._master_is_up = True
 
-    def start_client(self, step: RehearsalStep, member: Member, look: Callable[[], None]) -> Reply:
+    def start_client(self, member: Member, look: Callable[[], None]) -> Reply:
         """Start ``mooncake_client``, with the launch's own words but for where things are."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
@@ -285,7 +281,7 @@ class Programs:
                 f"--local_buffer_size={client.local_buffer_bytes}",
             ]
         program = (self._plan.library.program("mooncake_client"), *words)
-        started = self._start(step.member, self._environment(member), member.process.node, program)
+        started = self._start_member(member, program)
         answer = started.wait_until(lambda: _answers(address), self._limit_seconds, look)
         self._client_address = address
         return answer
@@ -305,7 +301,7 @@ class Programs:
             "--local_buffer_size=0",
             f"--protocol={member.process.clients[0].protocol.value}",
         )
-        _await(self._start(-1, self._base, None, program), "mooncake_client", address)
+        _await(self._start(self._base, None, program), "mooncake_client", address)
         self._client_address = address
 
     def _where(self, address: str) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ class Member(NamedTuple):
     pinned_bytes: what is predicted to be pinned for it in all, over its NICs. nics: how many it
     uses. more_bytes: what may be pinned on top, as the memory happens to lie. forking: how it
     registers memory where libibverbs asks for whole huge pages; None where it does not ask.
+    number: which of the plan's members it is.
     """
 
     name: str
@@ -38,17 +39,18 @@ class Member(NamedTuple):
     pinned_bytes: int | Unknown = 0
     more_bytes: int = 0
     forking: Forking | None = None
+    number: int = 0
 
 
 class RehearsalStep(NamedTuple):
     """One thing that one process does: ``order`` is for the process.
 
-    member: index into the plan's members. asked: what it maps where pages never run short.
+    asked: what it maps where pages never run short.
     taken: what it is predicted to map here; None where it is predicted not to come to that.
     refused: why a registration of it is predicted to fail, "" where none is.
     """
 
-    member: int
+    member: Member
     kind: str  # pool, setup, dummy, program, register
     what: str
     order: Mapping[str, Any]
@@ -112,7 +114,7 @@ class StepResult(NamedTuple):
 class ProcessMemory(NamedTuple):
     """What one process held at the end, from /proc/PID/status."""
 
-    name: str
+    member: Member
     pinned_bytes: int | None
     locked_bytes: int | None
     resident_bytes: int | None

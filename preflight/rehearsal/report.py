@@ -34,7 +34,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     parts = [f"{head}: {answer.reason}"]
     plan, run = answer.plan, answer.run
     if plan is not None and run is not None:
-        parts.append(_table(plan, run))
+        parts.append(_table(run))
         parts.append("\n".join(_facts(plan, run)))
     more = [text for text in (*answer.differences, *answer.warnings) if text != answer.reason]
     notes = () if plan is None else plan.notes
@@ -43,16 +43,16 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _table(plan: RehearsalPlan, run: RehearsalRun) -> str:
-    rows = [_row(plan, done) for done in run.done if done.step.kind != "register"]
+def _table(run: RehearsalRun) -> str:
+    rows = [_row(done) for done in run.done if done.step.kind != "register"]
     heads = ("process", "step", "predicted", "measured", "time")
     return table(rows, heads, widths=None if columns() >= 80 else 24)
 
 
-def _row(plan: RehearsalPlan, done: StepResult) -> tuple[str, ...]:
+def _row(done: StepResult) -> tuple[str, ...]:
     step = done.step
     return (
-        plan.members[step.member].name,
+        step.member.name,
         step.what,
         _predicted(step),
         _measured(done) if done.ended is None else done.error,
@@ -116,7 +116,7 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     status, why = plan.full_size
     if plan.scale > 1:
         yield f"full size  the launch itself: {status}" + (f": {why}" if why else "")
-    yield f"pinned     {_pinned(plan, run)}"
+    yield f"pinned     {_pinned(run)}"
     registered = [done for done in run.done if done.step.kind == "register"]
     if registered:
         size = sum(done.step.order["bytes"] for done in registered)
@@ -139,11 +139,8 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     yield f"released   {left} pages are left"
 
 
-def _pinned(plan: RehearsalPlan, run: RehearsalRun) -> str:
-    pairs = [
-        (held.pinned_bytes, member.pinned_bytes, held.locked_bytes)
-        for member, held in zip(plan.members, run.held, strict=True)
-    ]
+def _pinned(run: RehearsalRun) -> str:
+    pairs = [(held.pinned_bytes, held.member.pinned_bytes, held.locked_bytes) for held in run.held]
     shown = [_sum(have for have, _, _ in pairs), _sum(need for _, need, _ in pairs)]
     locked = _sum(locked for _, _, locked in pairs)
     return f"{shown[0]} (VmPin), {locked} locked (VmLck); predicted {shown[1]} pinned"
@@ -170,11 +167,7 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
         **dict.fromkeys(("steps", "processes", "pages", "transfer", "left_pages")),
         "lowest_room_bytes": None,
         **({} if answer.plan is None else _plan_object(answer.plan)),
-        **(
-            {}
-            if answer.plan is None or answer.run is None
-            else _run_object(answer.plan, answer.run)
-        ),
+        **({} if answer.plan is None or answer.run is None else _run_object(answer.run)),
     }
 
 
@@ -187,10 +180,10 @@ def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
     }
 
 
-def _run_object(plan: RehearsalPlan, run: RehearsalRun) -> dict[str, Any]:
+def _run_object(run: RehearsalRun) -> dict[str, Any]:
     moved = run.transfer
     return {
-        "steps": [_step_object(plan, done) for done in run.done],
+        "steps": [_step_object(done) for done in run.done],
         "processes": [
             {
                 **fields(member, "name", "program"),
@@ -201,7 +194,7 @@ def _run_object(plan: RehearsalPlan, run: RehearsalRun) -> dict[str, Any]:
                     member.pinned_bytes if isinstance(member.pinned_bytes, int) else None
                 ),
             }
-            for member, held in zip(plan.members, run.held, strict=True)
+            for member, held in ((held.member, held) for held in run.held)
         ],
         "pages": _page_objects(run.pages),
         "transfer": {
@@ -218,11 +211,11 @@ def _run_object(plan: RehearsalPlan, run: RehearsalRun) -> dict[str, Any]:
     }
 
 
-def _step_object(plan: RehearsalPlan, done: StepResult) -> dict[str, Any]:
+def _step_object(done: StepResult) -> dict[str, Any]:
     step, failure = done.step, done.step.failure
     times = ("seconds", "populated_seconds", "registered_seconds")
     return {
-        "process": plan.members[step.member].name,
+        "process": step.member.name,
         **fields(step, "kind", "what"),
         "asked": [_allocation_object(one) for one in step.asked],
         "predicted": {

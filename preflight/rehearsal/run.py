@@ -130,17 +130,17 @@ class _Stage:
     def _look_back(self) -> None:
         """Look at what is held now, by whom."""
         self._pages = taken_since(self._root, self._before)
-        for index, member in enumerate(self._plan.members):
-            player = self._programs.players.get(index)
+        for member in self._plan.members:
+            player = self._programs.players.get(member.number)
             sizes = {} if player is None else status_bytes(player.pid)
             kept = [sizes.get(name) for name in ("VmPin", "VmLck", "VmRSS")]
-            self._held.append(ProcessMemory(member.name, *kept))
+            self._held.append(ProcessMemory(member, *kept))
 
     def _step(self, step: RehearsalStep) -> StepResult:
-        member = self._plan.members[step.member]
+        member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
-        player = None if step.kind == "program" else self._programs.player(step.member)
+        player = None if step.kind == "program" else self._programs.player(member)
         if step.kind in ("setup", "dummy", "program"):
             self._programs.await_master()
         if step.kind == "dummy":
@@ -152,26 +152,26 @@ class _Stage:
         resident = 0 if player is None else status_bytes(player.pid).get("VmRSS", 0)
 
         def look() -> None:
-            rises.look(self._programs.players.get(step.member))
+            rises.look(players.get(member.number))
             self._look_at_memory()
 
         try:
             if player is None:
-                answer = self._programs.start_client(step, member, look)
+                answer = self._programs.start_client(member, look)
             else:
                 answer = player.ask(
                     self._programs.placed(step.order, member), self._limit_seconds, look
                 )
         except StoppedError as stopped:
             raise StoppedError(f"{member.name}, {step.what}: {stopped}") from None
-        rises.look(self._programs.players.get(step.member))
+        rises.look(players.get(member.number))
         lines: tuple[str, ...] = ()
         if answer.error:
-            lines = self._programs.players[step.member].last_lines()
+            lines = players[member.number].last_lines()
         taken = taken_since(self._root, before)
-        now = status_bytes(self._programs.players[step.member].pid).get("VmRSS")
+        now = status_bytes(players[member.number].pid).get("VmRSS")
         grown = None if now is None else max(0, now - resident)
-        pins = [status_bytes(one.pid).get("VmPin", 0) for one in self._programs.players.values()]
+        pins = [status_bytes(one.pid).get("VmPin", 0) for one in players.values()]
         result = StepResult(step, answer.error, answer.seconds, taken, *rises.times, lines, grown)
         return result._replace(pinned_bytes=sum(pins), ended=answer.ended)
 
@@ -197,8 +197,8 @@ class _Stage:
     def _put_and_get(self) -> Transfer:
         """Put a value by the first process that can hold one, and get it by the last."""
         able = [
-            (index, client)
-            for index, member in enumerate(self._plan.members)
+            (member, client)
+            for member in self._plan.members
             if member.program != "mooncake_client"
             for client in member.process.clients
             if client.local_buffer_bytes
@@ -214,19 +214,20 @@ class _Stage:
             return Transfer("", "", 0, skipped=why)
         (first, local), (last, _) = able[0], able[-1]
         size = min(_VALUE_BYTES, largest // 4, local.local_buffer_bytes // 4)
-        put, got = (self._plan.members[index].name for index in (first, last))
+        put, got = first.name, last.name
         order = {"key": f"mooncake-preflight-{os.getpid()}", "bytes": size}
         self._tell(f"a put of {format_bytes(size)}")
         seconds = 0.0
-        for index, what in ((first, "put"), (last, "get")):
+        for member, what in ((first, "put"), (last, "get")):
+            player = self._programs.players[member.number]
             try:
                 limit = min(_PUT_SECONDS, self._limit_seconds)
-                answer = self._programs.players[index].ask({"do": what, **order}, limit)
+                answer = player.ask({"do": what, **order}, limit)
             except StoppedError as stopped:
                 return Transfer(put, got, size, f"{what}: {stopped}")
             seconds += answer.seconds
             if answer.error:
-                lines = "; ".join(self._programs.players[index].last_lines()[-1:])
+                lines = "; ".join(player.last_lines()[-1:])
                 return Transfer(put, got, size, f"{answer.error}: {lines}")
         return Transfer(put, got, size, seconds=seconds)
 

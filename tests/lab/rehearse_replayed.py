@@ -62,7 +62,7 @@ def _ended(said: str) -> int | None:
 
 def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> RehearsalRun:
     """Return what was measured, as of the steps of ``plan``, which must be those of then."""
-    names = [plan.members[step.member].name for step in plan.steps]
+    names = [step.member.name for step in plan.steps]
     now = [(name, step.kind) for name, step in zip(names, plan.steps, strict=True)]
     steps = then["steps"]
     assert [(one["process"], one["kind"]) for one in steps] == now[: len(steps)]
@@ -83,11 +83,13 @@ def run_of(plan: RehearsalPlan, then: Mapping[str, Any]) -> RehearsalRun:
                 _ended(measured["error"] or ""),
             )
         )
-    kept = ("name", "pinned_bytes", "locked_bytes", "resident_bytes")
+    assert [one["name"] for one in then["processes"]] == [one.name for one in plan.members]
+    kept = ("pinned_bytes", "locked_bytes", "resident_bytes")
+    held = zip(plan.members, then["processes"], strict=True)
     moved = then["transfer"]
     return RehearsalRun(
         tuple(done),
-        tuple(ProcessMemory(*(one[name] for name in kept)) for one in then["processes"]),
+        tuple(ProcessMemory(member, *(one[name] for name in kept)) for member, one in held),
         _pages(then["pages"]),
         Transfer(
             moved["put"] or "",

@@ -178,7 +178,7 @@ def run_of(
             pages[ANYWHERE] = pages.get(ANYWHERE, 0) - short
         gone = ended if last else None
         done.append(StepResult(step, error if last else "", 0.1, pages, ended=gone))
-    held = tuple(ProcessMemory(one.name, pinned, 0, MIB) for one in found.members)
+    held = tuple(ProcessMemory(one, pinned, 0, MIB) for one in found.members)
     base = RehearsalRun(
         tuple(done), held, {ANYWHERE: 48}, Transfer("rank 0", "rank 0", 1024), "", {}
     )
@@ -273,7 +273,7 @@ def test_what_is_pinned_for_a_rank_without_a_segment_is_another_processes() -> N
     found = plan(process(name="client"), rank, members=members)
     run = run_of(found)
     held = tuple(
-        ProcessMemory(name, size, 0, 0) for name, size in (("client", 112 * MIB), ("rank 0", 0))
+        ProcessMemory(one, 112 * MIB if one.name == "client" else 0, 0, 0) for one in found.members
     )
     assert judge(found, run._replace(held=held)).status == "starts"
     assert judge(found, run).status == "differs"
@@ -292,7 +292,7 @@ def test_the_client_that_has_the_segment_is_started_first() -> None:
     rank = process(0, 16 * MIB, (4 * MIB,), name="rank 0", dummy=True)
     members = (member(rank, "sglang"), member(process(name="client"), "mooncake_client"))
     found = plan(rank, process(name="client"), members=members)
-    kinds = [(found.members[step.member].name, step.kind) for step in found.steps]
+    kinds = [(step.member.name, step.kind) for step in found.steps]
     assert kinds == [
         ("rank 0", "pool"),
         ("client", "program"),

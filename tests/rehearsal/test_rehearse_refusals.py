@@ -151,7 +151,7 @@ def ran(plan: RehearsalPlan, error: str = "") -> RehearsalRun:
         if said:
             break
     return RehearsalRun(
-        tuple(done), (ProcessMemory("rank", 0, 0, 0),), {}, Transfer("", "", 0), "", {}
+        tuple(done), (ProcessMemory(plan.members[0], 0, 0, 0),), {}, Transfer("", "", 0), "", {}
     )
 
 
