@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known, or_unknown
 from checks.memlock.demand import grant
 from checks.rdma.device_table import BASE_PAGE_BYTES, TableBound
 from checks.rdma.facts import Nic
@@ -28,9 +28,8 @@ from checks.rdma.registration import (
     row_of,
 )
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
-from checks.rdma.use import devices_in_use, uses
+from checks.rdma.use import uses
 from checks.rdma.verbs import Budget
-from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
 
 MEMLOCK = "RLIMIT_MEMLOCK"
@@ -265,39 +264,31 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> list[RegistrationCeil
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
     """Return the devices of the launch's first process that uses any; Unknown where that is."""
-    release = release_of(needs.mooncake_version)
-    for process in needs.rdma_processes:
-        names = devices_in_use(facts.rdma, process, release).names
-        if isinstance(names, Unknown) or names:
-            return names
+    for use in uses(facts.rdma, needs):
+        if isinstance(use.devices.names, Unknown) or use.devices.names:
+            return use.devices.names
     return ()
 
 
+@or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
     """Return what the launch registers with ``devices``; Unknown where its memory is."""
-    release = release_of(needs.mooncake_version)
     most = nic_bytes = nic_regions = nic_objects = 0
     found = uses(facts.rdma, needs)
     lengths: set[int] = set()
     for use in found:
-        names = use.devices.names
-        if isinstance(names, Unknown):
-            return names
-        nics = [nic for nic in facts.rdma.present if nic.name in names]
-        largest = largest_region_bytes(nics, use.environment)
+        names = known(use.devices.names)
+        largest = largest_region_bytes(use.nics, use.environment)
         for process in use.processes:
-            load = load_of(process, largest, release)
-            if isinstance(load, Unknown):
-                return load
+            load = known(load_of(process, largest, use.release))
             if load.more is not None:
                 return load.more
             if not set(names) & set(devices):
                 continue
             most = max(most, load.bytes)
-            regions = () if isinstance(process.regions, Unknown) else process.regions
-            for region in regions:
+            for region in known(process.regions):
                 longest = region.bytes if isinstance(largest, Unknown) else largest
-                lengths.add(registration_of(region, longest, release).piece_bytes)
+                lengths.add(registration_of(region, longest, use.release).piece_bytes)
     for sums in nic_loads(facts.rdma, found):
         if sums.nic.name in devices:
             nic_bytes = max(nic_bytes, sums.bytes)
