@@ -75,7 +75,8 @@ def written_out(program: str, arguments: Sequence[str]) -> str | None:
     if program == "printf" and arguments[:1] in (["%s"], ["%s\\n"]) and len(arguments) == 2:
         return arguments[1] + ("\n" if len(arguments[0]) > 2 else "")
     plain = [text for text in arguments if text != "--"]
-    if program in ("dirname", "basename") and plain and not plain[0].startswith("-"):
+    options = arguments[:1] != ["--"] and any(text.startswith("-") for text in plain)
+    if program in ("dirname", "basename") and plain and not options:
         stripped = plain[0].rstrip("/") or "/"
         folder, _, name = stripped.rpartition("/")
         if program == "dirname" and len(plain) == 1:

@@ -412,8 +412,10 @@ class _Expansion:
         start = self.shell.number(first or "0", self.origin)
         size = self.shell.number(length, self.origin) if colon else None
         whole = elements if every else elements[0].text if elements else ""
-        if start is None or (colon and size is None) or -len(whole) > start:
+        if start is None or (colon and size is None):
             return None
+        if -len(whole) > start:  # in front of its beginning there is nothing
+            return () if every else tuple(word._replace(text="") for word in elements)
         if size is not None and size < 0:
             if every or len(whole) + size < start:
                 return None

@@ -89,14 +89,14 @@ class Maker:
             f'"${{{name}:1:2}}"',
             f'"${{{name}:1}}"',
             f'"${{{array}[@]/#/x}}"',
-            f'"${{{array}[-1]}}"',
+            f'"${{{array}[@]: -1}}"',
             '"$((N * 2 + 1))" ',
             "$((N > 2 ? 10 : 20))",
             "{1..3}",
             "p{a,b}s",
             f'"$(echo ${name})"',
-            f'"$(basename "${{{name}:-x}}")"',
-            f'$(dirname "${{{name}:-x}}")',
+            f'"$(basename -- "${{{name}:-x}}")"',
+            f'$(dirname -- "${{{name}:-x}}")',
             "$(seq 2)",
             "'lit $A'",
             '\\"q\\"',
@@ -233,7 +233,8 @@ class Maker:
         return [line for _ in range(self.random.randrange(1, 3)) for line in self.statement(depth)]
 
     def function(self, name: str) -> list[str]:
-        lines = [f"{name}() {{", "local A=inside v=$1", 'sglang_other "$#" "$@" "$v" "${2:-none}"']
+        head = self.pick(f"{name}() {{", f"{name}()\n{{", f"function {name} {{", f"{name} () {{")
+        lines = [head, "local A=inside v=$1", 'sglang_other "$#" "$@" "$v" "${2:-none}"']
         lines += self.block(2)
         if self.random.random() < 0.4:
             lines += ["shift", 'mooncake_prog "$@"']
@@ -245,13 +246,12 @@ class Maker:
 
 def as_bash(script: str) -> list[list[str]]:
     """Return the words of each program that bash starts, with nothing but stand-ins to start."""
-    tools = ":".join(sorted({"/usr/bin", "/bin"}))
     ran = subprocess.run(
         ["bash", "--norc", "-c", STAND_INS + script],
         capture_output=True,
         check=False,
         timeout=20,
-        env={"LC_ALL": "C.UTF-8", "PATH": tools},
+        env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
     )
     assert b"syntax error" not in ran.stderr, ran.stderr
