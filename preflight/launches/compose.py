@@ -35,6 +35,7 @@ _SEQUENCES = ("env_file", "environment", "tmpfs")
 # Services that extend one another are followed down to here.
 _DEEPEST_EXTENDS = 16
 _TRUE = ("true", "yes", "y", "on")
+_COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 def read_compose(
@@ -70,9 +71,6 @@ def read_compose(
         for service in services(document, name, surroundings):
             readings.append(_ServiceReader(name, service, surroundings, read_file).reading())
     return joined(readings)
-
-
-_COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
 
 
 class _ServiceReader:

@@ -7,6 +7,7 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from checks.base.needs import BoundPort, Default, Service
@@ -84,12 +85,40 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     bound = {
         port.port for process in processes for port in ports(process) if isinstance(port.port, int)
     }
+    # How others of the launch call a service of Compose, or what a Kubernetes object is called.
+    names = {network_of(process.command).rpartition("/")[2] for process in processes}
     found: dict[tuple[object, ...], Service] = {}
     for process in processes:
-        for service in _services(process, bound):
+        for service in _resolvable(process, _services(process, bound), names):
             key = (service.kind, str(service.host), service.port, service.path)
             found.setdefault(key, service)
     return tuple(found.values())
+
+
+def _resolvable(
+    process: LaunchProcess, talks_to: Iterator[Service], names: set[str]
+) -> Iterator[Service]:
+    """Yield the services whose names this host can look up, and those that nobody can here.
+
+    A name in a network of its own is looked up there: what the launch starts under it is there, and
+    of any other it is not known.
+    """
+    network = network_of(process.command)
+    for service in talks_to:
+        host = service.host
+        if not network or isinstance(host, Unknown) or _is_address(host):
+            yield service
+        elif host.partition(".")[0] not in names:
+            why = f"{host} is looked up in a network of its own ({network}), not here"
+            yield service._replace(host=Unknown(why))
+
+
+def _is_address(host: str) -> bool:
+    """Tell an address that is the same seen from here: no name, and not the container's own."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _services(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:

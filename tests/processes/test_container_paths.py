@@ -8,7 +8,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_text
 from preflight.processes.container_paths import host_path, network_of
 from preflight.processes.processes import LaunchProcess, understand
-from preflight.processes.services import ports
+from preflight.processes.services import ports, services
 
 POD = """\
 apiVersion: apps/v1
@@ -128,3 +128,21 @@ def test_a_configuration_in_a_container_is_read_where_its_volume_lies() -> None:
 def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
     found = [process.command.waited for process in read(text) if process.kind.name != "OTHER"]
     assert found == waited
+
+
+def test_names_are_looked_up_where_the_process_runs() -> None:
+    text = (
+        "services:\n  master: {image: i, command: mooncake_master}\n"
+        "  near: {image: i, command: mooncake_client --master_server_address=master:50051}\n"
+        "  far: {image: i, command: mooncake_client --master_server_address=elsewhere:50051}\n"
+        "  away: {image: i, command: mooncake_client --master_server_address=10.0.0.9:50051}\n"
+        "  host: {image: i, network_mode: host, "
+        "command: mooncake_client --master_server_address=elsewhere:50052}\n"
+    )
+    found = [service for service in services(read(text, "c.yml")) if service.kind == "master"]
+    assert [service.host for service in found if isinstance(service.host, str)] == [
+        "10.0.0.9",
+        "elsewhere",
+    ]
+    (open_one,) = [service.host for service in found if isinstance(service.host, Unknown)]
+    assert "elsewhere is looked up in a network of its own (far)" in open_one.reason
