@@ -68,7 +68,10 @@ def mount_showing(root: Root, memberships: str, controller: str) -> CgroupMount 
         return None
     mounts = root.text(MOUNTS)
     if isinstance(mounts, Unknown):
-        return usual_mount(paths, controller) if mounts.absent else mounts
+        usual = usual_mount(paths, controller)
+        seen = root.names(usual.point)
+        # Files that tell no mounts may have none of the cgroup's either.
+        return usual if mounts.absent and not isinstance(seen, Unknown) else mounts
     doubt: Unknown | None = None
     for line in mounts.splitlines():
         mount = mount_of(line, paths, controller)

@@ -15,6 +15,19 @@ from checks.base.unknown import Unknown
 Answer = TypeVar("Answer")
 
 
+# What every kernel and system has of a part of the files, so that a recording without it recorded
+# nothing of that part. What is below none of these is a part by the first word of its name.
+_SIGNS = {
+    "/proc/self/cgroup": "/proc/self/cgroup",
+    "/proc/self": "/proc/self",
+    "/proc/sys": "/proc/sys",
+    "/sys/bus/pci": "/sys/bus/pci",
+    "/sys/class": "/sys/class/net",
+    "/sys/devices/system": "/sys/devices/system",
+    "/sys/kernel": "/sys/kernel",
+}
+
+
 class Answers(NamedTuple):
     """What a root answered, by the name that was asked for; Unknown with its reason included.
 
@@ -50,20 +63,32 @@ class RecordingRoot(Root):
         return self._inner.locate(name)
 
     def text(self, name: str) -> str | Unknown:
-        return _once(self.answers.texts, name, self._inner.text)
+        return _once(self.answers.texts, name, lambda name: self._told(name, self._inner.text))
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        return _once(self.answers.folders, name, self._inner.names)
+        return _once(self.answers.folders, name, lambda name: self._told(name, self._inner.names))
 
     def link(self, name: str) -> str | Unknown:
-        return _once(self.answers.links, name, self._inner.link)
+        return _once(self.answers.links, name, lambda name: self._told(name, self._inner.link))
 
     def mode(self, name: str) -> int | Unknown:
-        return _once(self.answers.modes, name, self._inner.mode)
+        return _once(self.answers.modes, name, lambda name: self._told(name, self._inner.mode))
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
         key = call_key(name, *arguments)
         return _once(self.answers.calls, key, lambda _: self._inner.call(name, *arguments))
+
+    def _told(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
+        """Return the answer; what files lack is unknown where they lack its whole part."""
+        answer = ask(name)
+        if self.live or not isinstance(answer, Unknown) or not answer.absent:
+            return answer
+        part = next((part for part in _SIGNS if f"{name}/".startswith(f"{part}/")), "")
+        sign = _SIGNS.get(part) or "/" + name.split("/")[1]
+        there = self._inner.link(sign)
+        if isinstance(there, Unknown) and there.absent:
+            return Unknown(f"{name}: not recorded" + f", nor is {sign}" * (sign != name))
+        return answer
 
 
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:

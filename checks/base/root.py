@@ -133,7 +133,7 @@ class Root:
 
         content = self.text(f"/{CALLS_FILE}")
         if isinstance(content, Unknown):
-            return Unknown("only the machine itself can tell, and these are files", absent=True)
+            return Unknown("only the machine itself can tell, and these are files")
         try:
             calls = json.loads(content)
         except (ValueError, RecursionError) as error:

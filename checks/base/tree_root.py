@@ -104,5 +104,5 @@ class TreeRoot(Root):
 
     def _load_calls(self) -> dict[str, object] | Unknown:
         if f"/{CALLS_FILE}" not in self._files:
-            return Unknown("only the machine itself can tell, and these are files", absent=True)
+            return Unknown("only the machine itself can tell, and these are files")
         return super()._load_calls()

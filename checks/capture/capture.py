@@ -98,6 +98,8 @@ def open_root(path: str) -> Root:
     if os.path.isdir(path):
         if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
             return _from_folder(path)
+        if path.strip("/") and not any(os.path.isdir(f"{path}/{top}") for top in ("proc", "sys")):
+            raise _no_host(path)
         return Root(path)
     if not os.path.exists(path):
         raise CaptureError(f"--root {path}: no such file or folder")
@@ -121,13 +123,17 @@ def open_root(path: str) -> Root:
         return _capture(path, content, found.files)
     names = (*found.files, *found.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
-        raise CaptureError(
-            f"--root {path}: neither a capture, which has {CAPTURE_FILE}, nor a host's files, "
-            "which are below proc and sys"
-        )
+        raise _no_host(path)
     from checks.base.tree_root import TreeRoot
 
     return TreeRoot(*found)
+
+
+def _no_host(path: str) -> CaptureError:
+    return CaptureError(
+        f"--root {path}: neither a capture, which has {CAPTURE_FILE}, nor a host's files, "
+        "which are below proc and sys"
+    )
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:

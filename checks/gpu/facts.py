@@ -78,11 +78,13 @@ class GpuFacts(NamedTuple):
     imex_channels: tuple[str, ...] | Unknown
 
     @property
-    def nvidia(self) -> bool:
+    def nvidia(self) -> bool | Unknown:
         """Whether PCI, the driver or NVML shows an NVIDIA GPU."""
         if not isinstance(self.nvml, Unknown) and self.nvml.gpus:
             return True
-        return any(gpu.vendor == "0x10de" for gpu in self.on_pci) or bool(self.nodes)
+        if any(gpu.vendor == "0x10de" for gpu in self.on_pci) or self.nodes:
+            return True
+        return self.accelerators if isinstance(self.accelerators, Unknown) else False
 
     @property
     def on_pci(self) -> tuple[Function, ...]:
@@ -107,6 +109,7 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
         or (not isinstance(nodes, Unknown) and bool(nodes))
     )
     none = Unknown("neither PCI nor /dev nor /proc shows an NVIDIA GPU", absent=True)
+    none = accelerators if isinstance(accelerators, Unknown) else none
     registers = needs is not None and any(
         isinstance(process.gpu_registered_bytes, Unknown) or process.gpu_registered_bytes > 0
         for process in needs.processes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
@@ -130,12 +128,6 @@ def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> Function | Unknown | 
     address = visible[process.gpu]
     found = next((gpu for gpu in gpus.on_pci if gpu.address == address), None)
     return found or Unknown(f"{address}: sysfs shows no such GPU")
-
-
-def node_list(nodes: Iterable[int]) -> str:
-    """``node 1`` or ``nodes 0, 1``."""
-    numbers = sorted(nodes)
-    return f"node{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def probes_numactl(sglang_version: str) -> bool | Unknown:

@@ -37,9 +37,9 @@ NVML_ERRORS = {
 
 @CHECKS.check("gpu.driver")
 def driver(gpus: GpuFacts) -> Iterable[Finding]:
-    if not gpus.nvidia and gpus.kernel_module == "":
-        return [skip("no NVIDIA GPU is visible here")]
     finding = passed("NVIDIA driver", need="an answer of NVML")
+    if gpus.kernel_module == "" and not finding.known(gpus.nvidia):
+        return [skip("no NVIDIA GPU is visible here")]
     nvml = finding.known(gpus.nvml)
     if not nvml.error:
         kind = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
@@ -135,7 +135,7 @@ def _of_launch(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGp
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
     """Return the GPUs to judge one by one; raise why there is none."""
-    if not gpus.nvidia or physical_gpus(gpus) == ():
+    if not passed("GPUs").known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
     used = passed("GPUs").known(_of_launch(gpus, needs))
     if not used:

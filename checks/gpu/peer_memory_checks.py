@@ -26,7 +26,7 @@ def peer_memory(needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts) -> Iter
     processes = [process for process in needs.processes if registers_gpu_memory(process)]
     if not processes:
         return [passed("launch", "registers no GPU memory")]
-    if not gpus.nvidia:
+    if not passed("launch").known(gpus.nvidia):
         text = "the ways of other GPUs than NVIDIA's are not known here"
         if not gpus.on_pci:
             text = "no GPU is visible here"

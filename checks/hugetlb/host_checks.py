@@ -20,7 +20,7 @@ from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, room_bytes, why_refused
-from checks.hugetlb.targets import Target, reserve_targets
+from checks.hugetlb.targets import Target, all_targets, reserve_targets
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
 from checks.system.facts import SystemFacts
 
@@ -159,11 +159,12 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
     """Each page size."""
     default = hugetlb.hugetlb.default_page_size_bytes
     contained = unread(system) is None and system.container.kind != "none"
+    targets = all_targets(hugetlb.hugetlb, wanted.everything)
     for spot in wanted.spots(bound=False):
         page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
         bound = {
-            at.node: pages
-            for at, pages in wanted.everything.items()
+            at.node: target.own_pages
+            for at, target in targets.items()
             if at.page_size_bytes == page and at.node is not None
         }
         # The nodes may have to have more together than is ever taken: see Usage.headroom.
@@ -197,8 +198,8 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"what is set at boot does not lie where the launch takes it: {listed}"
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
-        targets = reserve_targets(hugetlb.hugetlb, wanted.everything)
-        mine = {at: target for at, target in targets.items() if at.page_size_bytes == page}
+        short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
+        mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
         advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
         if page == default and even:
             advice, settings = _drop_in(hugetlb, mine, pages, later)

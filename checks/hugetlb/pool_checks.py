@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, passed, skip, unknown
@@ -47,6 +47,11 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     pool = facts.hugetlb.pool(spot.page_size_bytes)
     formula = page_terms(wanted.needs, spot)
     found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
+    barred = tuple(_barred(facts, pool, spot))
+    found = found._replace(evidence=(*found.evidence, *barred))
+    if barred and spot.node is not None:
+        text = f"pages of node {spot.node} are not for this process: {_consequence(spot)}"
+        return found.failed(text, "allow it the node, or bind nothing there")
     if stock.least_pages >= everything:
         return found
     targets = _targets(facts, wanted, spot)
@@ -113,6 +118,15 @@ def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
         return ()
     path = f"{NODES}/node{spot.node}/hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
     return (Evidence(path, f"nr {share.total_pages}, free {share.free_pages}"),)
+
+
+def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
+    """Who bars nodes that have pages of this size."""
+    barred = facts.hugetlb.barred
+    if isinstance(pool, Unknown) or isinstance(barred, Unknown):
+        return ()
+    nodes = (node for node in barred if node in pool.nodes and spot.node in (None, node))
+    return dict.fromkeys(barred[node] for node in nodes)
 
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)

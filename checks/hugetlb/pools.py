@@ -7,13 +7,16 @@ Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
+from checks.base.finding import Evidence
 from checks.base.root import Root
 from checks.base.units import GIB, KIB
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.numa.allowed import STATUS, read_allowed
 from checks.numa.meminfo import Meminfo
-from checks.numa.nodes import NODES, numa_nodes
+from checks.numa.nodes import NODES, NUMA_STATUS, gpu_memory_nodes, node_list, numa_nodes
 
 POOLS = "/sys/kernel/mm/hugepages"
 # Pages of this size and above cannot be made on demand: the buddy allocator stops below them
@@ -65,13 +68,22 @@ class Pool(NamedTuple):
 
 
 class HugeTlb(NamedTuple):
-    """Every pool of the host; ``pools`` is Unknown where neither sysfs nor meminfo shows any."""
+    """Every pool of the host; ``pools`` is Unknown where neither sysfs nor meminfo shows any.
+
+    page_sizes_complete: False where only /proc/meminfo could be read: the default size alone.
+    barred: the nodes whose pages a launch from here gets none of, and who says so.
+    """
 
     default_page_size_bytes: int | Unknown
     pools: Mapping[int, Pool | Unknown] | Unknown
-    page_sizes_complete: (
-        bool  # False where only /proc/meminfo could be read: the default size alone
-    )
+    page_sizes_complete: bool
+    barred: Mapping[int, Evidence] | Unknown = MappingProxyType({})
+
+    def usable_nodes(self, pool: Pool) -> tuple[int, ...] | Unknown:
+        """The nodes of a pool that are not barred, ascending."""
+        if isinstance(self.barred, Unknown):
+            return self.barred if len(pool.nodes) > 1 else tuple(pool.nodes)
+        return tuple(sorted(node for node in pool.nodes if node not in self.barred))
 
     def pool(self, page_size_bytes: int) -> Pool | Unknown:
         if isinstance(self.pools, Unknown):
@@ -87,15 +99,30 @@ class HugeTlb(NamedTuple):
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
     """Read every pool below ``root``; falls back to ``/proc/meminfo`` where sysfs has none."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
-    folders = root.names(POOLS)
+    folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):
         pools = {size: _sysfs_pool(root, size) for size in _page_sizes(folders)}
-        return HugeTlb(default, pools, page_sizes_complete=True)
+        return HugeTlb(default, pools, True, barred)
     if isinstance(meminfo, Unknown) or isinstance(default, Unknown):
         other = default if isinstance(default, Unknown) else Unknown("no meminfo")
         missing = folders.absent and other.absent
         return HugeTlb(default, Unknown(f"{folders.reason}; {other.reason}", missing), False)
-    return HugeTlb(default, {default: _meminfo_pool(root, default, meminfo)}, False)
+    return HugeTlb(default, {default: _meminfo_pool(root, default, meminfo)}, False, barred)
+
+
+def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
+    """The nodes outside of this process's cpuset, and those that are a GPU's memory.
+
+    A mapping is granted on the free pages of allowed nodes alone (mm/hugetlb.c, allowed_mems_nr).
+    """
+    allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
+    if isinstance(allowed.mems, Unknown):
+        return allowed.mems
+    source = STATUS if isinstance(root.text(STATUS), str) else allowed.cpuset_source
+    mine = Evidence(f"nodes allowed by {source}", node_list(allowed.mems))
+    outside = set(numa_nodes(root)).difference(allowed.mems)
+    theirs = Evidence(NUMA_STATUS, f"{node_list(gpus)}: memory of GPUs")
+    return {**dict.fromkeys(outside, mine), **dict.fromkeys(gpus, theirs)}
 
 
 def _page_sizes(folders: tuple[str, ...]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from checks.base.needs import Spot
 from checks.base.root import Root
@@ -30,7 +30,10 @@ def stock_of(
     memory_available_bytes: int | Unknown,
     spots: Iterable[Spot],
 ) -> dict[Spot, Stock | Unknown]:
-    """Pages available at each of ``spots``: free and not reserved, within ``limits`` by size."""
+    """Pages available at each of ``spots``: free and not reserved, within ``limits`` by size.
+
+    On the nodes that this process may use, and none that is a GPU's memory.
+    """
     stock: dict[Spot, Stock | Unknown] = {}
     for spot in spots:
         pool = hugetlb.pool(spot.page_size_bytes)
@@ -38,11 +41,16 @@ def stock_of(
             # A size that the kernel was seen not to have is a pool of no pages.
             none_there = pool.absent and hugetlb.page_sizes_complete
             stock[spot] = Stock(0, 0) if none_there else pool
+            continue
+        usable = hugetlb.usable_nodes(pool)
+        if isinstance(usable, Unknown):
+            stock[spot] = usable
         elif spot.node is None:
             limit = limits.get(spot.page_size_bytes)
-            stock[spot] = _pool_stock(pool, limit, memory_available_bytes)
+            stock[spot] = _pool_stock(pool, usable, limit, memory_available_bytes)
         else:
-            stock[spot] = _node_stock(pool, spot.node, memory_available_bytes)
+            here = {spot.node}.intersection(usable)
+            stock[spot] = _stock_on(pool, here, memory_available_bytes)
     return stock
 
 
@@ -57,23 +65,31 @@ def stated_stock(pages: int, page_size_bytes: int, nodes: Sequence[int]) -> dict
 
 @or_unknown
 def _pool_stock(
-    pool: Pool, limit: HugeTlbLimit | Unknown | None, memory_available_bytes: int | Unknown
+    pool: Pool,
+    usable: tuple[int, ...],
+    limit: HugeTlbLimit | Unknown | None,
+    memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
     pages = pool.available_pages(memory_available_bytes)
+    stock = Stock(pages, pages)
+    if len(usable) < len(pool.nodes):
+        stock = known(_stock_on(pool, usable, memory_available_bytes))
     limit = known(limit)
     if limit is not None:
-        pages = min(pages, limit.left_bytes // pool.page_size_bytes)
-    return Stock(pages, pages)
+        stock = Stock(*(min(pages, limit.left_bytes // pool.page_size_bytes) for pages in stock))
+    return stock
 
 
-def _node_stock(pool: Pool, node: int, memory_available_bytes: int | Unknown) -> Stock | Unknown:
+def _stock_on(
+    pool: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
+) -> Stock | Unknown:
     """Reservations and surplus pages belong to no node until they are touched: hence the bounds."""
-    if node not in pool.nodes:
-        if not pool.nodes:
-            return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
+    if not pool.nodes:
+        return Unknown(f"{pool.source}: the kernel shows no pool per NUMA node")
+    here = sum(share.free_pages for at, share in pool.nodes.items() if at in nodes)
+    elsewhere = sum(share.free_pages for at, share in pool.nodes.items() if at not in nodes)
+    if not pool.nodes.keys() & set(nodes):
         return Stock(0, 0)
-    here = pool.nodes[node].free_pages
-    elsewhere = sum(share.free_pages for at, share in pool.nodes.items() if at != node)
     least = max(0, here - pool.reserved_pages)
     most = max(0, here - max(0, pool.reserved_pages - elsewhere))
     return Stock(least, most + pool.surplus_allowance_pages(memory_available_bytes))

@@ -23,6 +23,11 @@ class Target(NamedTuple):
     now_pages: int | None
     held_pages: int
 
+    @property
+    def own_pages(self) -> int:
+        """Those that the launch takes."""
+        return self.pages - self.held_pages
+
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     """Each pool that must grow, node by node where pages are bound to nodes.
@@ -41,13 +46,27 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     targets: dict[Spot, Target] = {}
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
         pool = hugetlb.pool(size)
+        barred = {} if isinstance(hugetlb.barred, Unknown) else hugetlb.barred
         bound = sorted(
-            spot for spot in needs if spot.page_size_bytes == size and spot.node is not None
+            spot
+            for spot in needs
+            if spot.page_size_bytes == size and spot.node is not None and spot.node not in barred
         )
-        for spot in bound or [Spot(size, None)]:
+        wanted = {spot: needs[spot] for spot in bound} or _spread(hugetlb, pool, size, needs)
+        for spot, pages in wanted.items():
             now, held = now_and_held(pool, spot.node)
-            targets[spot] = Target(needs[spot] + held, now, held)
+            targets[spot] = Target(pages + held, now, held)
     return targets
+
+
+def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> Pages:
+    """What is bound to no node: of the whole pool, or where nodes are barred, of the others."""
+    whole = Spot(size, None)
+    usable = () if isinstance(pool, Unknown) else hugetlb.usable_nodes(pool)
+    if isinstance(pool, Unknown) or isinstance(usable, Unknown) or len(usable) == len(pool.nodes):
+        return {whole: needs[whole]}
+    each, rest = divmod(needs[whole], max(1, len(usable)))
+    return {Spot(size, node): each + (at < rest) for at, node in enumerate(usable)}
 
 
 def now_and_held(pool: Pool | Unknown, node: int | None) -> tuple[int | None, int]:

@@ -8,7 +8,7 @@ cgroup-v1/memory.rst.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.base.c_numbers import kernel_count
@@ -86,15 +86,9 @@ def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
     for filesystem, doubt in doubts.items():
         if filesystem not in resolved:  # no other mount shows it
             return doubt
-    if paths and not resolved and not (_untold(root, paths) or at_the_top(root, paths)):
+    if paths and not resolved and not at_the_top(root, paths):
         return Unknown(f"{MOUNTS}: shows no memory cgroup of this process")
     return tightest
-
-
-def _untold(root: Root, paths: Mapping[str, str]) -> bool:
-    """Whether this is a tree of files that tells no mounts, of a process that nothing limits."""
-    mounts = root.text(MOUNTS)
-    return isinstance(mounts, Unknown) and mounts.absent and set(paths.values()) == {"/"}
 
 
 def _mounts(root: Root, paths: dict[str, str]) -> Iterator[tuple[str, CgroupMount | Unknown]]:

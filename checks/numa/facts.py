@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
+from checks.numa.allowed import read_allowed, read_list
 from checks.numa.meminfo import Meminfo, read_node_meminfo
-from checks.numa.nodes import NODES, memory_nodes, numa_nodes, parse_cpu_list, parse_node_list
+from checks.numa.nodes import NODES, memory_nodes, numa_nodes, parse_cpu_list, parse_cpu_map
 from checks.system.facts import MOST_ERRNO
-
-STATUS = "/proc/self/status"
-Parser = Callable[[str], tuple[int, ...]]
 
 
 class NumaNode(NamedTuple):
@@ -83,17 +81,12 @@ def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
 
 def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
     """Never raises; what a file did not say is Unknown."""
-    status = root.text(STATUS)
-    cpuset_source, cpuset_cpus, cpuset_mems = _cpuset(root)
+    allowed = read_allowed(root)
     tables = read_node_meminfo(root)
     return NumaFacts(
         tuple(_node(root, node, tables) for node in numa_nodes(root)),
         memory_nodes(root),
-        _allowed(status, "Cpus_allowed_list", parse_cpu_list),
-        _allowed(status, "Mems_allowed_list", parse_node_list),
-        cpuset_cpus,
-        cpuset_mems,
-        cpuset_source,
+        *allowed,
         _policy(root),
         root.integer("/proc/sys/kernel/numa_balancing"),
         root.integer("/proc/sys/vm/zone_reclaim_mode"),
@@ -105,12 +98,20 @@ def _node(root: Root, node: int, tables: Mapping[int, Meminfo | Unknown]) -> Num
     table = tables.get(node, Unknown(f"{folder}/meminfo: not read", absent=True))
     return NumaNode(
         node,
-        _list(root, f"{folder}/cpulist", parse_cpu_list),
+        _cpus(root, folder),
         _sum(table, "MemTotal"),
         _sum(table, "MemFree"),
         _sum(table, "Active(file)", "Inactive(file)", "SReclaimable"),
         _distances(root, f"{folder}/distance"),
     )
+
+
+def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
+    """Kernels before 2.6.29 have the map alone."""
+    cpus = read_list(root, f"{folder}/cpulist", parse_cpu_list)
+    if isinstance(cpus, Unknown) and cpus.absent:
+        return read_list(root, f"{folder}/cpumap", parse_cpu_map)
+    return cpus
 
 
 @or_unknown
@@ -130,57 +131,6 @@ def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
         value = known(table.value(key))
         total += value
     return total
-
-
-def _list(root: Root, name: str, parse: Parser) -> tuple[int, ...] | Unknown:
-    content = root.text(name)
-    return content if isinstance(content, Unknown) else _parsed(content, name, parse)
-
-
-def _parsed(content: str, name: str, parse: Parser) -> tuple[int, ...] | Unknown:
-    try:
-        return parse(content)
-    except ValueError as error:
-        return Unknown(f"{name}: {error}")
-
-
-@or_unknown
-def _allowed(status: str | Unknown, key: str, parse: Parser) -> tuple[int, ...] | Unknown:
-    status = known(status)
-    for line in status.splitlines():
-        label, _, value = line.partition(":")
-        if label == key:
-            return _parsed(value, f"{STATUS} {key}", parse)
-    return Unknown(f"{STATUS}: has no {key} line", absent=True)
-
-
-def _cpuset(root: Root) -> tuple[str, tuple[int, ...] | Unknown, tuple[int, ...] | Unknown]:
-    """The folder of the cpuset that says what is allowed, and its effective CPUs and nodes."""
-    missing = Unknown("no cpuset of this process is mounted here", absent=True)
-    memberships = root.text("/proc/self/cgroup")
-    if isinstance(memberships, Unknown):
-        return "", memberships, memberships
-    for line in memberships.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpuset" not in controllers.split(","):
-            continue
-        # Version 1 has its own mount; version 2 shows the files only where the controller is on.
-        top, names = (
-            ("/sys/fs/cgroup/cpuset", ("cpuset.effective_cpus", "cpuset.effective_mems"))
-            if controllers
-            else ("/sys/fs/cgroup", ("cpuset.cpus.effective", "cpuset.mems.effective"))
-        )
-        parts = [part for part in path.split("/") if part]
-        if ".." in parts:
-            continue
-        for depth in range(len(parts), -1, -1):
-            folder = "/".join((top, *parts[:depth]))
-            cpus = _list(root, f"{folder}/{names[0]}", parse_cpu_list)
-            if isinstance(cpus, Unknown) and cpus.absent:
-                continue
-            return folder, cpus, _list(root, f"{folder}/{names[1]}", parse_node_list)
-    return "", missing, missing
 
 
 @or_unknown

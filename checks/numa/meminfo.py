@@ -9,7 +9,10 @@ from checks.base.c_numbers import kernel_count
 from checks.base.root import Root
 from checks.base.units import KIB
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.nodes import numa_nodes
+from checks.numa.nodes import NODES, gpu_memory_nodes, numa_nodes
+
+# Row of the host's table -> the row of a GPU's node that is in it.
+_OF_GPUS = {"MemTotal": "MemTotal", "MemFree": "MemFree", "MemAvailable": "MemFree"}
 
 
 class Meminfo(NamedTuple):
@@ -24,17 +27,27 @@ class Meminfo(NamedTuple):
         return Unknown(f"{self.source}: has no {key} line", absent=True)
 
 
+@or_unknown
 def read_meminfo(root: Root) -> Meminfo | Unknown:
-    """The whole host's table; keys as the kernel spells them (``MemAvailable``)."""
+    """The host's table, less the memory of GPUs; keys as the kernel spells them."""
+    table = known(read_whole_meminfo(root))
+    values = dict(table.values)
+    for node in gpu_memory_nodes(root):
+        gpu = _read(root, f"{NODES}/node{node}/meminfo")
+        for row, own in _OF_GPUS.items():
+            if row in values:
+                values[row] = max(0, values[row] - known(known(gpu).value(own)))
+    return table._replace(values=values)
+
+
+def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
+    """The table as programs read it: the memory of a GPU that is a NUMA node counts in it."""
     return _read(root, "/proc/meminfo")
 
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
     """Each NUMA node's table; empty where the kernel shows no nodes."""
-    return {
-        node: _read(root, f"/sys/devices/system/node/node{node}/meminfo")
-        for node in numa_nodes(root)
-    }
+    return {node: _read(root, f"{NODES}/node{node}/meminfo") for node in numa_nodes(root)}
 
 
 def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 
 NODES = "/sys/devices/system/node"
+GPUS = "/proc/driver/nvidia/gpus"
+NUMA_STATUS = f"{GPUS}/*/numa_status"
 # No machine has more: the kernel's own limits, 1 << CONFIG_NODES_SHIFT (10 at most) and
 # CONFIG_NR_CPUS (8192 at most on x86; 64-bit Arm and POWER stay below twice that).
 MOST_NODES = 1024
 MOST_CPUS = 16384
+# Old kernels end some lists with the NUL of their buffer.
+_AROUND = " \t\n\0"
 
 
 def numa_nodes(root: Root) -> tuple[int, ...]:
@@ -23,14 +31,37 @@ def numa_nodes(root: Root) -> tuple[int, ...]:
 
 
 def memory_nodes(root: Root) -> tuple[int, ...]:
-    """The nodes with memory, over which the kernel spreads ``vm.nr_hugepages``."""
-    content = root.text(f"{NODES}/has_memory")
-    if isinstance(content, Unknown):
-        return numa_nodes(root)
-    try:
-        return parse_node_list(content)
-    except ValueError:
-        return numa_nodes(root)
+    """The nodes with memory of the host, over which the kernel spreads ``vm.nr_hugepages``."""
+    gpus = gpu_memory_nodes(root)
+    # Kernels before 3.8 have the second alone.
+    for name in ("has_memory", "has_normal_memory"):
+        content = root.text(f"{NODES}/{name}")
+        if not isinstance(content, Unknown):
+            with suppress(ValueError):
+                return tuple(node for node in parse_node_list(content) if node not in gpus)
+    return tuple(node for node in numa_nodes(root) if node not in gpus)
+
+
+def gpu_memory_nodes(root: Root) -> frozenset[int]:
+    """The nodes that are a GPU's own memory (GH200, GB200): each GPU's NUMA_STATUS says its node.
+
+    Source: nv-procfs.c of NVIDIA's open-gpu-kernel-modules.
+    """
+    found: set[int] = set()
+    names = root.names(GPUS)
+    for name in () if isinstance(names, Unknown) else names:
+        content = root.text(NUMA_STATUS.replace("*", name))
+        for line in () if isinstance(content, Unknown) else content.splitlines():
+            key, _, node = (part.strip() for part in line.partition(":"))
+            if key == "Node" and node.isdecimal() and int(node) < MOST_NODES:
+                found.add(int(node))
+    return frozenset(found)
+
+
+def node_list(nodes: Iterable[int]) -> str:
+    """``node 1`` or ``nodes 0, 1``."""
+    numbers = sorted(nodes)
+    return f"node{'s' if len(numbers) != 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def parse_node_list(text: str) -> tuple[int, ...]:
@@ -40,12 +71,23 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The same of CPUs; an empty list, which a node of memory alone has, is ``()``."""
-    return _parse_list(text, MOST_CPUS, "CPUs") if text.strip() else ()
+    return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
+
+
+def parse_cpu_map(text: str) -> tuple[int, ...]:
+    """``"00000001,0000000f"``, of which each word has 32 CPUs, as ``(0, 1, 2, 3, 32)``."""
+    words = text.strip(_AROUND).split(",")
+    if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in words):
+        raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
+    if len(words) * 32 > MOST_CPUS:
+        raise ValueError(f"not a map of up to {MOST_CPUS} CPUs")
+    mask = int("".join(word.zfill(8) for word in words), 16)
+    return tuple(cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1)
 
 
 def _parse_list(text: str, most: int, what: str) -> tuple[int, ...]:
     numbers: set[int] = set()
-    for part in text.strip().split(","):
+    for part in text.strip(_AROUND).split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"not a list of {what}: {text.strip()[:80]!r}")

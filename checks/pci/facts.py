@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.numa.nodes import numa_nodes
+from checks.numa.nodes import GPUS, numa_nodes
 from checks.rdma.devices import DEVICES as RDMA_DEVICES
 
 T = TypeVar("T")
@@ -133,12 +133,28 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
 
 @or_unknown
 def read_accelerators(root: Root) -> tuple[Function, ...] | Unknown:
-    """Read every GPU or other accelerator on the PCI bus, in PCI order; () without PCI."""
-    return tuple(
-        read_function(root, address)
-        for address in known(root.entries(PCI_DEVICES))
-        if ADDRESS.fullmatch(address) and _is_accelerator(root, address)
-    )
+    """Read every GPU or other accelerator, in PCI order; () without PCI and NVIDIA's driver."""
+    driven = driver_gpus(root)
+    found = []
+    for address in known(_addresses(root)):
+        if address in driven:
+            found.append(read_function(root, address)._replace(vendor=NVIDIA))
+        elif ADDRESS.fullmatch(address) and _is_accelerator(root, address):
+            found.append(read_function(root, address))
+    return tuple(found)
+
+
+def driver_gpus(root: Root) -> frozenset[str]:
+    """Return the addresses of the GPUs that NVIDIA's driver has, whatever else shows them."""
+    return frozenset(map(str.lower, root.listed(GPUS)))
+
+
+def _addresses(root: Root) -> tuple[str, ...] | Unknown:
+    """Every PCI function, in PCI order; where PCI shows none, the driver's GPUs."""
+    addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
+    if isinstance(addresses, Unknown):
+        return tuple(sorted(driven)) or addresses
+    return tuple(sorted({*addresses, *driven}))
 
 
 def _is_accelerator(root: Root, address: str) -> bool:
@@ -290,13 +306,15 @@ NVIDIA = "0x10de"
 def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     """Return the NUMA node of each NVIDIA GPU in PCI order, which is NVML's; None: it names none.
 
-    From sysfs alone. What may be a GPU and cannot be read makes the others' order another.
+    From files alone. What may be a GPU and cannot be read makes the others' order another.
     """
     nodes: list[int | None] = []
-    for address in known(root.entries(PCI_DEVICES)):
+    driven = driver_gpus(root)
+    for address in known(_addresses(root)):
         folder = f"{PCI_DEVICES}/{address}"
         vendor, kind = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
-        if vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES:
+        shown = vendor == NVIDIA and kind is not None and kind[:6] in DISPLAY_CLASSES
+        if shown or address in driven:
             node = _if_there(root.integer(f"{folder}/numa_node"))
             nodes.append(node if node is not None and node >= 0 else None)
     return tuple(nodes)

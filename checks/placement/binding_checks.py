@@ -23,11 +23,12 @@ from checks.base.unknown import Unknown, known, must_be_read, or_unknown
 from checks.gpu.hardware_use import (
     nic_node,
     nics_of,
-    node_list,
     probes_numactl,
     splits_segment,
 )
-from checks.numa.facts import STATUS, MemoryPolicy, NumaFacts
+from checks.numa.allowed import STATUS
+from checks.numa.facts import MemoryPolicy, NumaFacts
+from checks.numa.nodes import node_list
 from checks.rdma.facts import RdmaFacts
 from checks.releases.mooncake import release_of
 

@@ -85,7 +85,9 @@ def _names_setting(
 @CHECKS.check("rdma.no-device", any_launch)
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     if needs is None or not needs.rdma_processes:
-        there = ", ".join(nic.name for nic in rdma.present) or "no RDMA device"
+        there = ", ".join(nic.name for nic in rdma.present)
+        if not isinstance(rdma.nics, Unknown):
+            there = there or "no RDMA device"
         nothing = skip() if needs is None else skip(NO_RDMA, "launch")
         return [nothing._replace(have=there)]
     return [_judge_left(rdma, use) for use in uses(rdma, needs)]

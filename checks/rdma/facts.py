@@ -231,7 +231,7 @@ def _read_erdma(root: Root) -> Erdma:
 def _online_cpus(root: Root) -> int | Unknown:
     """Count the CPUs of ``0-3,8``: std::thread::hardware_concurrency reads the same file."""
     name = "/sys/devices/system/cpu/online"
-    content = known(root.word(name))
+    content = known(root.word(name)).strip("\0\n")  # old kernels end it with a NUL
     count = 0
     for part in content.split(","):
         first, _, last = part.partition("-")

@@ -37,6 +37,8 @@ _PAGE_TABLE_SHARE = 64
 # Of MemTotal: the kernel, the system's daemons and the drivers of an idle host.
 _IN_USE_PERCENT = 2
 _MOST_DEVICES = 64
+# What every host has, if there be nothing in it: else nothing would be known of what is there.
+_FOLDERS = frozenset({"/sys/bus/pci/devices", "/sys/class/net", "/sys/fs/cgroup"})
 _MEMORY_LEAST, _MEMORY_MOST = 4 * GIB, 64 * TIB
 _LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 _DRIVER = "570.124.06"
@@ -106,7 +108,7 @@ def described_host(
         )
     number = 1 if nodes is None else nodes
     described = Description(memory_bytes, _devices("gpus", gpus), _devices("nics", nics), number)
-    root = DescribedRoot(*described_tree(described))
+    root = DescribedRoot(*described_tree(described), _FOLDERS)
     return Host(RecordingRoot(root), NAME, os.environ, None), _assumptions(described, nodes is None)
 
 

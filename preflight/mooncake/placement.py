@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from checks.numa.allowed import read_allowed
 from checks.numa.nodes import numa_nodes
 from checks.pci.facts import gpu_nodes
 from checks.rdma.devices import device_nodes
@@ -100,8 +101,10 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
     return switch not in ("0", "false", "no", "n")
 
 
-def place_ranks(ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0) -> RankPlacement:
-    """Return the nodes to which SGLang binds its ranks.
+def place_ranks(
+    ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, tries: bool = False
+) -> RankPlacement:
+    """Return the nodes to which SGLang binds its ranks. tries: only where it may.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
     of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
@@ -110,6 +113,9 @@ def place_ranks(ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         own = gpus[first_gpu : first_gpu + ranks]
         if len(own) == ranks and None not in own:
+            mems = read_allowed(root).mems if tries else Unknown("not asked")
+            if not isinstance(mems, Unknown) and not set(mems).issuperset(own):
+                own = tuple(node if node in mems else None for node in own)
             return RankPlacement(own, "this host's GPUs, to whose nodes SGLang binds each rank")
     if len(nics) < 2 and isinstance(gpus, Unknown):
         text = (

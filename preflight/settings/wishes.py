@@ -66,7 +66,7 @@ def pools(
     settings = reserve_settings(targets, hugetlb.hugetlb.default_page_size_bytes)
     for (spot, target), setting in zip(targets.items(), settings, strict=True):
         change = target.now_pages is None or target.pages > target.now_pages
-        pages = f"{wanted.everything[spot]} pages of {format_page_size(spot.page_size_bytes)}"
+        pages = f"{target.own_pages} pages of {format_page_size(spot.page_size_bytes)}"
         terms = page_terms(needs, spot)
         text = f"the launch takes {pages}" + (f" ({terms})" if terms != pages else "")
         if target.held_pages:

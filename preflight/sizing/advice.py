@@ -65,14 +65,13 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
         text = "the pools are large enough: nothing to reserve"
         return [Recommendation("reserve-hugepages", text)]
     reasons: list[str] = []
-    for spot, (target, now, others_pages) in targets.items():
+    for spot, target in targets.items():
         where = "" if spot.node is None else f" on node {spot.node}"
-        needed = sizing.verdict.needs[spot]
-        others = f", {others_pages} that others hold" if others_pages else ""
-        was = "unknown" if now is None else str(now)
+        others = f", {target.held_pages} that others hold" if target.held_pages else ""
+        was = "unknown" if target.now_pages is None else str(target.now_pages)
         reasons.append(
-            f"{target} pages of {format_page_size(spot.page_size_bytes)}{where}: {needed} for this "
-            f"launch{others} (now {was})"
+            f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{where}: "
+            f"{target.own_pages} for this launch{others} (now {was})"
         )
     text = f"{condition}reserve {'; '.join(reasons)}"
     refused = _why_refused(sizing, targets)

@@ -8,7 +8,7 @@ from checks.base.needs import ProcessId
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
-from checks.numa.meminfo import read_meminfo
+from checks.numa.meminfo import read_whole_meminfo
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
@@ -148,7 +148,8 @@ def _placed(
     nodes = () if isinstance(launch_nodes, Unknown) else launch_nodes
     own = {node for client in clients if client for node in client.nic_nodes or nodes}
     nics = tuple(sorted(own)) if any(clients) else nodes
-    return place_ranks(ranks.here, nics, host.root, first if isinstance(first, int) else 0)
+    first = first if isinstance(first, int) else 0
+    return place_ranks(ranks.here, nics, host.root, first, host.sglang.probes_numactl)
 
 
 def hardware_of(server: SglangServer, host: SizedHost, memory: FreeMemory | Unknown) -> Hardware:
@@ -164,7 +165,7 @@ def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
-    available = known(known(read_meminfo(root)).value("MemAvailable"))
+    available = known(known(read_whole_meminfo(root)).value("MemAvailable"))
     headroom = memory_headroom(root)
     left = headroom if isinstance(headroom, Unknown | None) else headroom.left_bytes
     return FreeMemory(available, left)

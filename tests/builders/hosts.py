@@ -35,6 +35,7 @@ class Host:
         files: dict[str, object] = {
             "proc/meminfo": self._meminfo(),
             "proc/self/cgroup": "0::/\n",
+            "proc/self/status": f"Mems_allowed_list:\t{','.join(map(str, self.nodes))}",
             "sys/devices/system/node/has_memory": ",".join(str(node) for node in self.nodes),
         }
         for node in self.nodes:
@@ -51,6 +52,8 @@ class Host:
             files[f"{folder}/class"] = "0x030200"
             files[f"{folder}/numa_node"] = node
         files |= {f"sys/fs/cgroup/{name}": text for name, text in self.cgroup.items()}
+        for part in ("sys/class/net", "sys/bus/pci/devices", "sys/fs/cgroup"):
+            (root / part).mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,7 @@ def add_system(tree: Tree, host: SyntheticHost) -> None:
         "/sys/class/dmi/id/sys_vendor": host.hypervisor.rpartition(" ")[0] or "Supermicro",
         "/sys/class/dmi/id/product_name": host.hypervisor.rpartition(" ")[2] or "SYS-821GE",
         "/sys/class/net/lo/mtu": "65536",
+        "/sys/bus/pci/drivers_autoprobe": "1",
         "/dev/null": "",
         "/dev/shm/.keep": "",
     }

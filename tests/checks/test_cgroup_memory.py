@@ -106,12 +106,12 @@ def test_a_tree_that_tells_no_mounts_is_read_where_most_have_them(tmp_path: Path
     assert memory_headroom(root) == MemoryHeadroom(700, "/sys/fs/cgroup/a/memory.max")
 
 
-@pytest.mark.parametrize(("path", "known"), [("/", True), ("/a", False)])
-def test_without_mounts_and_cgroups_the_top_alone_has_no_limit(
-    tmp_path: Path, path: str, known: bool
-) -> None:
+@pytest.mark.parametrize("path", ["/", "/a"])
+def test_files_without_mounts_and_cgroups_tell_no_limit(tmp_path: Path, path: str) -> None:
     root = write(tmp_path, {"/proc/self/cgroup": f"0::{path}\n"})
-    assert (memory_headroom(root) is None) is known
+    assert isinstance(memory_headroom(root), Unknown)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    assert isinstance(memory_headroom(root), Unknown) is (path != "/")
 
 
 def test_version_1(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -58,13 +59,14 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_status_and_exit_code(
-    row: tuple[int, str, str, str, str | None, tuple[str, int]], tmp_path: object
+    row: tuple[int, str, str, str, str | None, tuple[str, int]], tmp_path: Path
 ) -> None:
     tp, hicache, segment, arena, available, (status, exit_code) = row
+    (tmp_path / "proc").mkdir()
     arguments = [
         *("--tp-size", str(tp), "--hicache-size", hicache, "--global-segment-size", segment),
         *("--arena-pool-size", arena, "--rule", "documented", "--json"),
-        *("--root", str(tmp_path)),  # an empty folder: no pool is found
+        *("--root", str(tmp_path)),  # without any pool
     ]
     if available is not None:
         arguments += ["--available-hugetlb", available]
@@ -92,10 +94,8 @@ def test_quick_start_numbers() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 128])
-def test_it_reads_the_size_of_the_pool_whoever_holds_it(others: int, tmp_path: object) -> None:
-    from pathlib import Path
-
-    root = Path(str(tmp_path))
+def test_it_reads_the_size_of_the_pool_whoever_holds_it(others: int, tmp_path: Path) -> None:
+    root = tmp_path
     Host({2 * MIB: HostPool(total=128, free=128 - others)}).write(root)
     arguments = (
         "--tp-size 1 --hicache-size 200mb --global-segment-size 32mb --json --rule documented"

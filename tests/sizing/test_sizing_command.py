@@ -185,6 +185,8 @@ def test_a_segment_too_small_for_regular_pages_fails(host: Path) -> None:
 
 
 def test_no_pool_to_read_is_no_pass(tmp_path: Path) -> None:
+    for part in ("proc", "sys/kernel", "sys/devices/system/node"):
+        (tmp_path / part).mkdir(parents=True)
     got = answer(f"{SMALL} --protocol tcp", root=tmp_path)
     assert (got["status"], got["exit_code"]) == ("planning_only", 3)
     assert got["exact"]["hugetlb"][0]["available_pages"] is None
