@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import stat
+from contextvars import ContextVar
 from typing import Any
 
 from checks.base.c_numbers import kernel_count, kernel_number
 from checks.base.unknown import Unknown, known, or_unknown
 
 CALLS_FILE = "calls.json"
+# How long whoever asks now waits for all answers of one topic; a call that waits takes a share.
+LIMIT_SECONDS: ContextVar[float] = ContextVar("LIMIT_SECONDS", default=10.0)
 # The first word of a call -> the module that answers it on the live machine.
 CALL_MODULES = {
     "gpus": "checks.gpu.calls",

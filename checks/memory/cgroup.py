@@ -33,7 +33,7 @@ class MemoryHeadroom(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """The file names of one version of cgroups."""
+    """The file names of one version of cgroups. limits: the one that kills first."""
 
     limits: tuple[str, ...]
     usage: str
@@ -56,8 +56,10 @@ _HIERARCHIES = {
 
 
 @or_unknown
-def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
+def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
     """The tightest limit over the cgroup and its ancestors; None where nothing limits.
+
+    throttles: whether memory.high counts, beyond which the kernel slows down and kills nobody.
 
     Unknown where SGLang cannot tell either: it then checks an explicit size against the host's
     memory alone, and refuses to size a pool by itself.
@@ -80,7 +82,9 @@ def memory_headroom(root: Root) -> MemoryHeadroom | Unknown | None:
             continue
         resolved.add(filesystem)
         for folder in mount.folders:
-            found = known(_tightest_of(root, folder, _HIERARCHIES[mount.filesystem]))
+            files = _HIERARCHIES[mount.filesystem]
+            files = files if throttles else files._replace(limits=files.limits[:1])
+            found = known(_tightest_of(root, folder, files))
             if found is not None and (tightest is None or found.left_bytes < tightest.left_bytes):
                 tightest = found
     for filesystem, doubt in doubts.items():

@@ -22,6 +22,7 @@ class MemoryFacts(NamedTuple):
     """Sizes in bytes.
 
     headroom: the tightest memory limit over the cgroup and its ancestors; None where none binds.
+    killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
@@ -34,6 +35,7 @@ class MemoryFacts(NamedTuple):
     shm_size_bytes: int | Unknown
     shm_available_bytes: int | Unknown
     hugetlb_charged: bool | Unknown
+    killing_headroom: MemoryHeadroom | Unknown | None = None
 
     def value(self, key: str) -> int | Unknown:
         """A row of /proc/meminfo in bytes."""
@@ -52,6 +54,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
         size,
         available,
         _hugetlb_charged(root),
+        memory_headroom(root, throttles=False),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, passed
+from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status, passed
 from checks.base.needs import LaunchNeeds
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
@@ -50,13 +50,16 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         formula=_formula(needs),
         evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
     )
-    advice = "lower --hicache-size or the segment, or free memory"
+    ranks = any(process.program == "sglang" for process in needs.processes)
+    advice = f"lower {'--hicache-size or ' * ranks}the segment, or free memory"
     if need_bytes > available:
-        text = "there is not so much memory: a rank is refused, or the kernel kills a process"
+        refused = "a rank is refused, or " * ranks
+        text = f"there is not so much memory: {refused}the kernel kills a process"
         yield found.failed(text, advice)
     elif need_bytes and need_bytes + RESERVE_BYTES > available:
         left = format_bytes(available - need_bytes)
-        text = f"{left} would be left for the model's loading, the system and page cache"
+        loading = "the model's loading, " * ranks
+        text = f"{left} would be left for {loading}the system and page cache"
         yield found.warned(text, advice)
     else:
         yield found
@@ -73,9 +76,17 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         need = format_bytes(need_bytes)
         yield passed("cgroup", "no limit below the host's", need, _formula(needs))
     else:
+        killing = passed("cgroup").known(memory.killing_headroom)
+        slow = headroom.source.endswith("/memory.high")
+        if killing is not None and killing.left_bytes < need_bytes:
+            slow, headroom = False, killing
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
         setting = Setting(Kind.CGROUP, headroom.source, "max")
-        yield _limited("cgroup", headroom.left_bytes, need_bytes, needs, evidence, (setting,))
+        found = _limited("cgroup", headroom.left_bytes, need_bytes, needs, evidence, (setting,))
+        if slow and found.status is Status.FAIL:
+            text = "the kernel throttles every process of it: the start slows down without end"
+            found = found._replace(status=Status.WARN, text=text, consequence=Consequence.DEGRADED)
+        yield found
     yield from _containers(needs)
 
 

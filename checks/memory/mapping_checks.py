@@ -97,7 +97,10 @@ def _shm(
         )
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
-        return passed(subject, have, need, evidence=evidence).warned(text, advice, settings)
+        formula = f"{need} for certain, and what NCCL and torch take"
+        need = f"more than {format_bytes(RUNTIME_SHM_BYTES)}"
+        found = passed(subject, have, need, formula, evidence=evidence)
+        return found.warned(text, advice, settings)
     return passed(subject, have, need, evidence=evidence)
 
 

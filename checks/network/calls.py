@@ -6,6 +6,8 @@ import socket
 import struct
 from typing import Any
 
+from checks.base.root import LIMIT_SECONDS
+
 from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
@@ -49,10 +51,10 @@ def bind(port: int) -> dict[str, Any]:
     return {"free": True}
 
 
-# A service on the same network answers in milliseconds; a firewall that drops never does.
-CONNECT_SECONDS = 2.0
-# Mooncake's own client gives a dead master 4.3 s before it reports it (measured, 0.3.13.post1).
-MASTER_SECONDS = 8.0
+# Shares of the time limit, together the whole. A service on the same network answers in
+# milliseconds; a firewall that drops never does. Mooncake's own client gives a dead master 4.3 s
+# before it reports it (measured, 0.3.13.post1): 8 s by default.
+CONNECT_SHARE, MASTER_SHARE = 0.2, 0.8
 _ANSWER_BYTES = 4096
 
 
@@ -70,7 +72,7 @@ def connect(host: str, port: int) -> dict[str, Any]:
     import socket
 
     try:
-        with socket.create_connection((host, port), CONNECT_SECONDS):
+        with socket.create_connection((host, port), _seconds(CONNECT_SHARE)):
             return {"open": True}
     except OSError as error:
         name = "timeout" if isinstance(error, TimeoutError) else ""
@@ -82,16 +84,23 @@ def http(host: str, port: int, path: str) -> dict[str, Any]:
     """Ask ``GET path`` past any proxy: the status and the beginning of the body."""
     from http.client import HTTPConnection, HTTPException
 
-    connection = HTTPConnection(host, port, timeout=CONNECT_SECONDS)
+    connection = HTTPConnection(host, port, timeout=_seconds(CONNECT_SHARE))
     try:
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         body = answer.read(_ANSWER_BYTES).decode("utf-8", "replace")
         return {"status": answer.status, "body": body}
+    except TimeoutError:
+        return {"timeout": _seconds(CONNECT_SHARE)}
     except (OSError, HTTPException, ValueError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
         connection.close()
+
+
+def _seconds(share: float) -> float:
+    """That share of the time limit, at least what a local network takes."""
+    return max(0.2, LIMIT_SECONDS.get() * share)
 
 
 def master(host: str, port: int) -> dict[str, Any]:
@@ -110,16 +119,17 @@ def master(host: str, port: int) -> dict[str, Any]:
         "'h:1', 'P2PHANDSHAKE', 0, 0, 'rpc_only', '', sys.argv[1]))\n"
     )
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    limit = _seconds(MASTER_SHARE)
     try:
         done = subprocess.run(
             [sys.executable, "-c", program, address],
             capture_output=True,
             text=True,
-            timeout=MASTER_SECONDS,
+            timeout=limit,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return {"timeout": MASTER_SECONDS}
+        return {"timeout": limit}
     for line in done.stdout.splitlines():
         word, _, code = line.partition(" ")
         if word == "code" and code.lstrip("-").isdigit():

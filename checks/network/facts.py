@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds, Service
@@ -142,7 +143,7 @@ class ServiceAnswer(NamedTuple):
     """What came back from one service.
 
     addresses: of its name. open: whether something listens; refusal: the error's name and text
-    where not, or how a master's open port kept silent. status, body: of the HTTP request for its
+    where not. late: how it kept silent where it does. status, body: of the HTTP request for its
     kind. code: what Mooncake's own client said of a master, 0 for one that is ready. Unknown also
     where it was not asked.
     """
@@ -150,6 +151,7 @@ class ServiceAnswer(NamedTuple):
     addresses: tuple[str, ...] | Unknown
     open: bool | Unknown
     refusal: str = ""
+    late: str = ""
     status: int | Unknown = Unknown("not asked")
     body: str = ""
     code: int | Unknown = Unknown("not asked")
@@ -181,7 +183,11 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     def ask(service: Service) -> None:
         answers[key_of(service)] = _ask(root, service)
 
-    threads = [threading.Thread(target=ask, args=(service,), daemon=True) for service in asked]
+    threads = [
+        # A thread begins with no context: the time limit goes with it.
+        threading.Thread(target=copy_context().run, args=(ask, service), daemon=True)
+        for service in asked
+    ]
     started = 0
     with suppress(RuntimeError):  # no thread is to be had: pids.max, ulimit -u or -v
         for thread in threads:
@@ -235,6 +241,10 @@ def _is_address(host: str) -> bool:
     return False
 
 
+def _late(found: dict[str, object]) -> str:
+    return f"no answer within {found['timeout']} s"
+
+
 @or_unknown
 def _resolved(found: object) -> tuple[str, ...] | Unknown:
     found = known(found)
@@ -247,6 +257,8 @@ def _http(root: Root, service: Service, path: str, answer: ServiceAnswer) -> Ser
     found = root.call("services.http", str(service.host), service.port or 0, path)
     if isinstance(found, Unknown):
         return answer._replace(status=found)
+    if isinstance(found, dict) and found.get("timeout"):
+        return answer._replace(late=_late(found))
     if not isinstance(found, dict) or not isinstance(found.get("status"), int):
         said = found.get("error") if isinstance(found, dict) else None
         return answer._replace(status=Unknown(f"GET {path}: {said or 'no HTTP answer'}"))
@@ -260,6 +272,6 @@ def _master(root: Root, host: str, port: int, answer: ServiceAnswer) -> ServiceA
     if isinstance(found, dict) and isinstance(found.get("code"), int):
         return answer._replace(code=int(found["code"]))
     if isinstance(found, dict) and found.get("timeout"):
-        return answer._replace(refusal=f"no answer within {found['timeout']} s")
+        return answer._replace(late=_late(found))
     said = found.get("error") if isinstance(found, dict) else None
     return answer._replace(code=Unknown(f"Mooncake's client could not ask: {said or 'no answer'}"))

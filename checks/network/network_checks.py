@@ -257,6 +257,9 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
             have="no answer",
             evidence=(Evidence(f"connect {finding.subject}", answer.refusal),),
         )
+    if answer.late:
+        text = f"something listens, and gives {answer.late}: --timeout gives it more"
+        return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if isinstance(answer.status, Unknown):
             return finding.failed(f"it speaks no HTTP ({answer.status.reason})", have="open")
@@ -288,9 +291,6 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
 
 
 def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
-    if answer.refusal:
-        text = f"something listens, and gives Mooncake's own client {answer.refusal}"
-        return finding.failed(text, need="a master")
     if isinstance(answer.code, Unknown):
         why = answer.code.reason
         return finding.unknown(f"something listens; whether it is a master is not known ({why})")

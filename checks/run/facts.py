@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from checks.base.needs import LaunchNeeds
-from checks.base.root import Root
+from checks.base.root import LIMIT_SECONDS, Root
 from checks.base.unknown import Unknown, UnreadTopicError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Facts:
 
 
 # A reader that takes longer is given up: a hung driver or a dead mount must not hang the gate.
-DEFAULT_LIMIT_SECONDS = 10.0
+DEFAULT_LIMIT_SECONDS = LIMIT_SECONDS.get()
 
 
 def read_facts(
@@ -106,13 +106,16 @@ def read_facts(
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:
         thread = threading.Thread(
-            target=_read, args=(topic, root, needs, results), name=topic, daemon=True
+            target=_read,
+            args=(topic, root, needs, results, limit_seconds),
+            name=topic,
+            daemon=True,
         )
         threads[topic] = thread
         try:
             thread.start()
         except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): then in turn
-            _read(topic, root, needs, results)
+            _read(topic, root, needs, results, limit_seconds)
     start = time.monotonic()
     _wait(threads, start + min(slow_seconds, limit_seconds))
     waiting = [topic for topic, thread in threads.items() if thread.is_alive()]
@@ -130,7 +133,14 @@ def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _read(topic: str, root: Root, needs: LaunchNeeds | None, results: dict[str, Any]) -> None:
+def _read(
+    topic: str,
+    root: Root,
+    needs: LaunchNeeds | None,
+    results: dict[str, Any],
+    limit_seconds: float,
+) -> None:
+    LIMIT_SECONDS.set(limit_seconds)
     module, function = READERS[topic]
     try:
         results[topic] = getattr(import_module(module), function)(root, needs)

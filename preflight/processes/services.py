@@ -37,6 +37,19 @@ _METADATA_KINDS = {
 }
 
 
+# Which service each port of a program is; its other ports are no service that a launch looks for.
+_SERVES = {
+    (Kind.MASTER, "RPC port"): "master",
+    (Kind.MASTER, "metrics port"): "master-admin",
+    (Kind.MASTER, "metadata port"): "metadata-http",
+    (Kind.METADATA, "HTTP port"): "metadata-http",
+    (Kind.CLIENT, "service port"): "client",
+    (Kind.SGLANG, "HTTP port"): "worker",
+}
+# (kind of service, port) of what the launch itself starts.
+Bound = set[tuple[str, int]]
+
+
 class Address(NamedTuple):
     """``host:port/path`` taken apart; port None where none is written."""
 
@@ -83,7 +96,10 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     """Return everything that ``processes`` talk to, each address once."""
     bound = {
-        port.port for process in processes for port in ports(process) if isinstance(port.port, int)
+        (_SERVES.get((process.kind, port.what), ""), port.port)
+        for process in processes
+        for port in ports(process)
+        if isinstance(port.port, int)
     }
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
@@ -121,7 +137,7 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _services(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
+def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:
@@ -147,9 +163,11 @@ def _services(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
         metadata = value_of(process.arguments, "metadata_server")
         if process.kind is Kind.CLIENT and metadata is not None:
             yield from _metadata(process, _word_setting(metadata), bound)
+        if process.kind is Kind.STORE_SERVICE:
+            yield from _metadata(process, Setting(process.store.metadata, process.name), bound)
 
 
-def _master(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iterator[Service]:
+def _master(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:
     value = setting.value
     if value in (None, "") or isinstance(value, Unknown):
         if isinstance(value, Unknown):
@@ -165,17 +183,17 @@ def _master(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iterat
 
 
 def _health(
-    process: LaunchProcess, master: Setting, port: Setting, bound: set[int]
+    process: LaunchProcess, master: Setting, port: Setting, bound: Bound
 ) -> Iterator[Service]:
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
     number = port.value if isinstance(port.value, int) else None
-    origin = port.origin
-    yield Service("master-admin", host, number, "/health", process.name, origin, number in bound)
+    origin, own = port.origin, ("master-admin", number) in bound
+    yield Service("master-admin", host, number, "/health", process.name, origin, own)
 
 
-def _metadata(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iterator[Service]:
+def _metadata(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -190,7 +208,7 @@ def _metadata(process: LaunchProcess, setting: Setting, bound: set[int]) -> Iter
         yield _service(process, kind, part, default, setting, bound)
 
 
-def _workers(process: LaunchProcess, bound: set[int]) -> Iterator[Service]:
+def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
     """The servers that a router names by URL (``--prefill``, ``--decode``, ``--worker-urls``)."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
@@ -208,7 +226,7 @@ def _advertised(process: LaunchProcess, setting: Setting) -> Iterator[Service]:
 
 
 def _plain(
-    process: LaunchProcess, kind: str, setting: Setting, default: int | None, bound: set[int]
+    process: LaunchProcess, kind: str, setting: Setting, default: int | None, bound: Bound
 ) -> Iterator[Service]:
     if isinstance(setting.value, Unknown):
         yield Service(kind, setting.value, default, "", process.name, setting.origin, False)
@@ -222,11 +240,11 @@ def _service(
     text: str,
     default: int | None,
     setting: Setting,
-    bound: set[int],
+    bound: Bound,
 ) -> Service:
     address = split_address(text)
     port = default if address.port is None else address.port
-    own = port in bound
+    own = (kind, port) in bound
     return Service(kind, address.host, port, address.path, process.name, setting.origin, own)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Status
+from checks.base.finding import Consequence, Status
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, TIB
 from checks.base.unknown import Unknown
@@ -83,6 +83,45 @@ def test_all_ranks_together_must_fit(ranks: int, each: int, expected: Status) ->
 def test_the_cgroup_is_the_limit_although_meminfo_shows_more(left: int, expected: Status) -> None:
     facts = _facts(headroom=MemoryHeadroom(left, "/sys/fs/cgroup/memory.max"))
     assert _one(facts, _ranks(8, 10 * GIB), "memory.cgroup") is expected
+
+
+def test_memory_high_throttles_and_kills_nobody() -> None:
+    """Beyond it a start slows down; what the kernel kills at is memory.max, further out."""
+    high = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.high")
+    for left, status in ((None, Status.WARN), (60 * GIB, Status.WARN), (30 * GIB, Status.FAIL)):
+        killing = left and MemoryHeadroom(left, "/sys/fs/cgroup/memory.max")
+        facts = _facts(headroom=high, killing_headroom=killing)
+        (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 40 * GIB), "memory.cgroup")
+        assert found.status is status
+        assert ("throttles" in found.text) is (status is Status.WARN)
+        assert ("kills" in found.text) is (status is Status.FAIL)
+        assert (found.consequence is Consequence.DEGRADED) is (status is Status.WARN)
+
+
+def test_memory_high_is_no_limit_that_kills(tmp_path: Path) -> None:
+    Host(cgroup={"memory.high": str(GIB), "memory.max": "max"}).write(tmp_path)
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("0\n")
+    (tmp_path / "sys/fs/cgroup/memory.stat").write_text("active_file 0\ninactive_file 0\n")
+    memory = facts_of(tmp_path, "memory").memory
+    assert memory.headroom == MemoryHeadroom(GIB, "/sys/fs/cgroup/memory.high")
+    assert memory.killing_headroom is None
+
+
+@pytest.mark.parametrize(("program", "loads"), [("sglang", True), ("mooncake_client", False)])
+@pytest.mark.parametrize("each", [95 * GIB, 105 * GIB])
+def test_a_launch_without_a_model_is_told_nothing_of_its_loading(
+    program: str, loads: bool, each: int
+) -> None:
+    needs = launch((), ProcessNeeds("one", program, {}, regular_bytes=each))
+    (found,) = findings(memory_checks.CHECKS, _facts(), needs, "memory.host")
+    assert ("model" in found.text or "rank" in found.text) is loads
+    assert ("--hicache-size" in found.advice) is loads
+
+
+def test_what_a_small_shm_is_short_of_is_what_is_needed() -> None:
+    facts = _facts(shm_size_bytes=64 * MIB, shm_available_bytes=64 * MIB)
+    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    assert (found.status, found.need) == (Status.WARN, "more than 64.00 MiB")
 
 
 def test_huge_pages_count_against_the_cgroup_only_where_it_is_mounted_so() -> None:

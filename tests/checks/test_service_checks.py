@@ -14,9 +14,10 @@ import pytest
 
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds, Service
+from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.network import network_checks
-from checks.run.facts import Facts
+from checks.run.facts import Facts, read_facts
 from tests.checks.launches import declared_outcomes_hold, facts_of, findings, launch
 
 
@@ -96,8 +97,27 @@ def test_a_port_where_nothing_listens_fails() -> None:
 def test_something_that_speaks_no_http_is_no_metadata_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         needs = _needs("metadata-http", "127.0.0.1", server.getsockname()[1])
+        threading.Thread(target=_says_no_http, args=(server,), daemon=True).start()
         found = _find(facts_of("/", "services", needs=needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [Status.FAIL]
+
+
+def _says_no_http(server: socket.socket) -> None:
+    for _ in range(2):  # to who asks whether it is open, and to who asks for HTTP
+        connection, _address = server.accept()
+        with connection:
+            connection.sendall(b"RFB 003.008\n")
+
+
+@pytest.mark.parametrize("kind", ["metadata-http", "master-admin"])
+def test_how_long_a_service_is_waited_for_follows_the_time_limit(kind: str) -> None:
+    """What is open and silent may be slow: it is no failure, and the limit is the one asked for."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        needs = _needs(kind, "127.0.0.1", server.getsockname()[1], "/health")
+        facts = read_facts(Root("/"), needs, 1.5, topics=("services",))
+        (found,) = _find(facts, needs, "service.reachable")
+    assert found.status is Status.UNKNOWN
+    assert "no answer within 0.3" in found.text
 
 
 def _recorded(tmp_path: Path, calls: dict[str, object], needs: LaunchNeeds) -> Facts:
@@ -110,7 +130,7 @@ def _recorded(tmp_path: Path, calls: dict[str, object], needs: LaunchNeeds) -> F
     [
         ({"code": 0}, Status.PASS),
         ({"code": -600}, Status.FAIL),
-        ({"timeout": 8.0}, Status.FAIL),  # something listens and never answers
+        ({"timeout": 8.0}, Status.UNKNOWN),  # something listens, and is slow or never answers
         # Without Mooncake here nobody can ask: an open port alone is no master.
         ({"error": "ModuleNotFoundError: No module named 'mooncake'"}, Status.UNKNOWN),
     ],

@@ -1,0 +1,50 @@
+"""Whether a store's metadata server is one that the launch itself starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from checks.base.needs import Service
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
+from tests.builders.hosts import Host
+
+STORE = (
+    "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_TE_META_DATA_SERVER={url} MOONCAKE_PROTOCOL=tcp "
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE=64mb python3 -m mooncake.mooncake_store_service {flags}\n"
+)
+URL = "http://127.0.0.1:8080/metadata"
+
+
+def _services(folder: Path, text: str) -> dict[str, Service]:
+    script = folder / "launch.sh"
+    script.write_text(text)
+    host = open_host(str(Host().write(folder / "host")))
+    sized = size_and_needs(LaunchWords((str(script),)), host)
+    assert sized is not None
+    return {service.kind: service for service in sized.needs.services}
+
+
+@pytest.mark.parametrize(
+    ("before", "flags", "own"),
+    [
+        ("", "--port 8081", False),
+        # Its own REST port is a web server, and no metadata server.
+        ("", "--port 8080", False),
+        ("mooncake_master &\n", "--port 8081", False),
+        ("mooncake_master --enable_http_metadata_server=true &\n", "--port 8081", True),
+        ("python3 -m mooncake.http_metadata_server --port 8080 &\n", "--port 8081", True),
+    ],
+)
+def test_a_store_services_metadata_server_is_asked_unless_the_launch_has_one(
+    tmp_path: Path, before: str, flags: str, own: bool
+) -> None:
+    found = _services(tmp_path, before + STORE.format(url=URL, flags=flags))["metadata-http"]
+    assert (found.host, found.port, found.path, found.own) == ("127.0.0.1", 8080, "/metadata", own)
+
+
+def test_a_store_service_without_a_metadata_server_asks_none(tmp_path: Path) -> None:
+    found = _services(tmp_path, STORE.format(url="P2PHANDSHAKE", flags=""))
+    assert set(found) == {"master"}
