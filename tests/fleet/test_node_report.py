@@ -127,7 +127,7 @@ def test_a_node_with_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_with_nothing(tmp_path: Path) -> None:
     """What cannot be read is among the unknown facts or absent, never a value."""
-    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/proc").mkdir(parents=True)
     found = node_report(LaunchWords(), str(tmp_path / "empty"), PATIENCE_SECONDS, "")
     jsonschema.validate(found, SCHEMA)
     assert found["node"] == "empty"

@@ -49,6 +49,7 @@ def test_gpus_that_do_not_agree_are_not_guessed_from(
 
 
 def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
     found = gpu_memory(None, open_root(str(tmp_path)), asked=True, elsewhere=False)
     assert isinstance(found, Unknown)
     assert "shows an NVIDIA GPU" in found.reason
