@@ -7,7 +7,6 @@ import struct
 from typing import Any
 
 from checks.base.root import LIMIT_SECONDS
-
 from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
