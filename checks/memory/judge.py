@@ -85,7 +85,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         found = _limited("cgroup", headroom.left_bytes, need_bytes, needs, evidence, (setting,))
         if slow and found.status is Status.FAIL:
             text = "the kernel throttles every process of it: the start slows down without end"
-            found = found._replace(status=Status.WARN, text=text, consequence=Consequence.DEGRADED)
+            found = found._replace(text=text, consequence=Consequence.DEGRADED)
         yield found
     yield from _containers(needs)
 

@@ -88,14 +88,14 @@ def test_the_cgroup_is_the_limit_although_meminfo_shows_more(left: int, expected
 def test_memory_high_throttles_and_kills_nobody() -> None:
     """Beyond it a start slows down; what the kernel kills at is memory.max, further out."""
     high = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.high")
-    for left, status in ((None, Status.WARN), (60 * GIB, Status.WARN), (30 * GIB, Status.FAIL)):
+    for left, kills in ((None, False), (60 * GIB, False), (30 * GIB, True)):
         killing = left and MemoryHeadroom(left, "/sys/fs/cgroup/memory.max")
         facts = _facts(headroom=high, killing_headroom=killing)
         (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 40 * GIB), "memory.cgroup")
-        assert found.status is status
-        assert ("throttles" in found.text) is (status is Status.WARN)
-        assert ("kills" in found.text) is (status is Status.FAIL)
-        assert (found.consequence is Consequence.DEGRADED) is (status is Status.WARN)
+        assert found.status is Status.FAIL
+        assert ("throttles" in found.text) is not kills
+        assert ("kills" in found.text) is kills
+        assert found.consequence is (None if kills else Consequence.DEGRADED)
 
 
 def test_memory_high_is_no_limit_that_kills(tmp_path: Path) -> None:

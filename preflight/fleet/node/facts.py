@@ -82,7 +82,7 @@ def _system(system: SystemFacts) -> Pairs:
     else:
         yield "distribution", name
     yield "container", system.container.kind
-    yield "hypervisor", system.hypervisor or "none"
+    yield "hypervisor", "none" if system.hypervisor == "" else system.hypervisor
     yield "page_bytes", system.page_bytes
 
 
