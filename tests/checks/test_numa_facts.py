@@ -19,7 +19,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.calls import in_child, memory_policy
 from checks.numa.facts import MemoryPolicy, NumaFacts, read_numa
-from checks.numa.nodes import parse_cpu_list, parse_node_list
+from checks.numa.nodes import parse_cpu_list, parse_cpu_map, parse_node_list
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
 from tests.checks.recorded import recorded
 from tests.paths import ROOT
@@ -288,3 +288,32 @@ def test_a_child_leaves_no_zombie_and_no_descriptor() -> None:
     for _ in range(5):
         assert in_child(lambda: {"a": 1}, 5) == {"a": 1}
     assert seen() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("00000001,0000000f\n", (0, 1, 2, 3, 32)),
+        ("f", (0, 1, 2, 3)),
+        ("00000000\n\0", ()),
+    ],
+)
+def test_a_map_of_cpus(text: str, cpus: tuple[int, ...]) -> None:
+    assert parse_cpu_map(text) == cpus
+
+
+@pytest.mark.parametrize("text", ["", "g", "1,,2", "123456789", ",".join(["0"] * 600)])
+def test_what_is_no_map_of_cpus(text: str) -> None:
+    with pytest.raises(ValueError, match="map of"):
+        parse_cpu_map(text)
+
+
+def test_lists_that_end_with_a_nul_are_read() -> None:
+    assert parse_node_list("0-3\n\0") == parse_cpu_list("0-3\0") == (0, 1, 2, 3)
+    assert parse_cpu_list("\n\0") == ()
+
+
+def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
+    files = {"/sys/devices/system/node/node0/cpulist": None}
+    files["/sys/devices/system/node/node0/cpumap"] = "00000000,00000005"
+    assert read(tmp_path, replace(SMALL, files=files)).nodes[0].cpus == (0, 2)

@@ -1,0 +1,165 @@
+"""Huge pages on nodes that are not for this launch: a cpuset's, and memory of GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.base.needs import Spot
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from checks.hugetlb.facts import read_hugetlb_facts
+from checks.hugetlb.fit import Stock
+from checks.hugetlb.stock import read_stock
+from checks.hugetlb.targets import Target, all_targets
+from checks.numa.allowed import read_allowed
+from checks.numa.meminfo import read_meminfo, read_node_meminfo
+from checks.numa.nodes import gpu_memory_nodes, memory_nodes
+from checks.pci.facts import gpu_nodes, read_accelerators
+from preflight.cli.main import run
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+
+WHOLE, ON_0, ON_1 = (Spot(2 * MIB, node) for node in (None, 0, 1))
+LAUNCH = (
+    "MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB MOONCAKE_MASTER=127.0.0.1:50051 "
+    "mooncake_client --global_segment_size={size} --protocol=tcp\n"
+)
+
+
+def _host(folder: Path, mems: str, reserved: int = 0) -> Path:
+    """Two nodes, with 1024 and 512 pages, all free."""
+    pool = HostPool(reserved=reserved, nodes={0: (1024, 1024), 1: (512, 512)})
+    root = Host({2 * MIB: pool}, nodes=(0, 1)).write(folder)
+    (root / "proc/self/status").write_text(f"Mems_allowed_list:\t{mems}\n")
+    for node in (0, 1):
+        table = f"Node {node} MemTotal: 99999999 kB\nNode {node} MemFree: 50000000 kB\n"
+        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
+    return root
+
+
+def _stock(root: Path) -> dict[Spot, Stock | Unknown]:
+    there = Root(str(root))
+    hugetlb = read_hugetlb_facts(there, None).hugetlb
+    return read_stock(there, hugetlb, 0, (WHOLE, ON_0, ON_1))
+
+
+@pytest.mark.parametrize(
+    ("mems", "reserved", "whole", "on_1"),
+    [
+        ("0-1", 0, Stock(1536, 1536), Stock(512, 512)),
+        ("1", 0, Stock(512, 512), Stock(512, 512)),
+        # Pages that are promised may come to be taken from either node.
+        ("1", 100, Stock(412, 512), Stock(412, 512)),
+        ("0", 0, Stock(1024, 1024), Stock(0, 0)),
+    ],
+)
+def test_pages_outside_of_the_cpuset_do_not_count(
+    tmp_path: Path, mems: str, reserved: int, whole: Stock, on_1: Stock
+) -> None:
+    stock = _stock(_host(tmp_path, mems, reserved))
+    assert (stock[WHOLE], stock[ON_1]) == (whole, on_1)
+
+
+def test_where_nobody_tells_the_cpuset_several_nodes_are_unknown(tmp_path: Path) -> None:
+    root = _host(tmp_path, "0-1")
+    (root / "proc/self/status").unlink()
+    assert all(isinstance(one, Unknown) for one in _stock(root).values())
+
+
+def test_pages_are_set_on_allowed_nodes_alone(tmp_path: Path) -> None:
+    hugetlb = read_hugetlb_facts(Root(str(_host(tmp_path, "1"))), None).hugetlb
+    assert all_targets(hugetlb, {WHOLE: 700}) == {ON_1: Target(700, 512, 0)}
+
+
+def _answers(capsys: pytest.CaptureFixture[str], root: Path, size: str) -> dict[str, Any]:
+    script = root.parent / "launch.sh"
+    script.write_text(LAUNCH.format(size=size))
+    found: dict[str, Any] = {}
+    run(["check", "--json", "--only", "hugetlb.shortage", "--root", str(root), str(script)])
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    found["check"] = finding["status"], [one["name"] for one in finding["settings"]]
+    run(["sizing", "--json", "--root", str(root), str(script)])
+    found["sizing"] = json.loads(capsys.readouterr().out)["exact"]["status"]
+    run(["fit", "--json", "--root", str(root), str(script)])
+    found["fit"] = json.loads(capsys.readouterr().out)["status"]
+    return found
+
+
+def test_check_and_sizing_say_the_same_of_a_cpuset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1200 MiB are 600 pages: there on both nodes together, and not on the one that is allowed."""
+    good = _answers(capsys, _host(tmp_path / "a/host", "0-1"), "1200MB")
+    assert good["check"][0] == "pass"
+    assert good["sizing"] == "fits"
+    bad = _answers(capsys, _host(tmp_path / "b/host", "1"), "1200MB")
+    node = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
+    assert bad["sizing"] == "fails"
+    assert bad["check"][0] == "fail"
+    assert set(bad["check"][1]) <= {node}
+
+
+@pytest.mark.parametrize(
+    ("mounts", "files"),
+    [
+        ("c /cgroup/unified cgroup2 rw 0 0", {"cgroup/unified/a/cpuset.{}.effective": "1"}),
+        ("c /dev/cpuset cgroup rw,cpuset,noprefix 0 0", {"dev/cpuset/a/{}": "1"}),
+        ("none /dev/cpuset cpuset rw 0 0", {"dev/cpuset/a/{}": "1", "dev/cpuset/{}": "0-1"}),
+        (
+            "c /mnt cgroup rw,cpuset 0 0",
+            {"mnt/a/cpuset.{}": "0-1", "mnt/a/cpuset.effective_{}": "1"},
+        ),
+    ],
+)
+def test_a_recorded_cpuset_is_found_wherever_it_is_mounted(
+    tmp_path: Path, mounts: str, files: dict[str, str]
+) -> None:
+    root = _host(tmp_path, "0-1")
+    (root / "proc/self/status").unlink()
+    (root / "proc/self/cpuset").write_text("/a\n")
+    (root / "proc/mounts").write_text(f"{mounts}\n")
+    for name, content in files.items():
+        for kind in ("cpus", "mems"):
+            path = root / name.format(kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{content}\n")
+    assert read_allowed(Root(str(root))).mems == (1,)
+    assert _stock(root)[WHOLE] == Stock(512, 512)
+
+
+def _grace(folder: Path) -> Path:
+    """Node 1 is the memory of the one GPU, as on a GH200."""
+    root = _host(folder, "0-1")
+    gpu = root / "proc/driver/nvidia/gpus/0009:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "numa_status").write_text("Node:      1\nStatus:    online\n")
+    return root
+
+
+def test_memory_of_a_gpu_is_not_the_hosts(tmp_path: Path) -> None:
+    root = Root(str(_grace(tmp_path)))
+    assert gpu_memory_nodes(root) == {1}
+    assert memory_nodes(root) == (0,)
+    meminfo, nodes = read_meminfo(root), read_node_meminfo(root)
+    assert not isinstance(meminfo, Unknown)
+    gpu = nodes[1]
+    assert not isinstance(gpu, Unknown)
+    assert meminfo.value("MemTotal") == 1024 * GIB - 99999999 * 1024
+    assert meminfo.value("MemAvailable") == 1024 * GIB - 50000000 * 1024
+
+
+def test_no_page_is_planned_in_the_memory_of_a_gpu(tmp_path: Path) -> None:
+    root = _grace(tmp_path)
+    assert _stock(root)[WHOLE] == Stock(1024, 1024)
+    hugetlb = read_hugetlb_facts(Root(str(root)), None).hugetlb
+    assert all_targets(hugetlb, {WHOLE: 2000}) == {ON_0: Target(2000, 1024, 0)}
+
+
+def test_what_the_driver_has_is_a_gpu_whatever_pci_shows(tmp_path: Path) -> None:
+    root = Root(str(_grace(tmp_path)))
+    (found,) = read_accelerators(root) or ()
+    assert (found.address, found.vendor) == ("0009:01:00.0", "0x10de")
+    assert gpu_nodes(root) == (None,)
