@@ -254,31 +254,27 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
     """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not."""
     _refuse(state, goal)
-    solver = Solver(state, host)
-    limits, low, values = _solved(solver, state, host, goal)
+    search = _Search(state, host, goal)
+    solver, low = search.solver, search.learn_gates()
+    values = search.largest()
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
     nothing = nothing._replace(beside=solver.beside(low), gates=solver.ids)
     decisive = [finding for id_ in _DECISIVE for finding in low.of((id_,), Status.UNKNOWN)]
     if decisive:
         return nothing._replace(reason=decisive[0].text)
-    bounds = () if values is None else tuple(limits.bounds(values, goal))
-    if limits.endless or not all(bound.findings for bound in bounds):
+    bounds = () if values is None else tuple(search.bounds(values))
+    if search.endless or not all(bound.findings for bound in bounds):
         return nothing._replace(reason=_NO_GATE)
     if values is None:
         near = solver.nearest() or low
         return nothing._replace(values=near.values, blocking=solver.stopping(near))
     found = solver.whole(solver.best(values).values)
-    return FitAnswer(
-        goal,
-        state.sizes,
-        found.values,
-        found,
-        low,
-        (),
-        solver.unknown(found),
-        bounds,
-        solver.beside(found),
-        gates=solver.ids,
+    return nothing._replace(
+        values=found.values,
+        fits=found,
+        unknown=solver.unknown(found),
+        bounds=bounds,
+        beside=solver.beside(found),
     )
 
 
@@ -286,22 +282,9 @@ def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> Values | None:
     """Return the sizes alone, by ``gates``; None where nothing fits."""
-    return _solved(Solver(state, host), state, host, goal, gates)[2]
-
-
-def _solved(
-    solver: Solver,
-    state: LaunchState,
-    host: HostState,
-    goal: Goal,
-    gates: frozenset[str] | None = None,
-) -> tuple[_Limits, Judgement, Values | None]:
-    limits = _Limits(solver, state, _most_bytes(host))
-    first = solver.without_arena(limits.values(goal, 1))
-    if gates is not None:
-        return limits, solver.take_gates(first, gates), limits.solve(goal)
-    most = solver.without_arena(limits.values(goal, limits.most(goal)))
-    return limits, solver.learn_gates(first, most), limits.solve(goal)
+    search = _Search(state, host, goal)
+    search.solver.take_gates(search.least, gates)
+    return search.largest()
 
 
 def _refuse(state: LaunchState, goal: Goal) -> None:
@@ -324,45 +307,65 @@ def _most_bytes(host: HostState) -> int:
     return sum(known) if len(known) == len(sizes) else 1 << 50
 
 
-class _Limits:
-    """The search itself: one size or both, in their own steps."""
+class _Search:
+    """The search for one goal: one size or both, in their own steps."""
 
-    def __init__(self, solver: Solver, state: LaunchState, top_bytes: int) -> None:
-        self._solver, self._state, self._top = solver, state, top_bytes
+    def __init__(self, state: LaunchState, host: HostState, goal: Goal) -> None:
+        self.solver = Solver(state, host)
+        self._state, self._goal = state, goal
+        self._top_bytes = _most_bytes(host)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
         self.endless = False
-        self._factor: tuple[int, int] | None = None
+        # Bytes of segment on this host with 1 TiB set, and the processes with an L2 pool.
+        sizes = state.sizes
+        shown = self.solver.peek(
+            Values(
+                GIGABYTE if sizes.l2 else None,
+                1024 * GIB if sizes.segment else None,
+                0 if sizes.arena else None,
+            )
+        )
+        processes = shown.inputs.launch.processes if shown is not None else ()
+        self._of_one_tib = sum(one.segment_bytes for p in processes for one in p.clients)
+        self._ranks = max(1, sum(1 for p in processes if p.host_pools_bytes))
 
-    def most(self, goal: Goal) -> int:
-        step = MIB if goal is Goal.POOL else GIGABYTE
+    @property
+    def least(self) -> Values:
+        return self.solver.without_arena(self._values(1))
+
+    def learn_gates(self) -> Judgement:
+        """Learn which checks sizes change; return what they say of the least sizes."""
+        most = self.solver.without_arena(self._values(self._most(self._goal)))
+        return self.solver.learn_gates(self.least, most)
+
+    def _most(self, goal: Goal) -> int:
+        """Return the steps of L2, or of a segment, that are more than any host takes."""
         if goal is Goal.POOL:
-            return max(1, self._setting(self._top) // step)
-        return max(1, self._top // self._ranks() // step)
+            return max(1, self._setting(self._top_bytes) // MIB)
+        return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
-    def values(self, goal: Goal, steps: int) -> Values:
-        if goal is Goal.L2:
+    def _values(self, steps: int) -> Values:
+        if self._goal is Goal.L2:
             return Values(l2_bytes=steps * GIGABYTE)
-        if goal is Goal.POOL:
+        if self._goal is Goal.POOL:
             return Values(segment_bytes=steps * MIB)
         # The segment contributes as much of this host as L2 takes of it.
-        equal = self._setting(steps * GIGABYTE * self._ranks()) // MIB * MIB
+        equal = self._setting(steps * GIGABYTE * self._ranks) // MIB * MIB
         return Values(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, equal))
 
-    def solve(self, goal: Goal) -> Values | None:
-        def make(steps: int) -> Values:
-            return self.values(goal, steps)
-
-        found = self._solver.largest(make, 1, self.most(goal))
-        self.endless = found == self.most(goal)
+    def largest(self) -> Values | None:
+        most = self._most(self._goal)
+        found = self.solver.largest(self._values, 1, most)
+        self.endless = found == most
         if found is None or self.endless:
             return None
-        values = self.values(goal, found)
-        if goal is not Goal.BALANCED:
+        values = self._values(found)
+        if self._goal is not Goal.BALANCED:
             return values
         # What is left of it: to L2 while a step of that fits, then to the segment.
-        values = self._grown(values, "l2", GIGABYTE, self.most(Goal.L2))
-        return self._grown(values, "segment", MIB, self.most(Goal.POOL))
+        values = self._grown(values, "l2", GIGABYTE, self._most(Goal.L2))
+        return self._grown(values, "segment", MIB, self._most(Goal.POOL))
 
     def _grown(self, values: Values, size: str, step_bytes: int, most: int) -> Values:
         """``values`` with as much of one size as fits, and no less than they have."""
@@ -371,39 +374,21 @@ class _Limits:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
 
         low = getattr(values, f"{size}_bytes") // step_bytes
-        return make(self._solver.grown(make, low, most))
+        return make(self.solver.grown(make, low, most))
 
-    def bounds(self, values: Values, goal: Goal) -> Iterable[Bound]:
+    def bounds(self, values: Values) -> Iterable[Bound]:
         """Yield what one step more of each size meets."""
-        if goal is not Goal.POOL and values.l2_bytes is not None:
+        if self._goal is not Goal.POOL and values.l2_bytes is not None:
             yield self._bound("l2", values, values.l2_bytes + GIGABYTE)
-        if goal is not Goal.L2 and values.segment_bytes is not None:
+        if self._goal is not Goal.L2 and values.segment_bytes is not None:
             yield self._bound("segment", values, values.segment_bytes + MIB)
 
     def _bound(self, size: str, values: Values, value: int) -> Bound:
         more = values._replace(**{f"{size}_bytes": value})
-        return Bound(size, value, self._solver.stopping(self._solver.best(more)))
-
-    def _ranks(self) -> int:
-        """Return how many processes of this host have an L2 pool."""
-        return max(1, self._contributed()[1])
+        return Bound(size, value, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
         """What to set so that this host contributes so much: ranks on other hosts have shares."""
-        of_one_tib, _ = self._contributed()
-        return contributed_bytes * (1024 * GIB) // of_one_tib if of_one_tib else contributed_bytes
-
-    def _contributed(self) -> tuple[int, int]:
-        """Bytes of segment on this host with 1 TiB set, and the processes with an L2 pool."""
-        if self._factor is None:
-            shown = self._solver.peek(
-                Values(
-                    GIGABYTE if self._state.sizes.l2 else None,
-                    1024 * GIB if self._state.sizes.segment else None,
-                    0 if self._state.sizes.arena else None,
-                )
-            )
-            processes = shown.inputs.launch.processes if shown is not None else ()
-            segment = sum(client.segment_bytes for p in processes for client in p.clients)
-            self._factor = segment, sum(1 for p in processes if p.host_pools_bytes)
-        return self._factor
+        if not self._of_one_tib:
+            return contributed_bytes
+        return contributed_bytes * (1024 * GIB) // self._of_one_tib
