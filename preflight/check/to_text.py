@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 
 from checks.base.finding import Status
+from checks.base.fold import fold_alike
 from preflight.base.one_line import clean
-from preflight.check.report import Report, Row, amounts, count_text, verdict_reason
+from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
 from preflight.render.text import cell_widths, filled, table, wrapped
 
 Paint = Callable[[str, str], str]
@@ -24,25 +26,44 @@ TABLE_COLUMNS = 80
 LONGEST_VALUE = 160
 LONGEST_CELL = 72
 MOST_EVIDENCE = 4
-# So many that are unknown for one reason are said in one place; -v says each.
+# A subject that is so long gives way to what was found; these say nothing.
+LONGEST_ABOUT = 30
+_EVERYWHERE = ("host", "launch")
+_SAID = ("have", "need", "text")
+# So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
+# A page of more lines ends with the verdict again.
+SCREEN_LINES = 24
+# The widest label, and two spaces.
+_LABEL_COLUMNS = 9
 _OF_WHAT = " is not known: "
 _NOT_SET = " is not set where "
 
 
 def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str:
-    """The whole report without a final newline; below 0 the verdict alone, above 0 everything."""
-    parts = [verdict_line(report, paint, width)]
-    if verbosity >= 0 and report.understood:
-        parts[0] += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
-    if verbosity >= 0:
-        wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
-        groups = [[row] for row in wanting] if verbosity > 0 else _by_cause(wanting)
-        parts.append(_table([_first(rows) for rows in groups], paint, width))
-        parts += [_group(rows, paint, width) for rows in groups]
-        parts += [_passes(report, paint, width, verbosity), _skips(report, paint, width, verbosity)]
-        parts.append(_notes(report, width))
-    return "\n\n".join(part for part in parts if part)
+    """Return the report without a final newline.
+
+    verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
+    and what to do; above 0 what was seen of each, and every pass and skip too.
+    """
+    verdict = verdict_line(report, paint, width)
+    if verbosity < 0:
+        return verdict
+    head = verdict
+    if report.understood:
+        head += f"\n{filled(f'    read: {clean(report.understood)}', width)}"
+    wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
+    if verbosity > 0:
+        parts = [head, _table(wanting, paint, width)]
+        parts += [_details(row, paint, width) for row in wanting]
+        parts += [_passes(report, paint, width), _skips(report, paint, width)]
+    else:
+        groups = _by_cause(wanting)
+        parts = [head, _lines(groups, paint, width), _to_do(groups, width)]
+    parts.append(_notes(report, width, verbosity))
+    text = "\n\n".join(part for part in parts if part)
+    # The end of a log tells it too.
+    return text if text.count("\n") < SCREEN_LINES else f"{text}\n\n{verdict}"
 
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
@@ -70,14 +91,16 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 
 
 def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
-    """What is unknown for one reason, as a variable that nothing sets, stands together."""
+    """Return rows that are one line of the page: unknown for one reason, or many of one check."""
     groups: dict[object, list[Row]] = {}
-    for number, row in enumerate(rows):
-        text = row.finding.text
-        cause = text.partition(_OF_WHAT)[2] or text
-        alike = row.finding.status is Status.UNKNOWN and row.ignored is None and cause
-        plain = not (row.finding.advice or row.finding.have or row.commands)
-        groups.setdefault(cause if alike and plain else number, []).append(row)
+    for row in rows:
+        finding = row.finding
+        plain = not (finding.advice or finding.have or row.commands or row.ignored is not None)
+        if finding.status is Status.UNKNOWN and plain and finding.text:
+            key: object = _cause(row)
+        else:
+            key = (finding.check, finding.status, row.ignored)
+        groups.setdefault(key, []).append(row)
     return [
         part
         for group in groups.values()
@@ -85,28 +108,76 @@ def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     ]
 
 
-def _first(rows: Sequence[Row]) -> Row:
-    """The row of the table that stands for all of them."""
-    if len(rows) == 1:
-        return rows[0]
-    finding = rows[0].finding._replace(subject=f"and {len(rows) - 1} more, for one reason", need="")
-    return rows[0]._replace(finding=finding)
-
-
-def _group(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    if len(rows) == 1:
-        return _details(rows[0], paint, width)
-    text = rows[0].finding.text
-    cause = clean(text.partition(_OF_WHAT)[2] or text)
-    head = filled(f"{label(rows[0])}: {_ids(rows)}", width)
-    lines = [_first_word(head, paint, _colour(rows[0])), _indented(cause, width)]
-    before, unset, _ = cause.partition(_NOT_SET)
-    if unset:
-        name = before.rpartition(" ")[2]
-        if name.isidentifier():  # not $(...), or $1
-            advice = f"to do: put {name}=... in front of this command, or give --env-file"
-            lines.append(_indented(advice, width))
+def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
+    """Return a line for each group: ``fail     memlock.limit: rank 0-7: have .., need ..``."""
+    lines = []
+    for rows in groups:
+        word = label(rows[0])
+        pad = " " * (_LABEL_COLUMNS - len(word))
+        line = _one_line(rows, width - _LABEL_COLUMNS)
+        lines.append(f"{paint(word, _colour(rows[0]))}{pad}{line}")
     return "\n".join(lines)
+
+
+def _one_line(rows: Sequence[Row], width: int) -> str:
+    """Return ids, subject, and what was found, in ``width`` columns; -v has what does not fit."""
+    finding = rows[0].finding
+    have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
+    if finding.need:
+        said = f"{f'have {have}, ' if have else ''}need {need}"
+    if rows[0].ignored is not None:
+        said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
+    said = said or have
+    about = clean(fold([each for row in rows for each in row.subjects]))
+    names = list(dict.fromkeys(row.finding.check for row in rows))
+    if len(names) > 1:
+        said = _cause(rows[0])
+    if len(names) > 1 or about in (*_EVERYWHERE, *said.split(" ")):
+        about = ""
+    short = f"{_ids(rows)}: {said}"
+    whole = f"{names[0]}: {about}: {said}" if about else short
+    if len(whole) > width and (finding.need or len(about) > LONGEST_ABOUT):
+        whole = short
+    return textwrap.shorten(whole, width, placeholder=" ...", break_on_hyphens=False)
+
+
+def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
+    """Return what mends the groups, numbered: a sentence, and the commands for this place."""
+    steps: dict[str, list[Row]] = {}
+    for rows in groups:
+        wanted = [row for row in rows if row.ignored is None]
+        advice = _folded(clean(row.finding.advice) or _advice_of_unset(row) for row in wanted)
+        if advice or any(row.commands for row in wanted):
+            steps.setdefault(advice, []).extend(wanted)
+    lines = ["To do:"] if steps else []
+    for number, (advice, rows) in enumerate(steps.items(), 1):
+        names = list(dict.fromkeys(row.finding.check for row in rows))
+        head = f"{number:>2}. {fold_alike(names, 2)}"
+        lines.append("\n".join(wrapped(f"{head}: {advice}" if advice else head, width)))
+        # A command is not wrapped: it is to be copied.
+        commands = dict.fromkeys(command for row in rows for command in row.commands)
+        lines += [f"      {clean(command)}" for command in commands]
+    return "\n".join(lines)
+
+
+def _folded(texts: Iterable[str]) -> str:
+    """Return texts that differ in a number as one; of others the first, and how many follow."""
+    return fold_alike(list(dict.fromkeys(clean(text) for text in texts)), 1)
+
+
+def _cause(row: Row) -> str:
+    """Return why a row is unknown, without what it is that is not known for this reason."""
+    return clean(row.finding.text.partition(_OF_WHAT)[2] or row.finding.text)
+
+
+def _advice_of_unset(row: Row) -> str:
+    """Return what gives a variable that the launch needs and nothing sets; "" for other rows."""
+    before, unset, _ = _cause(row).partition(_NOT_SET)
+    name = before.rpartition(" ")[2]
+    # Not $(...), or $1: nothing in front of this command gives those.
+    if not unset or row.finding.status is not Status.UNKNOWN or not name.isidentifier():
+        return ""
+    return f"put {name}=... in front of this command, or give --env-file"
 
 
 def _short(text: str, most: int) -> str:
@@ -161,43 +232,36 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
     return _first_word(text, paint, _colour(row))
 
 
-def _passes(report: Report, paint: Paint, width: int, verbosity: int) -> str:
+def _passes(report: Report, paint: Paint, width: int) -> str:
     rows = report.of(Status.PASS)
-    if not rows:
-        return ""
-    if verbosity > 0 and width >= TABLE_COLUMNS:
+    if width >= TABLE_COLUMNS:
         return _table(rows, paint, width)
-    if verbosity > 0:
-        return "\n".join(_headed(row, paint, width) for row in rows)
-    return _first_word(filled(f"pass: {_ids(rows)}", width), paint, COLOURS[Status.PASS])
+    return "\n".join(_headed(row, paint, width) for row in rows)
 
 
-def _skips(report: Report, paint: Paint, width: int, verbosity: int) -> str:
-    rows = report.of(Status.SKIP)
-    if not rows:
-        return ""
-    said = [f"skip: {_ids(rows)} (why: -v)"]
-    if verbosity > 0:
-        findings = [row.finding for row in rows]
-        said = [f"skip: {f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
+def _skips(report: Report, paint: Paint, width: int) -> str:
+    findings = [row.finding for row in report.of(Status.SKIP)]
+    lines = [f"skip: {f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
     colour = COLOURS[Status.SKIP]
-    return "\n".join(_first_word(filled(text, width), paint, colour) for text in said)
+    return "\n".join(_first_word(filled(line, width), paint, colour) for line in lines)
 
 
-def _ids(rows: Iterable[Row]) -> str:
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.finding.check] = counts.get(row.finding.check, 0) + len(row.subjects)
-    return ", ".join(f"{id_} ({count})" if count > 1 else id_ for id_, count in counts.items())
+def _ids(rows: Sequence[Row]) -> str:
+    """Return the checks of the rows, or the one and how many subjects it is about."""
+    names = list(dict.fromkeys(row.finding.check for row in rows))
+    count = sum(len(row.subjects) for row in rows)
+    return f"{names[0]} ({count})" if len(names) == 1 < count else fold_alike(names, 1)
 
 
-def _notes(report: Report, width: int) -> str:
+def _notes(report: Report, width: int, verbosity: int) -> str:
     lines = [
         filled(f"--ignore {check}: there was nothing to ignore", width)
         for check in report.unused_waivers
     ]
-    if any(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)):
-        lines.append("mooncake-preflight explain ID says what a check is about")
+    wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
+    if wanting:
+        more = "-v, or " if verbosity == 0 else ""
+        lines.append(f"More: {more}mooncake-preflight explain {wanting[0].finding.check}")
     return "\n".join(lines)
 
 

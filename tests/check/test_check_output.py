@@ -74,19 +74,14 @@ def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
     ]
     found = report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/")
     text = report_text(found, plain, 100, 0)
-    assert "unknown: a.b, a.c, a.d\n    MODEL_PATH is not set where" in text
-    assert "to do: put MODEL_PATH=... in front of this command, or give --env-file" in text
-    assert "unknown  a.b      and 2 more, for one reason" in text
-    assert "unknown: a.e, host\n    /proc/meminfo: Permission denied" in text
-    assert "unknown: a.f, launch: have 2 GiB" in text
-    assert text.count("MODEL_PATH is not set") == 2
+    lines = text.splitlines()
+    unset_line = "MODEL_PATH is not set where '$MODEL_PATH' stands (a.sh:2)"
+    assert f"unknown  a.b and 2 more: {unset_line}" in lines
+    assert "unknown  a.e: /proc/meminfo: Permission denied" in lines
+    assert f"unknown  a.f: {unset_line}" in lines
+    assert "put MODEL_PATH=... in front of this command, or give --env-file" in text
     each = report_text(found, plain, 100, 1)
     assert each.count("MODEL_PATH is not set") == 4
-
-
-def test_two_alike_are_said_one_by_one() -> None:
-    text = report_text(reported([unset("a.b"), unset("a.c")]), plain, 100, 0)
-    assert text.count("MODEL_PATH is not set") == 2
 
 
 # Folding -------------------------------------------------------------------------------------
@@ -178,12 +173,44 @@ def test_no_line_is_wider_than_the_terminal(width: int, verbosity: int) -> None:
 
 
 def test_a_narrow_terminal_gets_no_table_and_nothing_less() -> None:
-    narrow = report_text(reported([LONG]), plain, 60, 0)
-    wide = report_text(reported([LONG]), plain, 100, 0)
+    narrow = report_text(reported([LONG]), plain, 60, 1)
+    wide = report_text(reported([LONG]), plain, 100, 1)
     assert "-------" in wide
     assert "-------" not in narrow
     for words in (LONG.have, LONG.need, LONG.formula, LONG.text, LONG.advice, "run this"):
         assert words in " ".join(narrow.split())
+
+
+def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
+    others = [Finding("a.b", WARN, f"mlx5_{n}", text="it is so", advice="mend") for n in "012"]
+    lines = report_text(reported([LONG, *others]), plain, 80, 0).splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith(("fail", "warn"))] == [
+        "fail     memlock.limit",
+        "warn     a.b",
+    ]
+    start = lines.index("To do:")
+    assert lines[start + 1].startswith(" 1. memlock.limit: raise the limit")
+    assert " 2. a.b: mend" in lines
+    assert lines.count("      run this") == 2
+    assert lines[-1] == "More: -v, or mooncake-preflight explain memlock.limit"
+
+
+def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
+    many = [LONG._replace(check=f"a.c{n}", advice=f"do {n}") for n in range(20)]
+    text = report_text(reported(many), plain, 80, 0)
+    verdict = text.split("\n\n")[0]
+    assert text.endswith(f"\n\n{verdict}")
+    assert report_text(reported([LONG]), plain, 80, 0).count("FAIL") == 1
+
+
+@given(st.lists(FINDINGS, max_size=6))
+def test_the_page_has_a_line_for_every_status_that_wants_something(
+    findings: list[Finding],
+) -> None:
+    lines = report_text(reported(findings), plain, 200, 0).splitlines()
+    for status in (FAIL, UNKNOWN, WARN):
+        wanting = any(finding.status is status for finding in findings)
+        assert any(line.startswith(f"{status.value} ") for line in lines) is wanting
 
 
 @given(st.lists(FINDINGS, max_size=6), st.integers(40, 140), st.integers(-1, 1))

@@ -1,0 +1,113 @@
+"""What ``check`` prints in ordinary situations, whole: read the pages of tests/data/pages as text.
+
+After a change that is meant, write them anew: PREFLIGHT_WRITE_PAGES=yes pytest, and read the
+difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from preflight.check.to_text import SCREEN_LINES
+from preflight.cli.main import run
+from tests.builders.synthetic import (
+    GIB,
+    MIB,
+    PATIENCE_SECONDS,
+    SyntheticHost,
+    build_host,
+    erdma_host,
+    gpu_host,
+    limited_container,
+    plain_host,
+)
+from tests.checks.test_synthetic import FITTED, LAUNCH
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+PAGES = ROOT / "tests/data/pages"
+WRITE = os.environ.get("PREFLIGHT_WRITE_PAGES") == "yes"
+VERSIONS = ("--mooncake-version", "0.3.13.post1", "--sglang-version", "0.5.23")
+# Numbers of a release of this program, which are nobody's promise.
+COUNTS = re.compile(r"\d+(\s+)(pass|skip)")
+
+
+class Situation(NamedTuple):
+    """launch: the text of launch.sh, "" for a check of the host alone. usual: fits a screen."""
+
+    host: Callable[[], SyntheticHost]
+    launch: str = LAUNCH
+    options: tuple[str, ...] = ()
+    usual: bool = False
+
+
+def with_nics(**fields: object) -> SyntheticHost:
+    return replace(FITTED, nics=[nic._replace(**fields) for nic in FITTED.nics])  # type: ignore[arg-type]
+
+
+LOGIN = {"memlock": ("8388608", "8388608"), "uid": 1000, "capabilities": 0}
+SITUATIONS = {
+    "passes": Situation(lambda: FITTED, usual=True),
+    "memlock-of-a-login": Situation(lambda: replace(FITTED, **LOGIN), usual=True),
+    "eight-ports-down": Situation(
+        lambda: with_nics(state="1: DOWN", physical_state="3: Disabled"), usual=True
+    ),
+    "no-huge-pages": Situation(lambda: replace(FITTED, pools={2 * MIB: 0, GIB: 0}), LAUNCH),
+    "few-open-files": Situation(lambda: replace(FITTED, nofile=("1024", "4096")), usual=True),
+    "container-without-anything": Situation(limited_container),
+    "pod": Situation(
+        lambda: replace(
+            FITTED, container="kubernetes", shm_bytes=64 * MIB, cgroup={"memory.max": f"{64 * GIB}"}
+        )
+    ),
+    "laptop": Situation(plain_host),
+    "cloud-instance": Situation(erdma_host),
+    "no-launch": Situation(gpu_host, "", usual=True),
+    "variable-not-set": Situation(
+        lambda: FITTED,
+        LAUNCH.replace("--hicache-size 30", "--hicache-size $L2"),
+        usual=True,
+    ),
+    "waived": Situation(
+        lambda: replace(FITTED, **LOGIN),
+        options=("--ignore", "memlock.limit=ticket 12, until May"),
+        usual=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_the_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    situation = SITUATIONS[name]
+    (tmp_path / "host").mkdir()
+    build_host(tmp_path / "host", situation.host())
+    monkeypatch.chdir(tmp_path)
+    words = ["check", "--root", "host", "--timeout", str(PATIENCE_SECONDS), *situation.options]
+    if situation.launch:
+        (tmp_path / "launch.sh").write_text(f"{situation.launch}\n")
+        words += [*VERSIONS, "launch.sh"]
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        code = run(words)
+        printed = COUNTS.sub(r"N\1\2", capsys.readouterr().out)
+        page = PAGES / f"{name}.{width}.txt"
+        if WRITE:
+            page.write_text(printed)
+        assert printed == page.read_text()
+        assert printed.startswith(("PASS", "WARN", "FAIL", "UNKNOWN")[code])
+        lines = printed.splitlines()
+        commands = [at for at, line in enumerate(lines) if line.startswith("      ")]
+        assert all(len(line) <= width for at, line in enumerate(lines) if at not in commands)
+        if situation.usual:
+            assert len(lines) <= SCREEN_LINES
+            assert not commands or commands[0] < 15
