@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from preflight.base.output import shown
 from preflight.cli.main import run
@@ -138,7 +139,8 @@ def words(draw: random.Random, folder: Path) -> Words:
 
 
 def host(draw: random.Random, folder: Path) -> Words:
-    files, links = map(dict, draw.choice(hosts(str(folder.parent))))
+    found = draw.choice(hosts(str(folder.parent)))
+    files, links = dict(found[0]), dict(found[1])
     for name in draw.sample(sorted(files), k=draw.randint(1, 8)):
         kind = draw.randrange(6)
         if kind == 0:
@@ -233,8 +235,11 @@ def problems_of(number: int, folder: Path, show: bool = False) -> list[str]:
     if code not in CODES:
         problems.append(f"exit code {code}: {err.getvalue()[-300:]}")
     problems += [f"says {word}" for word in ("Traceback", "defect of") if word in said]
-    if "--json" in given and code != 64:
-        json.loads(out.getvalue())
+    if "--json" in given[: given.index("--") if "--" in given else None]:
+        try:
+            json.loads(out.getvalue())
+        except ValueError as error:
+            problems.append(f"prints no JSON: {error}")
     if shown(said) != said:
         problems.append("prints control characters")
     problems += _end()
@@ -289,7 +294,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after these")
     given = parser.parse_args()
     part, parts = map(int, given.part.split("/"))
-    state = {"next": part, "failures": list[str]()}
+    state: dict[str, Any] = {"next": part, "failures": []}
     if given.resume and os.path.exists(given.resume):
         state = json.loads(Path(given.resume).read_text())
     sys.addaudithook(_look)

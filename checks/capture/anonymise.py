@@ -45,10 +45,8 @@ def without_secrets(answers: Answers) -> Answers:
     def clean(text: str) -> str:
         return clean_text(text, of_host=True)
 
-    texts, calls = (
-        {name: _map(clean, answer) for name, answer in one.items()}
-        for one in (answers.texts, answers.calls)
-    )
+    texts = {name: _map(clean, answer) for name, answer in answers.texts.items()}
+    calls = _map(clean, answers.calls)
     return answers._replace(texts=texts, calls=calls)
 
 

@@ -9,18 +9,20 @@ they are, so that findings name them.
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 REMOVED = "(removed)"
 # Characters of a text that can have a name, a sign and a secret.
 LEAST_SECRET = 6
 _SECRET = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|SIGNATURE|BEARER|WEBHOOK"
-    r"|(?:^|[_.-])(?:PASS|PWD|PSWD|SIG|CRED|CREDS|SAS|DSN)$",
+    r"|[_-]PASS$|(?:^|[_.-])(?:PWD|PSWD|SIG|CRED|CREDS|SAS|DSN)$",
     re.IGNORECASE,
 )
-# Names that have TOKEN, KEY or PWD in them and count, tokenize, name a file or say where one is.
-_HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|AUTHORS?\b|^(?:OLD)?PWD$", re.IGNORECASE)
+# Names that have TOKEN, KEY or PWD in them and count, tokenize, or say which entry or folder.
+_HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|^KEY$|AUTHORS?\b|^(?:OLD)?PWD$", re.IGNORECASE)
 # Without one of these in a text there is no such name in it; most texts have none.
 _PARTS_OF_NAMES = (
     "key token secret pass cred auth cookie signature bearer webhook pwd pswd sig sas dsn".split()
@@ -30,54 +32,49 @@ _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.
 _NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
 # A name with its sign, and what is its value behind it.
-_NAMED = tuple(
-    (re.compile(head), re.compile(value))
-    for head, value in (
-        # A variable of a Kubernetes container: the name is the value of one field.
-        (
-            rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*value:[ \t]*",
-            rf"{_QUOTED}|[^\s\"',}}]+",
-        ),
-        # NAME=value and --name=value
-        (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
-        # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
-        (
-            rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
-            rf"{_QUOTED}|[^\s;&|\"',\]-][^\s;&|,\]]*",
-        ),
-        # name: value, also in JSON that is quoted in a script
-        (
-            rf"{_NAME}\\?[\"']?[ \t]*:[ \t]*",
-            rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\n,}}\]]*",
-        ),
-        # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
-        (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{_QUOTED}|\S+"),
-    )
+_NAMED = (
+    # A variable of a Kubernetes container: the name is the value of one field.
+    (
+        rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*value:[ \t]*",
+        rf"{_QUOTED}|[^\s\"',}}]+",
+    ),
+    # NAME=value and --name=value
+    (rf"{_NAME}=", rf"{_QUOTED}|[^\s;&|\"']+"),
+    # --name value: the next word of a line, of the next one, of a list in YAML's two forms.
+    (
+        rf"(?=--){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+|[ \t]+)",
+        rf"{_QUOTED}|[^\s;&|\"',\]-][^\s;&|,\]]*",
+    ),
+    # name: value, also in JSON that is quoted in a script
+    (
+        rf"{_NAME}\\?[\"']?[ \t]*:[ \t]*",
+        rf"\\\"[^\"\n]*\\\"|{_QUOTED}|[^\s\"'{{\[,}}\]|>&*][^\"'\n,}}\]]*",
+    ),
+    # aws configure set aws_secret_access_key X; machine x login y password X, of .netrc
+    (rf"\b(?:set|login[ \t]+[^\s-]\S*)[ \t]+{_NAME}[ \t]+", rf"{_QUOTED}|\S+"),
 )
 # The value of such a variable may stand in front of its name.
-_NAMED_AFTER = re.compile(
+_NAMED_AFTER = (
     rf"value:[ \t]*(?P<value>{_QUOTED}|[^\s\"',}}]+)[ \t]*(?:,|\n)\s*name:[ \t]*[\"']?{_NAME}"
 )
 # Options whose name says nothing, of the programs that take a secret there.
 _WORD = rf"(?:{_QUOTED}|[^\s;&|\"']+)"
 _REGISTRIES = "docker|podman|nerdctl|helm|oras|crane|skopeo"
-_OPTIONS = tuple(
-    re.compile(rf"(?:\b|(?<=\\n))(?:{words})(?P<value>{_WORD})")  # \n: of a script in JSON
-    for words in (
-        r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user[ =])",
-        rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*",
-        r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*",
-        r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p",
-        r"openssl\b[^\n;&|]{0,160}?[ \t]-(?:k|K|pass(?:in|out)?)[ \t]+",
-        r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
-        r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
-        r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
-        r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
-    )
+_OPTIONS = (
+    r"curl\b[^\n;&|]{0,160}?[ \t](?:-u[ \t]*|--(?:proxy-)?user[ =])",
+    rf"(?:{_REGISTRIES})\b[^\n;&|]{{0,160}}?\blogin\b[^\n;&|]{{0,160}}?[ \t]-p[ \t]*",
+    r"sshpass\b[^\n;&|]{0,160}?[ \t]-p[ \t]*",
+    r"(?:mysql|mysqldump|mariadb)\b[^\n;&|]{0,160}?[ \t]-p",
+    r"openssl\b[^\n;&|]{0,160}?[ \t]-(?:k|K|pass(?:in|out)?)[ \t]+",
+    r"(?:vault|wandb|huggingface-cli|hf|npm|az|gcloud)[ \t]+(?:auth[ \t]+)?login[ \t]+(?!-)",
+    r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
+    r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
+    r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
 )
 # Whatever they are called: a password in an address, tokens of a known form.
+_LEAST_FORM = 15
 _FORMS = re.compile(
-    r"(?<=://)[^/\s:@\"']*:[^/\s@\"']+(?=@)"
+    r"(?<![\w+.\-])[\w+.\-]{0,80}:[^/\s@\"']{1,80}(?=@(?!sha\d)[\w\[])"
     r"|(?<=://)[^/\s:@\"']{16,}(?=@)"
     r"|\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_\-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}"
     r"|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abeoprs]-[\w\-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}"
@@ -89,7 +86,10 @@ _FORMS = re.compile(
     r"|(?<=/api/webhooks/)[\w/\-]+"
 )
 # Numbers and switches, which MC_PKEY_INDEX and --token-usage have.
-_PLAIN = re.compile(r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null", re.IGNORECASE)
+_PLAIN = re.compile(
+    r"-?\d{1,4}|\d{0,3}\.\d{1,6}|true|false|yes|no|on|off|none|null|\d{1,7}(?:\.\d+)? .*",
+    re.IGNORECASE,
+)
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.S
 )
@@ -99,6 +99,8 @@ _DOCUMENT = re.compile(r"(?m)^---[^\n]*\n")
 # The last net: words of so many characters, which are not so long by being made of words.
 _DRAWN = re.compile(r"(?<![\w/+.\-])[A-Za-z0-9_+/\-]{20,}={0,2}(?![\w/+\-])")
 _HEX = re.compile(r"(?i)[0-9a-f]{32,}")
+# Names of GPUs, pods and file systems.
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}")
 _DIGEST = re.compile(r"(?:sha\d+[:\-]|revision[= ]|@|commit[= ]|digest[= ])$", re.IGNORECASE)
 # Changes between small letters, capitals and digits, of all neighbours: 0.62 where each character
 # is drawn of all 62 alike; few names of models and classes have more than this.
@@ -126,32 +128,67 @@ def looks_drawn(word: str) -> bool:
     return changes > _MOST_CHANGES * (len(kinds) - 1) and in_words < _LEAST_WORDS * len(kinds)
 
 
+@cache
+def _named() -> tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]:
+    """Compile what most texts do not need: it takes as long as all else here."""
+    return tuple((re.compile(head), re.compile(value)) for head, value in _NAMED)
+
+
+@cache
+def _options() -> tuple[re.Pattern[str], ...]:
+    # \\n in front: of a script in JSON.
+    start = r"(?:\b|(?<=\\n))"
+    return tuple(re.compile(rf"{start}(?:{words})(?P<value>{_WORD})") for words in _OPTIONS)
+
+
 def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bool = False) -> str:
     """Return the text with secrets gone; what they were is added to ``removed``.
 
-    of_host: long hexadecimal numbers stay, which name containers, and files that belong to them.
+    of_host: a host's or our own text, not a launch's. Long hexadecimal numbers stay, which name
+    containers and files that belong to them, and so does what follows a word and a colon.
     """
+    if len(text) < LEAST_SECRET:
+        return text
     gone: dict[str, None] = {} if removed is None else removed
     lower = text.lower()
     if any(part in lower for part in _PARTS_OF_NAMES):
         text = _without_secret_objects(text, gone)
         text = _PRIVATE_KEY.sub(lambda match: _noted("a private key", match[0], gone), text)
-        for head, value in _NAMED:
-            text = _without_named(text, head, value, gone)
-        text = _NAMED_AFTER.sub(lambda match: _replaced(match, gone), text)
+        for head, value in _named():
+            text = _without_named(text, head, value, gone, of_host)
+        text = re.sub(_NAMED_AFTER, lambda match: _replaced(match, gone), text)
     if any(program in lower for program in _PROGRAMS):
-        for pattern in _OPTIONS:
+        for pattern in _options():
             text = pattern.sub(lambda match: _valued(match, gone), text)
-    text = _FORMS.sub(lambda match: _noted("what looks like one", match[0], gone), text)
+    if "@" in text or len(text) >= _LEAST_FORM:
+        text = _FORMS.sub(lambda match: _noted("what looks like one", match[0], gone), text)
     return _DRAWN.sub(lambda match: _drawn(match, gone, of_host), text)
 
 
+def public(value: Any) -> Any:
+    """Return plain data, a text or what JSON is made of, with secrets gone from each text of it."""
+    if isinstance(value, str):
+        return clean_text(value, of_host=True)
+    if isinstance(value, dict):
+        return {public(key): public(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [public(item) for item in value]
+    return value
+
+
 def _without_named(
-    text: str, head: re.Pattern[str], value: re.Pattern[str], removed: dict[str, None]
+    text: str,
+    head: re.Pattern[str],
+    value: re.Pattern[str],
+    removed: dict[str, None],
+    of_host: bool,
 ) -> str:
     parts, done = [], 0
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):
+            continue
+        sign = text[match.end("name") : match.end()].strip()
+        if of_host and sign == ":" and match["name"].isalpha():  # a sentence: no secret: ...
             continue
         behind = value.match(text, match.end())
         if behind is None:
@@ -191,7 +228,7 @@ def _drawn(match: re.Match[str], removed: dict[str, None], of_host: bool) -> str
     word = match[0]
     parts = [part for part in (word, *word.split("/")) if not (of_host and _HEX.fullmatch(part))]
     before = match.string[max(0, match.start() - 12) : match.start()]
-    if _DIGEST.search(before) or not any(map(looks_drawn, parts)):
+    if _DIGEST.search(before) or _UUID.search(word) or not any(map(looks_drawn, parts)):
         return word
     return _noted("what looks like one", word, removed)
 

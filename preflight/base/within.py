@@ -9,6 +9,8 @@ from typing import TypeVar
 from preflight.base.usage_error import UsageError
 
 Result = TypeVar("Result")
+# Of a command that has no --timeout, or one that means something else.
+LIMIT_SECONDS = 10.0
 
 
 class LateError(UsageError):

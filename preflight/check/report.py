@@ -9,7 +9,7 @@ from checks.base.check import Check
 from checks.base.finding import Consequence, Finding, Status
 from checks.base.fold import fold_alike
 from checks.base.needs import LaunchNeeds
-from checks.capture.secrets import LEAST_SECRET, clean_text
+from checks.capture.secrets import public
 from preflight.base import exit_codes
 from preflight.base.one_line import clean
 
@@ -133,24 +133,20 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
     first = group[0]
-    subjects = tuple(dict.fromkeys(_public(finding.subject) for finding in group))
+    subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     # A report is shown to others: in an issue, in a log that all may read.
     evidence = dict.fromkeys(e for one in group for e in one.evidence)
     shown = first._replace(
         subject=fold(subjects),
-        have=_public(first.have),
-        need=_public(first.need),
-        text=_public(first.text),
-        advice=_public(first.advice),
-        evidence=tuple(seen._replace(value=_public(seen.value)) for seen in evidence),
+        have=public(first.have),
+        need=public(first.need),
+        text=public(first.text),
+        advice=public(first.advice),
+        evidence=tuple(seen._replace(value=public(seen.value)) for seen in evidence),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
     consequence = first.consequence or found.consequence_of(first.check)
     return Row(shown, subjects, ignored, consequence, commands)
-
-
-def _public(text: str) -> str:
-    return clean_text(text, of_host=True) if len(text) >= LEAST_SECRET else text
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -86,6 +86,7 @@ def capacity(
     70 a defect of this program.
     """
     from checks.base.unknown import Unknown
+    from checks.capture.secrets import public
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
     from preflight.capacity.answer import CapacityRequest, capacity_of
@@ -114,11 +115,11 @@ def capacity(
     if as_json:
         from preflight.capacity.report import capacity_object
 
-        say_json(capacity_object(found, code))
+        say_json(public(capacity_object(found, code)))
     else:
         from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(capacity_text(found, columns(), painter(color), plain))
+        say(public(capacity_text(found, columns(), painter(color), plain)))
     return code

@@ -86,6 +86,7 @@ def check(
     this program.
     """
     _refuse_two_outputs(protocol, fail_on, junit, html, memory_map, plain, as_json)
+    from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.check.answer import checked
     from preflight.check.forms import exit_code, protocol_line
@@ -134,7 +135,7 @@ def check(
     if as_json:
         from preflight.check.forms import report_object
 
-        say_json(report_object(report, protocol, code))
+        say_json(public(report_object(report, protocol, code)))
     elif "-" not in (junit, html):
         text = protocol_line(report, protocol)
         if text is None:

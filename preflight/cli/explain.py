@@ -157,8 +157,7 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
     """Print what is known of a log; returns 0, 1 or 2. Raises UsageError where it is not there."""
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.usage_error import UsageError
-    from preflight.base.within import within
-    from preflight.cli.options import DEFAULT_TIMEOUT_SECONDS
+    from preflight.base.within import LIMIT_SECONDS, within
     from preflight.logs.explain import (
         LogReading,
         explanations_object,
@@ -179,7 +178,7 @@ def explain_log_file(path: str, as_json: bool, color: str) -> int:
         if path == "-":
             reading = read(sys.stdin.buffer)
         else:
-            within(DEFAULT_TIMEOUT_SECONDS, f"--log {path}", lambda: os.stat(path))
+            within(LIMIT_SECONDS, f"--log {path}", lambda: os.stat(path))
             with open(path, "rb") as file:  # of a pipe, as long as somebody may write to it
                 reading = read(file)
     except UsageError:

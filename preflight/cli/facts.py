@@ -25,6 +25,7 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
     With a launch, what it names is looked at too: its services, ports and paths.
     """
     from checks.base.unknown import Unknown
+    from checks.capture.secrets import public
     from checks.run.facts import read_facts
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError
@@ -37,7 +38,7 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
         raise UsageError(sized.reason)
     found = read_facts(host.root, None if sized is None else sized.needs, timeout_seconds)
     if as_json:
-        say_json(facts_object(found, root))
+        say_json(public(facts_object(found, root)))
     else:
-        say(facts_text(found))
+        say(public(facts_text(found)))
     return 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, within
 from preflight.sizing.sizes import bare_number, parse_size
 
 if TYPE_CHECKING:
@@ -199,10 +200,9 @@ def timeout_option(type_: Number, default: float, help_: str) -> Option:
     )
 
 
-DEFAULT_TIMEOUT_SECONDS = 10.0
 TIMEOUT = timeout_option(
     Number(0, 3600, min_open=True),
-    DEFAULT_TIMEOUT_SECONDS,
+    LIMIT_SECONDS,
     "Seconds after which what was not read is unknown.",
 )
 
@@ -311,8 +311,6 @@ def config_text(path: str | None) -> str | None:
     """Read what ``--model-config`` names, within bounds: a device has no end, a model no text."""
     if path is None:
         return None
-    from preflight.base.within import within
-
     name = f"--model-config {path}"
 
     def read() -> str:
@@ -336,7 +334,7 @@ def _limit_seconds() -> float:
     """Return the command's own --timeout; most have the same."""
     context = click.get_current_context(silent=True)
     given = None if context is None else context.params.get("timeout_seconds")
-    return DEFAULT_TIMEOUT_SECONDS if given is None else float(given)
+    return LIMIT_SECONDS if given is None else float(given)
 
 
 def _verbosity(quiet: int, verbose: int) -> int:

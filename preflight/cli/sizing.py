@@ -189,14 +189,16 @@ def command(
         sglang_version=launch.sglang_version,
     )
     sizing = within(timeout_seconds, f"--root {root}", lambda: size_flags(flags, os.environ, host))
+    from checks.capture.secrets import public
+
     if as_json:
         from preflight.sizing.sizing_json import sizing_object
 
-        say_json(sizing_object(sizing, rule))
+        say_json(public(sizing_object(sizing, rule)))
     else:
         from preflight.sizing.sizing_text import sizing_text
 
-        say(sizing_text(sizing, rule, painter(color)))
+        say(public(sizing_text(sizing, rule, painter(color))))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
 
 
@@ -214,14 +216,16 @@ def _host(root: str) -> Root:
 
 
 def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool, color: str) -> int:
+    from checks.capture.secrets import public
+
     if as_json:
         from preflight.sizing.sizing_json import launch_object
 
-        say_json(launch_object(sizing, rule))
+        say_json(public(launch_object(sizing, rule)))
     else:
         from preflight.sizing.sizing_text import launch_text
 
-        say(launch_text(sizing, rule, painter(color), explained))
+        say(public(launch_text(sizing, rule, painter(color), explained)))
     return sizing.exit_code_by(rule)
 
 

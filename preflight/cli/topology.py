@@ -48,6 +48,7 @@ def topology(
     launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a defect of
     this program.
     """
+    from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.check.report import EXIT_CODES
     from preflight.topology.answer import topology_answer
@@ -58,8 +59,8 @@ def topology(
     if as_json:
         from preflight.topology.report import answer_object
 
-        say_json(answer_object(answer, code))
+        say_json(public(answer_object(answer, code)))
     else:
         plain = plain or not draws_lines(sys.stdout.encoding)
-        say(answer_text(answer, painter(color), columns(), plain))
+        say(public(answer_text(answer, painter(color), columns(), plain)))
     return code

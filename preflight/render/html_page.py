@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import markupsafe
 
+from checks.capture.secrets import public
 from preflight.base.data_file import data_file
 
 # Markup, to be taken as it stands.
@@ -74,10 +75,10 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
 
 
 def escape(text: str) -> Html:
-    """Text as markup, for an element or a quoted attribute; what cannot be seen is written out."""
+    """Text as markup, without secrets; what cannot be seen is written out."""
     if isinstance(text, Html):
         return text
-    return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", text))
+    return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", public(text)))
 
 
 def element(name: str, *inner: str, **attributes: str | float | None) -> Html:

@@ -228,6 +228,48 @@ def test_none_is_in_a_report(
     assert _found(seen.out + seen.err + written, secrets) == []
 
 
+def test_none_of_what_is_understood_is_in_a_report(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values of settings that are read, and shown where they are wrong."""
+    secrets = _secrets("settings")
+    extra = {
+        "redis_password": secrets["database"],
+        "auth_token": secrets["mysql"],
+        "master_server_address": f"https://u:{secrets['sshpass']}@h.b:1?token={secrets['query']}",
+    }
+    metadata = f"http://r:{secrets['redis address']}@m.b/x?sig={secrets['signed address']}"
+    script = tmp_path / "launch.sh"
+    script.write_text(
+        f"export MC_REDIS_PWD={secrets['drawn']} MC_STORE_USE_HUGEPAGE={secrets['Slack']}\n"
+        f"export MOONCAKE_TE_META_DATA_SERVER='{metadata}' MC_BOGUS={secrets['Stripe']}\n"
+        f"{SERVER} --api-key {secrets['OpenAI']} --nope={secrets['GitHub']} "
+        f"--hicache-storage-backend-extra-config '{json.dumps(extra)}'\n"
+    )
+    for command in (
+        ["check", "-v"],
+        ["check", "--json"],
+        ["check", "--html", "-"],
+        ["check", "--junit", "-"],
+        ["facts"],
+        ["facts", "--json"],
+        ["capacity"],
+        ["topology", "--json"],
+        ["fleet", "node", "--name", "a"],
+    ):
+        run([*command, "--root", host, str(script)])
+        seen = capsys.readouterr()
+        assert _found(seen.out + seen.err, secrets) == [], command
+    for options in ((), ("--json", "--explain")):
+        run_sizing([*options, "--root", host, str(script)])
+        seen = capsys.readouterr()
+        assert _found(seen.out + seen.err, secrets) == []
+    file = tmp_path / "host.tar.gz"
+    assert run(["capture", "--root", host, str(file), str(script)]) == 0
+    for content in read_archive(str(file)).files.values():
+        assert _found(content.decode("latin-1"), secrets) == []
+
+
 @pytest.mark.slow
 def test_none_is_in_the_report_of_exec(tmp_path: Path) -> None:
     """Of flags of the server itself, known and unknown ones."""
@@ -260,10 +302,24 @@ def test_none_is_in_the_report_of_exec(tmp_path: Path) -> None:
         "mkdir -p /mnt/data && ssh -p 2222 node1",
         "--tokenizer-path /models/x --max-total-tokens 4096 --pin-memory",
         "cd $PWD; OLDPWD=/srv",
+        "CUDA_VISIBLE_DEVICES=GPU-8f6ab1c2-0d3e-4f5a-9b8c-7d6e5f4a3b2c",
+        "http://127.0.0.1:8080/metadata?key=mooncake-preflight",
+        "PASS: 3 of 3 pairs",
     ],
 )
 def test_what_is_no_secret_stays(kept: str) -> None:
     assert clean_text(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "this host has no token: a login would be refused",
+        "/kubepods/pod8f6ab1c2/0123456789abcdef0123456789abcdef",
+    ],
+)
+def test_sentences_and_names_of_containers_stay(kept: str) -> None:
+    assert clean_text(kept, of_host=True) == kept
 
 
 def test_a_reference_to_a_secret_stays() -> None:

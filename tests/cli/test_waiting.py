@@ -43,6 +43,8 @@ WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
     "variables": ((*PREFLIGHT, "check", *TIMEOUT, "--env-file", "PATH", "LAUNCH"), None),
     "config": ((*PREFLIGHT, "check", *TIMEOUT, *LAUNCH, "--config", "PATH"), None),
     "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
+    "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
+    "manifest": ((*PREFLIGHT, "fleet", "manifest", "--image", "a/b", "--nodes", "a1", "PATH"), 64),
     "sizing": ((*SIZING, *TIMEOUT, "PATH"), 64),
     "sizing's root": ((*SIZING, *TIMEOUT, "--root", "PATH", "LAUNCH"), 64),
     "report": ((*PREFLIGHT, "exec", *TIMEOUT, "--report", "PATH", "--", "mooncake_master"), 7),
@@ -117,7 +119,11 @@ def dead_mount(tmp_path: Path) -> Iterator[Path]:
     libc.umount2(str(place).encode(), 2)
 
 
-def test_a_mount_that_never_answers_ends_no_wait(dead_mount: Path, tmp_path: Path) -> None:
+def test_a_mount_that_never_answers_ends_no_wait(
+    dead_mount: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = ((*PREFLIGHT, "fleet", "merge", "PATH"), None)  # a pipe, it waits for
+    monkeypatch.setitem(WAITING, "merge", merge)
     _all_end(dead_mount.joinpath, tmp_path)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from checks.base.finding import Status
 from checks.base.unknown import Unknown
+from checks.capture.secrets import public
 from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import UsageError
@@ -37,7 +38,7 @@ def run_node(
     except UsageError as error:
         say(one_line(error_object(node, exit_codes.USAGE, str(error))))
         raise
-    say(one_line(found))
+    say(one_line(public(found)))
     return int(found["exit_code"])
 
 

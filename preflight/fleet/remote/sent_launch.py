@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, within
 from preflight.fleet.remote.program import SCRIPT, TOOL
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.env_files import LARGEST_FILE_BYTES
@@ -45,8 +46,12 @@ def sent_launch(launch: LaunchWords, node_seconds: float, ignored: tuple[str, ..
 def launch_alone(launch: LaunchWords) -> Sent:
     """words: what any command that takes a launch is to be given; () without one.
 
-    Raises UsageError for what is no launch.
+    Raises UsageError for what is no launch, and for one that is not read in time.
     """
+    return within(LIMIT_SECONDS, "the launch", lambda: _alone(launch))
+
+
+def _alone(launch: LaunchWords) -> Sent:
     from preflight.inputs.host_source import launch_of, open_host
 
     if launch.mooncake_version is not None:

@@ -10,9 +10,11 @@ import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import BinaryIO, NamedTuple, cast
 
+from preflight.base.within import LIMIT_SECONDS, LateError, within
 from preflight.fleet.reports.rows import Trouble, Unusable
 
 STDIN = "-"
@@ -40,10 +42,13 @@ def texts(paths: Sequence[str]) -> Iterator[Text | Unusable]:
                 yield Unusable(STDIN_NAME, 0, Trouble.UNREADABLE, "standard input is closed")
             else:
                 yield from _of_stream(STDIN_NAME, stream)
-        elif os.path.isdir(path):
-            yield from _of_folder(path)
-        else:
-            yield from _of_file(path)
+            continue
+        try:
+            folder = within(LIMIT_SECONDS, path, partial(os.path.isdir, path))
+        except LateError as late:
+            yield Unusable(path, 0, Trouble.UNREADABLE, str(late))
+            continue
+        yield from _of_folder(path) if folder else _of_file(path)
 
 
 def _of_folder(path: str) -> Iterator[Text | Unusable]:

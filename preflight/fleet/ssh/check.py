@@ -6,6 +6,7 @@ from signal import SIGINT
 
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, within
 from preflight.fleet.base.decode import Json
 from preflight.fleet.merge.command import Shown, answer, keep, prepare
 from preflight.fleet.remote.program import Program, SshNodes
@@ -75,9 +76,13 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 def sets_of(path: str) -> list[str]:
     """Node sets, one a line; what follows # is for people."""
-    try:
+
+    def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:
-            lines = [line.partition("#")[0].strip() for line in file]
+            return [line.partition("#")[0].strip() for line in file]
+
+    try:
+        lines = within(LIMIT_SECONDS, f"--nodes-file {path}", read)
     except OSError as error:
         raise UsageError(f"--nodes-file {path}: {error.strerror}") from None
     return [line for line in lines if line]
