@@ -201,7 +201,7 @@ class BoundPort(NamedTuple):
 
     network: where it binds it, "" on the host itself, else the pod or container. customary: it is
     the program's own default, which others are told to use. waited: what follows in the launch runs
-    only once the process has ended.
+    only once the process has ended. pod: two of Kubernetes with one port never share a host.
     """
 
     what: str
@@ -211,6 +211,7 @@ class BoundPort(NamedTuple):
     network: str = ""
     customary: bool = False
     waited: bool = False
+    pod: str = ""
 
 
 class Storage(NamedTuple):

@@ -72,7 +72,7 @@ def _port(
     others = [
         other
         for index, other in enumerate(same)
-        if index != place and not same[min(index, place)].waited
+        if index != place and not same[min(index, place)].waited and other.pod == port.pod
     ]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"

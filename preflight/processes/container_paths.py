@@ -46,6 +46,12 @@ def network_of(command: Command) -> str:
     return f"the container of {command.origin}"
 
 
+def pod_of(command: Command) -> str:
+    """Return the pod of Kubernetes that a command runs in; "" for none."""
+    around = place_of(command) or ()
+    return " ".join(around[0][1:-1]) if around and around[0][0] == "kubernetes" else ""
+
+
 def host_path(command: Command, path: str) -> str | Unknown:
     """Return where a path of a process lies on its host; Unknown where no volume says so."""
     settings = command.container

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from checks.base.needs import BoundPort, Default, Service
 from checks.base.unknown import Unknown
 from preflight.launches.source import Word
-from preflight.processes.container_paths import network_of
+from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
 from preflight.programs.sglang_arguments import Setting, unresolved_reason
@@ -60,20 +60,22 @@ class Address(NamedTuple):
 
 def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     """Yield the fixed ports that ``process`` binds."""
+    command = process.command
+    network, pod = network_of(command), pod_of(command)
+    for port in _own_ports(process):
+        yield port._replace(network=network, pod=pod, waited=command.waited)
+
+
+def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
     server = process.server
-    network = network_of(process.command)
     if server is not None:
-        port = _argument_port(process, "HTTP port", "port")
-        yield port._replace(network=network, waited=process.command.waited)
+        yield _argument_port(process, "HTTP port", "port")
         if server.mode == "prefill":
-            port = _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
-            yield port._replace(network=network, waited=process.command.waited)
+            yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
         return
     for what, flag, default in _fixed_ports(process):
         port = _flag_port(process, what, flag, default)
-        yield port._replace(
-            network=network, customary=port.port == default, waited=process.command.waited
-        )
+        yield port._replace(customary=port.port == default)
 
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:

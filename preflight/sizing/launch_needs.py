@@ -22,6 +22,7 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.wanted import HEADROOM
 from checks.rdma.registration import pinned_bytes, registration_of
+from preflight.launches.source import Reading
 from preflight.mooncake.allocations import (
     REGULAR_PAGE_BYTES,
     Allocation,
@@ -49,6 +50,11 @@ _PROGRAMS = {
     Kind.METADATA: "metadata_server",
     Kind.ROUTER: "router",
 }
+
+
+def _written(file: Storage, reading: Reading) -> bool:
+    """Tell a file that the launch writes itself: it need not be there yet."""
+    return isinstance(file.path, str) and file.path in reading.files
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
@@ -83,7 +89,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         source.most if isinstance(source.most, Unknown) else hugetlb_usages(source.most.launch),
         services(source.processes),
         tuple(port for process in source.processes for port in ports(process)),
-        tuple(dict.fromkeys(files)),
+        tuple(file for file in dict.fromkeys(files) if not _written(file, sizing.reading)),
         _hosts(source.processes),
         launch.default_page_bytes if launch is not None else 0,
         str(versions["mooncake_version"].value) if "mooncake_version" in versions else "",

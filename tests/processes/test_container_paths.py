@@ -146,3 +146,11 @@ def test_names_are_looked_up_where_the_process_runs() -> None:
     ]
     (open_one,) = [service.host for service in found if isinstance(service.host, Unknown)]
     assert "elsewhere is looked up in a network of its own (far)" in open_one.reason
+
+
+def test_pods_on_their_hosts_network_are_told_apart() -> None:
+    """Two pods with one port never share a node; a pod's own containers do."""
+    text = POD.format(name="p", host="true") + "---\n" + POD.format(name="q", host="true")
+    pods = [port.pod for process in read(text, "a.yaml") for port in ports(process)]
+    assert set(pods) == {"Deployment/p", "Deployment/q"}
+    assert {port.pod for process in read("mooncake_master") for port in ports(process)} == {""}

@@ -10,6 +10,7 @@ from checks.base.root import Root
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.processes.processes import Kind, LaunchOptions
 from preflight.processes.services import ports
+from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
 
@@ -104,3 +105,13 @@ def test_what_a_written_file_holds_is_unknown_where_a_variable_decides(tmp_path:
     edited = sized(tmp_path, "echo a: 1 > a.yaml\nsed -i s/1/2/ a.yaml\nmooncake_master "
                    "--config_path a.yaml\n")  # fmt: skip
     assert "what sed writes" in edited.reason
+
+
+def test_a_file_that_the_launch_writes_need_not_be_there_yet(tmp_path: Path) -> None:
+    server = "python3 -m sglang.launch_server --model-path m --enable-hierarchical-cache "
+    text = (
+        "export SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=/nowhere/c.json\n"
+        f"echo '{{}}' > $SGLANG_HICACHE_MOONCAKE_CONFIG_PATH\n{server}"
+        "--hicache-storage-backend mooncake\n"
+    )
+    assert [file.kind for file in launch_needs(sized(tmp_path, text)).storage] == ["model"]
