@@ -28,6 +28,7 @@ def read(*, as_json: bool, root: str, color: str, verbosity: int, launch: Launch
     Exit codes: 0 all of it was read; 3 something was not, and is named; 64 usage error; 70 a defect
     of this program.
     """
+    from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.inputs.host_source import open_host
     from preflight.reading.to_json import reading_object
@@ -37,7 +38,7 @@ def read(*, as_json: bool, root: str, color: str, verbosity: int, launch: Launch
     reading = read_whole(launch, open_host(root))
     code = 3 if reading.unread else 0
     if as_json:
-        say_json(reading_object(reading, code))
+        say_json(public(reading_object(reading, code)))
     else:
-        say(reading_text(reading, painter(color), columns(), verbosity), color=True)
+        say(public(reading_text(reading, painter(color), columns(), verbosity)))
     return code
