@@ -53,10 +53,10 @@ def with_nics(**fields: object) -> SyntheticHost:
     return replace(FITTED, nics=[nic._replace(**fields) for nic in FITTED.nics])  # type: ignore[arg-type]
 
 
-LOGIN = {"memlock": ("8388608", "8388608"), "uid": 1000, "capabilities": 0}
+LOGIN = replace(FITTED, memlock=("8388608", "8388608"), uid=1000, capabilities=0)
 SITUATIONS = {
     "passes": Situation(lambda: FITTED, usual=True),
-    "memlock-of-a-login": Situation(lambda: replace(FITTED, **LOGIN), usual=True),
+    "memlock-of-a-login": Situation(lambda: LOGIN, usual=True),
     "eight-ports-down": Situation(
         lambda: with_nics(state="1: DOWN", physical_state="3: Disabled"), usual=True
     ),
@@ -77,7 +77,7 @@ SITUATIONS = {
         usual=True,
     ),
     "waived": Situation(
-        lambda: replace(FITTED, **LOGIN),
+        lambda: LOGIN,
         options=("--ignore", "memlock.limit=ticket 12, until May"),
         usual=True,
     ),

@@ -314,6 +314,6 @@ def test_lists_that_end_with_a_nul_are_read() -> None:
 
 
 def test_a_node_whose_kernel_has_the_map_alone(tmp_path: Path) -> None:
-    files = {"/sys/devices/system/node/node0/cpulist": None}
+    files: dict[str, str | None] = {"/sys/devices/system/node/node0/cpulist": None}
     files["/sys/devices/system/node/node0/cpumap"] = "00000000,00000005"
     assert read(tmp_path, replace(SMALL, files=files)).nodes[0].cpus == (0, 2)
