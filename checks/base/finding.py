@@ -74,7 +74,9 @@ class Setting(NamedTuple):
 
     described_by: who describes the container that it is about (docker, compose, kubernetes), where
     the launch does. unit: of systemd, whose limit it is that others inherit; "" for the launch's
-    own. words, as_root: the command of ``Kind.COMMAND``, and whether it is root's to run.
+    own. words, as_root: the command of ``Kind.COMMAND``, and whether it is root's to run; of a
+    device that is not there, what makes it on the machine itself. file: of
+    ``Kind.BOOT_SYSCTL``, where to add the line; origin: what that file is made of first, or "".
     """
 
     kind: Kind
@@ -85,6 +87,8 @@ class Setting(NamedTuple):
     unit: str = ""
     words: tuple[str | Fill, ...] = ()
     as_root: bool = False
+    file: str = ""
+    origin: str = ""
 
     @property
     def label(self) -> str:

@@ -1,32 +1,20 @@
 """Who will set the HugeTLB pools after a reboot, in the order in which they act.
 
-Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages=, hugepagesz=), sysctl.d(5)
-(order and masking of drop-ins), tuned-main.conf(5).
+Sources: Documentation/admin-guide/kernel-parameters.txt (hugepages=, hugepagesz=), sysctl.d(5),
+tuned-main.conf(5).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from checks.base.root import Root
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
+from checks.hugetlb.sysctl_d import SysctlFile, acts_before_drop_in, parse_settings
 
-# sysctl.d(5): a file of an earlier folder masks one of the same name in a later folder; all of
-# them are applied in the order of their names, wherever they stand.
-SYSCTL_FOLDERS = (
-    "/etc/sysctl.d",
-    "/run/sysctl.d",
-    "/usr/local/lib/sysctl.d",
-    "/usr/lib/sysctl.d",
-    "/lib/sysctl.d",
-)
-# procps' ``sysctl --system`` reads it last; systemd only through a drop-in that links to it.
-SYSCTL_CONF = "/etc/sysctl.conf"
-# Our own; the name is that of Mooncake's guide.
-DROP_IN = "/etc/sysctl.d/90-mooncake-hugepages.conf"
 _UNITS = "/etc/systemd/system"
 OWN_UNIT = f"{_UNITS}/mooncake-hugepages.service"
 COMMAND_LINE = "kernel command line"
@@ -46,11 +34,11 @@ class PoolWriter(NamedTuple):
     pages: int | None
 
 
-def read_pool_writers(root: Root) -> tuple[PoolWriter, ...]:
+def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
     """In the order in which they act: the kernel command line, sysctl, TuneD, systemd units."""
     return (
         *_command_line(root),
-        *_sysctl(root),
+        *(writer for file in files for writer in _of_settings(file.settings, file.path)),
         *_tuned(root),
         *_units(root),
     )
@@ -118,19 +106,10 @@ def overruling(
         writer
         for writer in writers
         if writer.page_size_bytes in (None, default_page_bytes)
-        and _acts_after_drop_in(writer.source)
+        and writer.source not in (COMMAND_LINE, OWN_UNIT)
+        and not acts_before_drop_in(writer.source)
         and (writer.pages is None or (writer.node is None and writer.pages < pages))
     )
-
-
-def _acts_after_drop_in(source: str) -> bool:
-    """sysctl.d(5): by the names of files, whatever their folder; then TuneD and units."""
-    if source in (COMMAND_LINE, OWN_UNIT):
-        return False
-    folder, _, name = source.rpartition("/")
-    if source != SYSCTL_CONF and folder in SYSCTL_FOLDERS:
-        return name > DROP_IN.rpartition("/")[2]
-    return True
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
@@ -166,28 +145,15 @@ def _command_line(root: Root) -> Iterator[PoolWriter]:
         yield from parse_command_line(content, COMMAND_LINE)
 
 
-def _sysctl(root: Root) -> Iterator[PoolWriter]:
-    chosen: dict[str, str] = {}
-    for folder in SYSCTL_FOLDERS:
-        names = root.names(folder)
-        for name in () if isinstance(names, Unknown) else names:
-            if name.endswith(".conf"):
-                chosen.setdefault(name, f"{folder}/{name}")
-    files = [chosen[name] for name in sorted(chosen)]
-    for path in dict.fromkeys((*files, SYSCTL_CONF)):
-        content = root.text(path)
-        if not isinstance(content, Unknown):
-            yield from parse_sysctl(content, path)
-
-
 def parse_sysctl(text: str, source: str) -> Iterator[PoolWriter]:
     """The lines of one file that set the pool of the default page size."""
-    for line in text.splitlines():
-        name, equals, value = line.strip().lstrip("-").partition("=")
-        key = name.strip().replace("/", ".")
-        if equals and key in ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy"):
-            pages = value.strip()
-            yield PoolWriter(source, None, None, int(pages) if pages.isdecimal() else None)
+    return _of_settings(parse_settings(text), source)
+
+
+def _of_settings(settings: Iterable[tuple[str, str]], source: str) -> Iterator[PoolWriter]:
+    for name, value in settings:
+        if name in ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy"):
+            yield PoolWriter(source, None, None, int(value) if value.isdecimal() else None)
 
 
 def _tuned(root: Root) -> Iterator[PoolWriter]:

@@ -11,6 +11,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import PoolWriter, read_pool_writers
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
+from checks.hugetlb.sysctl_d import SysctlFile, read_sysctl_files
 from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo
 
 BUDDYINFO = "/proc/buddyinfo"
@@ -23,7 +24,7 @@ class HugetlbFacts(NamedTuple):
     limits: what the hugetlb cgroup leaves, by page size; None where nothing limits. free_blocks: by
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
-    in force, the word in brackets.
+    in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
     """
 
     hugetlb: HugeTlb
@@ -34,6 +35,7 @@ class HugetlbFacts(NamedTuple):
     writers: tuple[PoolWriter, ...]
     thp_enabled: str | Unknown
     thp_shmem: str | Unknown
+    sysctl_files: tuple[SysctlFile, ...] = ()
 
     @property
     def memory_available_bytes(self) -> int | Unknown:
@@ -49,15 +51,17 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
     meminfo = read_meminfo(root)
     hugetlb = read_hugetlb(root, meminfo)
     sizes = () if isinstance(hugetlb.pools, Unknown) else tuple(hugetlb.pools)
+    sysctl_files = read_sysctl_files(root)
     return HugetlbFacts(
         hugetlb,
         meminfo,
         {size: hugetlb_limit(root, size) for size in sizes},
         _free_blocks(root),
         read_node_free(root),
-        read_pool_writers(root),
+        read_pool_writers(root, sysctl_files),
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
+        sysctl_files,
     )
 
 

@@ -10,7 +10,6 @@ from checks.base.needs import LaunchNeeds, Spot
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
-    DROP_IN,
     overruling,
     pages_after_boot,
     shares_after_boot,
@@ -20,6 +19,7 @@ from checks.hugetlb.cgroup import HugeTlbLimit
 from checks.hugetlb.facts import BUDDYINFO, HugetlbFacts
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, RESERVATION, room_bytes, why_refused
+from checks.hugetlb.sysctl_d import drop_in, is_sysctl_file
 from checks.hugetlb.targets import Target, all_targets, reserve_targets
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
 from checks.system.facts import SystemFacts
@@ -202,23 +202,31 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
         advice, settings = _boot_advice(page, even), tuple[Setting, ...]()
         if page == default and even:
-            advice, settings = _drop_in(hugetlb, mine, pages, later)
+            advice, settings = _in_sysctl(hugetlb, mine, pages, later)
         yield passed(subject, have, need, evidence=evidence).warned(text, advice, settings)
 
 
-def _drop_in(
+def _in_sysctl(
     facts: HugetlbFacts, targets: Mapping[Spot, Target], pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
     """Return what to do about the default pool; never fewer pages than are set today."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
-    after = overruling(facts.writers, wanted, facts.hugetlb.default_page_size_bytes)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     if refused:
         return f"not to be reserved now ({refused}); {ASK_FIT}", ()
-    if after:
-        return f"change it where it is: {after[0].source} is read after {DROP_IN}", ()
-    advice = f"write vm.nr_hugepages into {DROP_IN}"
-    return advice, (Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now),)
+    after = overruling(facts.writers, wanted, facts.hugetlb.default_page_size_bytes)
+    others = [writer.source for writer in after if not is_sysctl_file(writer.source)]
+    if others:
+        return f"set {wanted} pages where it is last set at boot: {others[-1]}", ()
+    last = after[-1].source if after else ""
+    place = drop_in(facts.sysctl_files, last)
+    advice = f"write vm.nr_hugepages into {place.path}"
+    if last:
+        advice += f", as {last} has the last word at boot"
+    if place.origin:
+        advice += f", made of {place.origin} first"
+    line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now)
+    return advice, (line._replace(file=place.path, origin=place.origin),)
 
 
 def _boot_advice(page: int, even: bool) -> str:

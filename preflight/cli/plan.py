@@ -18,7 +18,7 @@ NAME = "mooncake-preflight plan"
 @command(
     "plan",
     "mooncake-preflight plan launch.sh",
-    "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake-hugepages.conf",
+    "mooncake-preflight plan --format sysctl launch.sh > 90-mooncake.conf",
     "mooncake-preflight plan --format k8s --name server launch.sh",
 )
 @click.option(

@@ -15,6 +15,7 @@ from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
 from preflight.settings.apply import Step, Steps, adopt, carry_out, difference, steps_of
 from preflight.settings.commands import Context, commands
+from preflight.settings.dialects.kernel import overruled
 from preflight.settings.records import Plan
 from preflight.settings.undo import Journal, JournalError, state_folder, undo
 from preflight.settings.writer import Writer
@@ -172,6 +173,8 @@ def _show(steps: Steps, plan: Plan, persist: bool) -> None:
         for setting, how in steps.left:
             wanted = wanted_text(setting.setting) or "removed"
             say(f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}")
+    for note in overruled(plan) if persist else ():
+        say(note)
     passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
     if passing and not persist:
         names = ", ".join(dict.fromkeys(setting.name for setting in passing))

@@ -20,6 +20,7 @@ from preflight.settings.targets import (
     LIMITS_FILE,
     MODPROBE_FILE,
     MODULES_FILE,
+    NR_HUGEPAGES,
     ORDERS,
     SYSCTL_FILE,
     drop_in,
@@ -104,15 +105,21 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
             return [comment(text)]
         return _start(context, "--sysctl", word)
     lines = [*_on_the_host(context), shell.line(("sysctl", "-w", word), context.sudo)]
-    if name not in ORDERS:
+    # Whether a pool of this machine lasts, and what to write, is hugetlb.after-reboot's to say.
+    if name not in ORDERS and (context.container or name != NR_HUGEPAGES):
         lines.append(comment(f"to keep it after a reboot: {name} = {value} in {SYSCTL_FILE}"))
     return lines
 
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
     """Added at the end: the last line of a file wins, and other lines of it are kept."""
+    lines = _on_the_host(context)
+    if setting.origin:  # install takes a link away where cp would write through it
+        words = ("install", "-m", "644", setting.origin, setting.file)
+        lines.append(shell.line(words, context.sudo))
     line = f"{setting.name} = {setting.wanted}"
-    return [*_on_the_host(context), shell.append((line,), SYSCTL_FILE, context.sudo)]
+    # The empty line ends one that an editor left open.
+    return [*lines, shell.append(("", line), setting.file, context.sudo)]
 
 
 def _sysfs(setting: Setting, context: Context) -> Lines:
@@ -238,6 +245,8 @@ def _device(setting: Setting, context: Context) -> Lines:
         return _start(context, f"--device={path}")
     if context.container == "kubernetes":
         return [comment(f"in the pod: {path} comes with its device plugin's resource")]
+    if setting.words and not context.container:
+        return [shell.line(setting.words, context.sudo)]
     if not setting.now:  # it is not there, and no mode of it lets anybody in
         return [comment(f"{path} is not here: start what makes it, or run where it is")]
     return [shell.line(("chmod", "a+rw", path), context.sudo)]

@@ -17,6 +17,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.refusal import refusal_of
+from checks.hugetlb.sysctl_d import parse_settings
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from preflight.base.shell import visible
@@ -362,5 +363,4 @@ def kept_settings(root: Root) -> dict[str, str]:
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}
-    lines = [line.partition("=") for line in content.splitlines() if not line.startswith("#")]
-    return {name.strip(): value.strip() for name, equals, value in lines if equals and value}
+    return {name: value for name, value in parse_settings(content) if value}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from checks.base.units import KIB, format_page_size
-from checks.hugetlb.boot import DROP_IN, OWN_UNIT
+from checks.hugetlb.boot import OWN_UNIT
 from checks.hugetlb.pools import POOLS
+from checks.hugetlb.sysctl_d import DROP_IN
 from checks.numa.nodes import NODES
 from preflight.base.shell import visible
 

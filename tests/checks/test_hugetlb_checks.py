@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Kind, Setting, Status
+from checks.base.finding import Finding, Kind, Setting, Status
 from checks.base.needs import ContainerLimits, ProcessNeeds, Spot, Usage
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
@@ -18,6 +20,7 @@ from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.meminfo import Meminfo
 from checks.run.facts import Facts
+from preflight.settings.commands import Context, commands
 from tests.builders.hosts import Host, HostPool
 from tests.checks.launches import PAGE, declared_outcomes_hold, facts_of, findings, launch, usage
 
@@ -232,6 +235,89 @@ def test_who_sets_the_pool_after_a_reboot(
     )
     assert [finding.status for finding in found] == [expected]
     assert have in found[0].have
+
+
+NOWHERE = "/dev/null"
+OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
+
+
+@pytest.mark.parametrize(
+    ("files", "then"),
+    [
+        ({}, {}),
+        ({OURS: "vm.swappiness = 1\n-vm/nr_hugepages = 7\n"}, {OURS: "vm.swappiness = 1"}),
+        # What earlier releases of this program wrote, and another's guide: read before ours.
+        ({"etc/sysctl.d/90-mooncake-hugepages.conf": "vm.nr_hugepages = 7"}, {}),
+        ({f"etc/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n"}, {}),
+        ({f"etc/sysctl.d/{LATER}": "  - vm/nr_hugepages=7\n# vm.nr_hugepages = 700\n"}, {}),
+        ({f"etc/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n", OURS: "vm.nr_hugepages = 700\n"}, {}),
+        ({"etc/sysctl.conf": "vm.nr_hugepages = 7"}, {}),  # the line is not ended
+        # What packages and the boot itself write is copied to where it lasts.
+        (
+            {f"usr/lib/sysctl.d/{LATER}": "vm.swappiness = 1\nvm.nr_hugepages = 7\n"},
+            {f"etc/sysctl.d/{LATER}": "vm.swappiness = 1"},
+        ),
+        ({f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n"}, {}),
+        (
+            {
+                f"run/sysctl.d/{LATER}": "vm.nr_hugepages = 7\n",
+                f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 700\n",
+            },
+            {f"usr/lib/sysctl.d/{LATER}": "vm.nr_hugepages = 700"},
+        ),
+        ({OURS.replace("etc", "usr/lib"): "vm.swappiness = 1\n"}, {OURS: "vm.swappiness = 1"}),
+        # A mask is a link, through which a line would go to nowhere.
+        ({OURS: NOWHERE}, {}),
+        ({OURS: NOWHERE, OURS.replace("etc", "usr/lib"): "vm.nr_hugepages = 700\n"}, {}),
+        ({OURS.replace("etc", "run"): NOWHERE}, {}),
+    ],
+)
+def test_the_line_that_is_printed_has_the_last_word(
+    tmp_path: Path, files: dict[str, str], then: dict[str, str]
+) -> None:
+    """Run as printed, below the folder that stands for the host; what others wrote stays."""
+    root = Host(pools={PAGE: HostPool(total=100)}).write(tmp_path)
+    (root / "etc/sysctl.d").mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if text == NOWHERE:
+            (root / name).symlink_to(NOWHERE)
+        else:
+            (root / name).write_text(text)
+
+    def ask() -> Finding:
+        facts, needs = facts_of(root, "hugetlb", "system"), launch([usage({ANY: 100})])
+        (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+        return found
+
+    found = ask()
+    assert found.status is Status.WARN
+    printed = commands(found.settings, Context(root=True))
+    for line in printed:
+        below = re.sub(r"(?<= )/(etc|usr|run)/", rf"{root}/\1/", line)
+        subprocess.run(["bash", "-c", below], check=True, capture_output=True)
+    assert ask().status is Status.PASS, printed
+    for name, kept in then.items():
+        assert kept in (root / name).read_text()
+
+
+@pytest.mark.parametrize("source", ["usr/lib/tuned/x/tuned.conf", "etc/systemd/system/a.service"])
+def test_where_a_line_of_sysctl_would_lose_no_command_is_printed(
+    tmp_path: Path, source: str
+) -> None:
+    root = Host(pools={PAGE: HostPool(total=100)}).write(tmp_path)
+    files = {"etc/tuned/active_profile": "x", source: "ExecStart=sysctl vm.nr_hugepages=7\n"}
+    if source.endswith(".conf"):
+        files[source] = "[sysctl]\nvm.nr_hugepages = 7\n"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    needs = launch([usage({ANY: 100})])
+    facts = facts_of(root, "hugetlb", "system")
+    (found,) = findings(hugetlb_host_checks.CHECKS, facts, needs, "hugetlb.after-reboot")
+    assert found.status is Status.WARN
+    assert not found.settings
+    assert found.advice == f"set 100 pages where it is last set at boot: /{source}"
 
 
 def test_without_a_launch_or_its_sizes_nothing_passes(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.builders.synthetic import (
 from tests.checks.ranks import launch, rank
 
 MASTER = ("10.0.0.100", 50051)
-SYSCTL = "/etc/sysctl.d/90-mooncake-hugepages.conf"
+SYSCTL = "/etc/sysctl.d/90-mooncake.conf"
 NICS = ",".join(nic.name for nic in gpu_host().nics)
 ERDMA = ",".join(nic.name for nic in erdma_host().nics)
 FLAGS = (

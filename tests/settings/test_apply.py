@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from preflight.settings.apply_plan import (
 )
 from preflight.settings.plan import kept_settings, plan, plan_of
 from preflight.settings.records import Gap, Plan
-from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE
+from preflight.settings.targets import LIMITS_FILE, SYSCTL_FILE, UNIT_FILE, WANTS_FILE, header
 from preflight.settings.undo import (
     BOOT_ID,
     SCHEMA,
@@ -475,6 +476,29 @@ def test_drop_ins_make_it_last_and_a_second_time_changes_nothing(
     assert "nothing to change" in capsys.readouterr().out
 
 
+def test_what_wins_over_the_drop_in_is_said(host: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its file is another's, which apply does not touch; check prints the line that mends it."""
+    later = host / "etc/sysctl.d/99-other.conf"
+    later.parent.mkdir(parents=True, exist_ok=True)
+    later.write_text("-vm/nr_hugepages = 3\n")
+    applied(YES, planned(host, pages=(20, 20)), machine(host), persist=True)
+    said = f"/etc/sysctl.d/99-other.conf wins over {SYSCTL_FILE}: it is read later and sets 3 pages"
+    assert said in capsys.readouterr().out
+
+
+def test_lines_of_our_file_are_read_as_sysctl_reads_them(host: Path) -> None:
+    """One that was written again under its other name stood behind the new one, and won."""
+    place = host / SYSCTL_FILE.lstrip("/")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"{header('', SYSCTL_FILE)}\n-vm/nr_hugepages = 3\nvm/swappiness=1\n")
+    assert kept_settings(Root(str(host))) == {"vm.nr_hugepages": "3", "vm.swappiness": "1"}
+    assert applied(YES, planned(host, pages=(20, 20)), machine(host), persist=True) == 0
+    assert re.findall(r"(?m)^.*nr_hugepages.*$", read(host, SYSCTL_FILE)) == [
+        "vm.nr_hugepages = 40"
+    ]
+    assert "vm.swappiness = 1" in read(host, SYSCTL_FILE)
+
+
 def test_undo_removes_the_drop_ins(host: Path) -> None:
     (host / "etc/systemd/system").mkdir(parents=True, exist_ok=True)
     on = machine(host)
@@ -490,7 +514,7 @@ def test_a_file_of_somebody_else_is_not_replaced_unless_told_to(host: Path) -> N
     place.write_bytes(b"# mine \xff\nvm.nr_hugepages = 3\n")
     place.chmod(0o600)
     on, found = machine(host), planned(host)
-    with pytest.raises(UsageError, match="90-mooncake-hugepages"):
+    with pytest.raises(UsageError, match=r"90-mooncake\.conf"):
         applied(YES, found, on, persist=True)
     assert values(host)[0] == "0"
     assert applied(YES, found, on, persist=True, force=True) == 0

@@ -24,8 +24,13 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
-from checks.hugetlb.boot import PoolWriter, pages_after_boot, parse_command_line, parse_sysctl
-from checks.hugetlb.boot import read_pool_writers as pool_writers
+from checks.hugetlb.boot import (
+    PoolWriter,
+    pages_after_boot,
+    parse_command_line,
+    parse_sysctl,
+    read_pool_writers,
+)
 from checks.limits.runtimes import Limit, read_runtime_limits
 from checks.run.facts import Facts
 from preflight.base.shell import is_hidden
@@ -154,7 +159,7 @@ def test_the_unit_reads_back_as_the_pools(
     place = root / UNIT_FILE.lstrip("/")
     place.parent.mkdir(parents=True)
     place.write_text(text(found, "sysfs"))
-    read = as_targets(pool_writers(Root(str(root))))
+    read = as_targets(read_pool_writers(Root(str(root)), ()))
     assert read == {(pool.page_bytes, pool.node): pool.pages for pool in found.pools}
 
 

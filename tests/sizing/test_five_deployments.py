@@ -296,7 +296,7 @@ def test_what_is_set_at_boot_counts_where_it_will_lie(
 
     4 ranks on node 0: 4 x (14306 L2 + 4096 arena + 16384 of the segment), and 16384 free.
     """
-    files = {"/etc/sysctl.d/90-mooncake-hugepages.conf": at_boot} if at_boot else {}
+    files = {"/etc/sysctl.d/90-mooncake.conf": at_boot} if at_boot else {}
     launch = HUGE if gpus == 8 else HUGE.replace("--tp 8", "--tp 4")
     on = replace(gpu_host(), files=files)
     (found,) = ask(on, "check --json --only hugetlb.after-reboot", launch)["findings"]

@@ -50,7 +50,7 @@ def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
     values: dict[str, str] = {}
     if pages is not None:
         values[NR_HUGEPAGES] = str(pages)
-        notes += _overruled(plan, pages)
+        notes += overruled(plan)
     for setting in plan.of(Kind.SYSCTL):
         line = f"{setting.name} = {setting.wanted}"
         if any(map(is_hidden, line)):
@@ -95,8 +95,11 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
     return max(pages, *(found[0] for found in later if found is not None), 0), notes
 
 
-def _overruled(plan: Plan, pages: int) -> list[str]:
+def overruled(plan: Plan) -> list[str]:
     """Say who writes the pool after our drop-in, and less than it."""
+    pages, _ = _default_pool(plan)
+    if pages is None:
+        return []
     return [
         f"{writer.source} sets the pool after {SYSCTL_FILE}, by a script"
         if writer.pages is None
