@@ -11,6 +11,7 @@ from checks.base.finding import (
     Kind,
     Setting,
     UnjudgedError,
+    command,
     or_unjudged,
     passed,
     skip,
@@ -65,7 +66,8 @@ def _port(
     evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(number)),)
     judged = finding._replace(evidence=evidence)
     if not 0 < number <= LARGEST_PORT:
-        return judged.failed(f"a port is a number from 1 to {LARGEST_PORT}")
+        text = f"a port is a number from 1 to {LARGEST_PORT}"
+        return judged.failed(text, f"give such a number at {port.origin}")
     same = users[port.network, number]
     place = next(index for index, other in enumerate(same) if other is port)
     # One that is waited for has ended before the next begins: a guide's alternatives.
@@ -170,7 +172,8 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
     judged = finding._replace(evidence=evidence)
     found = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(found, Unknown) and has_no_address(found):
-        return judged.failed("the name does not resolve: no peer can connect")
+        advice = "advertise an address of this host, or have the name resolve to one"
+        return judged.failed("the name does not resolve: no peer can connect", advice)
     addresses = finding.known(found)
     have, first = ", ".join(addresses), addresses[0]
     finding, judged = finding._replace(have=have), judged._replace(have=have)
@@ -179,17 +182,25 @@ def _advertised(service: Service, answer: ServiceAnswer | None, network: Network
         return judged.warned("peers on other hosts cannot connect", advice)
     own = {entry.address: entry for entry in finding.known(network.addresses)}
     if first not in own:
+        here = ", ".join(one for one, entry in own.items() if entry.up and not is_loopback(one))
         return judged.failed(
-            "no interface here has this address: peers reach another host, or none"
+            "no interface here has this address: peers reach another host, or none",
+            f"advertise an address of this host, on the network of its peers ({here})",
         )
     if not own[first].up:
-        return judged.failed(f"the interface {own[first].interface} is down")
+        interface = own[first].interface
+        up = command("ip", "link", "set", "dev", interface, "up", now="down", as_root=True)
+        advice = f"bring {interface} up (on the host)"
+        return judged.failed(f"the interface {interface} is down", advice, (up,))
     return judged
 
 
 def is_loopback(address: str) -> bool:
     """Tell whether an address is in 127.0.0.0/8, or ::1."""
     return address.startswith("127.") or address == "::1"
+
+
+_CORRECT = "correct the address, or end what listens there and start the right one"
 
 
 def _talking(needs: LaunchNeeds | None) -> LaunchNeeds:
@@ -225,11 +236,13 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
         return judged.failed("there is no port in the address", "write host:port")
     found = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(found, Unknown) and has_no_address(found):
-        return judged.failed(f"the name does not resolve here ({found.reason})")
+        advice = "write an address, or a name that every host of the launch can resolve"
+        return judged.failed(f"the name does not resolve here ({found.reason})", advice)
     addresses = finding.known(found)
     judged = judged._replace(have=", ".join(addresses))
     if hosts > 1 and is_loopback(addresses[0]):
-        return judged.warned(f"the launch runs on {hosts} hosts, and each would talk to itself")
+        text = f"the launch runs on {hosts} hosts, and each would talk to itself"
+        return judged.warned(text, "write the address of the host where it runs")
     return judged
 
 
@@ -262,7 +275,8 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if isinstance(answer.status, Unknown):
-            return finding.failed(f"it speaks no HTTP ({answer.status.reason})", have="open")
+            text = f"it speaks no HTTP ({answer.status.reason})"
+            return finding.failed(text, _CORRECT, have="open")
         finding = finding._replace(have=f"HTTP {answer.status}")
         return (_metadata if service.kind == "metadata-http" else _admin)(finding, answer)
     if service.kind == "master":
@@ -275,10 +289,10 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     finding = finding._replace(evidence=evidence)
     if answer.status == 404 and NOT_FOUND in answer.body:
         return finding._replace(have="a metadata server")
-    text = "an HTTP server, and no metadata server at this path"
+    text, advice = "an HTTP server, and no metadata server at this path", _CORRECT
     if answer.status == 401:
-        text = "the metadata server wants a token: set MC_METADATA_HTTP_TOKEN"
-    return finding.failed(text, need=f"404 {NOT_FOUND}")
+        text, advice = "the metadata server wants a token", "set MC_METADATA_HTTP_TOKEN"
+    return finding.failed(text, advice, need=f"404 {NOT_FOUND}")
 
 
 def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
@@ -287,7 +301,8 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
         return finding._replace(have="service_ready")
     # "status" is always ok there: what counts is service_ready.
     text = "the master does not say service_ready: it is not serving, or it is something else"
-    return finding.failed(text, need="service_ready true")
+    advice = f"wait until it is, and look at its log; or {_CORRECT}"
+    return finding.failed(text, advice, need="service_ready true")
 
 
 def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
@@ -300,6 +315,7 @@ def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
         return finding._replace(have="a master, ready")
     return finding.failed(
         "Mooncake's own client gets no service from it: another program, or another version",
+        f"{_CORRECT}; or give both sides the same release of Mooncake",
         have=f"open, setup returned {answer.code}",
         need="0",
     )

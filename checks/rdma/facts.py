@@ -21,6 +21,7 @@ from checks.rdma.devices import (
 )
 from checks.rdma.registration_measured import Measured, function_of, read_measured
 from checks.rdma.verbs import (
+    CLASS,
     NODES,
     PROVIDERS,
     DeviceNode,
@@ -49,7 +50,8 @@ class Nic(NamedTuple):
     node_type: CA, RNIC (iWARP), unspecified. driver: the kernel driver of its PCI function, None
     for a device without one (soft-RoCE). provider: the name of its user-space library. node: the
     NUMA node as Mooncake reads it. uverbs: its node, None where it has none. function: its PCI id,
-    ``1ded:107f``, None for a device without one.
+    ``1ded:107f``, None for a device without one. uverbs_number: ``231:193`` of a node that is
+    missing, None where it is there.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Nic(NamedTuple):
     ports: tuple[Port, ...] | Unknown
     verbs: Verbs
     function: str | None = None
+    uverbs_number: str | Unknown | None = None
 
     @property
     def driven_by(self) -> str:
@@ -157,6 +160,8 @@ def _read_nic(
     own = None if isinstance(uverbs, Unknown) else uverbs.get(name)
     no_node = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
     missing = uverbs if isinstance(uverbs, Unknown) else no_node
+    node = missing if own is None else read_node(root, f"{NODES}/{own}")
+    gone = own is not None and isinstance(node, Unknown) and node.absent
     driver = _last(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
@@ -168,10 +173,11 @@ def _read_nic(
         _last(root.link(f"{folder}/device")),
         device_node(root, name),
         own,
-        missing if own is None else read_node(root, f"{NODES}/{own}"),
+        node,
         read_ports(root, name, pkeys, gids),
         read_verbs(root, name),
         function_of(root, name),
+        root.word(f"{CLASS}/{own}/dev") if gone else None,
     )
 
 

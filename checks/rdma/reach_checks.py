@@ -195,7 +195,12 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
     node, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
     if isinstance(node, Unknown):
-        return f"give the container {path}", (Setting(Kind.DEVICE, path, path),)
+        given = Setting(Kind.DEVICE, path, path)
+        if not isinstance(nic.uverbs_number, str):
+            return f"give the container {path}", (given,)
+        words = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
+        advice = f"make {path} again, which the kernel has; or give it to the container"
+        return advice, (given._replace(words=words),)
     if not node.opens and node.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"
         return advice, (Setting(Kind.DEVICE, path, path, f"mode {node.permissions:04o}"),)

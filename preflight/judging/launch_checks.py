@@ -24,6 +24,7 @@ UNUSED = Check("launch.unused", (), PAGES)
 ASSUMED = Check("launch.assumed", (), PAGES)
 NOT_READ = Check("launch.not-read", (), PAGES)
 LAUNCH_CHECKS = (SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED, GATE, KEYS)
+_AS_MEANT = "write it so that it is read as it is meant, or take it away"
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (
     "nic-nodes-unknown",
@@ -127,7 +128,7 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
     for note in dict.fromkeys(sizing.reading.notes):
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id}, {note.origin}"
-            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text)
+            found = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=_AS_MEANT)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
                 found = found._replace(status=Status.FAIL, consequence=worse)
@@ -146,7 +147,8 @@ def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
     )
     for check, notes in by_check:
         for note in notes:
-            yield Finding(check.id, Status.WARN, note.id, text=note.text)
+            advice = _AS_MEANT if check is MISREAD else ""
+            yield Finding(check.id, Status.WARN, note.id, text=note.text, advice=advice)
         if not notes and not (check is MISREAD and any(_reading(sizing))):
             yield Finding(check.id, Status.PASS, "launch", have="nothing found")
 

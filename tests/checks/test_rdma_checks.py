@@ -21,6 +21,7 @@ from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.run.facts import Facts
 from checks.run.runner import judge
+from preflight.settings.commands import Context, commands
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
     RXE0,
@@ -239,6 +240,17 @@ def test_what_opens_a_device_depends_on_what_closes_it(
     (setting,) = finding.settings
     assert (setting.kind, setting.name) == (kind, name)
     assert setting.wanted == name or " ".join(map(str, setting.words)) == name
+
+
+def test_a_node_that_is_gone_is_made_again_on_the_machine_itself(tmp_path: Path) -> None:
+    """chmod of what is not there mends nothing; a container is given the device by its runtime."""
+    number = {"/sys/class/infiniband_verbs/uverbs0/dev": "231:192\n"}
+    (finding,) = found("rdma.uverbs-permission", FakeHost((GONE,), files=number), tmp_path)
+    path = "/dev/infiniband/uverbs0"
+    assert commands(finding.settings, Context(root=True)) == (f"mknod -m 666 {path} c 231 192",)
+    (said,) = commands(finding.settings, Context("docker"))
+    assert said.startswith("#")
+    assert f"--device={path}" in said
 
 
 def test_a_device_without_a_uverbs_entry_wants_the_module(tmp_path: Path) -> None:
