@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.lab.faults import FAULTS, HEALTHY, LAUNCHES, Fault
+from tests.lab.faults import FAULTS, HEALTHY, IN_PLACE_OF, LAUNCHES, Fault
 from tests.lab.guest import CACHE, run_in_guest
 from tests.lab.measure import preload
 from tests.real.conftest import Wheel
@@ -76,14 +76,22 @@ def healthy_of(fault: Fault) -> Fault:
         fault.launch,
         user=fault.user,
         arguments=fault.arguments,
+        again=False,
         mends=False,
     )
 
 
-HEALTHY_LAUNCHES = tuple(dict.fromkeys(map(healthy_of, FAULTS)))
+HEALTHY_LAUNCHES = tuple(dict.fromkeys(map(healthy_of, (*FAULTS, Fault("", {}, "master")))))
 # The full check, with what is installed; recorded; and for real.
 IN_FULL = Fault(
-    "healthy: in full", {}, mends=False, in_full=True, captured=True, starts="ok", user=1000
+    "healthy: in full",
+    {},
+    again=False,
+    mends=False,
+    in_full=True,
+    captured=True,
+    starts="ok",
+    user=1000,
 )
 
 
@@ -100,7 +108,7 @@ def run_faults(
             str(HERE),
             str(wheel.folder),
         ],
-        "faults": [asdict(with_arguments(fault)) for fault in faults],
+        "faults": [_order(with_arguments(fault)) for fault in faults],
     }
     file = folder / "orders.json"
     file.write_text(json.dumps(orders))
@@ -110,6 +118,11 @@ def run_faults(
     prepared = found.pop("prepare", {"status": "not there", "said": "\n".join(lines[-20:])})
     assert prepared["status"] == 0, f"the guest could not be made healthy: {prepared}"
     return {name: _seen(answer) for name, answer in found.items()}
+
+
+def _order(fault: Fault) -> dict[str, Any]:
+    """started: the launch that is started for real."""
+    return {**asdict(fault), "started": IN_PLACE_OF.get(fault.launch, fault.launch)}
 
 
 def with_arguments(fault: Fault) -> Fault:

@@ -36,7 +36,7 @@ CGROUP = Path("/sys/fs/cgroup")
 LIMIT_SECONDS = 120
 # x86-64 numbers of the system calls that a container's profile refuses.
 REFUSED = {"io_uring": (425, 426, 427), "policies": (237, 238, 239)}
-SHOWN = ("id", "status", "subject", "have", "need", "text", "consequence")
+SHOWN = ("id", "status", "subject", "have", "need", "text", "consequence", "advice")
 LOG_CHARACTERS = 20_000
 
 
@@ -126,7 +126,7 @@ def refuse_calls(what: str) -> None:
 
 def as_child_of(shell: Shell, environment: dict[str, str]) -> None:
     """Make this process what a child of the shell would be."""
-    for name in ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE"):
+    for name in ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC"):
         kind = getattr(resource, name)
         resource.setrlimit(kind, resource.prlimit(shell.pid, kind))
     path = Path(f"/proc/{shell.pid}/cgroup").read_text().partition("::")[2].strip()
@@ -147,15 +147,15 @@ def mooncake_preflight(shell: Shell, *words: str) -> dict[str, Any]:
 
     load_modules()
     environment = shell.environment()
-    output = PLACE / "output"
+    output, errors = PLACE / "output", PLACE / "errors"
     began = time.monotonic()
     child = os.fork()
     if not child:
         code = 70
         try:
-            with output.open("wb") as file:
+            with output.open("wb") as file, errors.open("wb") as other:
                 os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
+                os.dup2(other.fileno(), 2)
             as_child_of(shell, environment)
             sys.argv = ["mooncake-preflight", *words]
             main()
@@ -171,7 +171,7 @@ def mooncake_preflight(shell: Shell, *words: str) -> dict[str, Any]:
             os._exit(code)
     return {
         "code": wait_for(child),
-        "output": output.read_text(errors="replace"),
+        "output": output.read_text(errors="replace") or errors.read_text(errors="replace"),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -218,7 +218,7 @@ def start(shell: Shell, order: dict[str, Any]) -> dict[str, Any]:
     """Run the launch itself until its port answers or it has ended."""
     log = PLACE / "launch.log"
     log.unlink(missing_ok=True)
-    shell.run(f"setsid bash {LAUNCHES}/{order['launch']}.sh > {log} 2>&1 & launch=$!")
+    shell.run(f"setsid bash {LAUNCHES}/{order['started']}.sh > {log} 2>&1 & launch=$!")
     _, pid = shell.run("echo $launch")
     deadline = time.monotonic() + LIMIT_SECONDS
     said = f"nothing within {LIMIT_SECONDS} s"
@@ -294,6 +294,11 @@ def run_fault(order: dict[str, Any]) -> dict[str, Any]:
             answer["by_hand"] = f"{status}: {said}"
         if order["in_the_shell"]:
             shell.run(order["in_the_shell"])
+        if order["then"]:
+            status, said = host.run(order["then"])
+            if status:
+                answer["defect"] = f"{order['then']}: {said}"
+                return answer
         answer["mended"] = check(shell, order)
         if order["again"]:
             answer["mended_start"] = start(shell, order)

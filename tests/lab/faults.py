@@ -55,11 +55,15 @@ LAUNCHES: Mapping[str, str] = {
         "export MOONCAKE_PROTOCOL=rdma\n"
         "export MOONCAKE_TE_META_DATA_SERVER=P2PHANDSHAKE MOONCAKE_LOCAL_HOSTNAME=10.0.0.1\n"
         "export MOONCAKE_GLOBAL_SEGMENT_SIZE=83886080 MOONCAKE_LOCAL_BUFFER_SIZE=16777216\n"
-        "exec python3 -m mooncake.mooncake_store_service --port=5081\n"
+        f"exec python3 -m mooncake.mooncake_store_service --port=5081\n"
     ),
+    "master": f"exec mooncake_master --rpc_port={MASTER_PORT} --metrics_port=5053\n",
     "sglang": f"{_SGLANG}\n",
     "sglang-two": f"{_SGLANG} --tp 2\n",
 }
+
+# What is started for real in the place of what the guest does not have: the store on the same host.
+IN_PLACE_OF = {"sglang": "client", "sglang-two": "client", "service": "client"}
 
 # What a healthy host has. The sysctls are those that mooncake-preflight itself asks for.
 OTHER_MASTER = (
@@ -71,7 +75,7 @@ OTHER_MASTER = (
 HEALTHY = f"""
 rm -f /.dockerenv
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
-echo '+memory +hugetlb +rdma +cpuset' > /sys/fs/cgroup/cgroup.subtree_control
+echo '+memory +hugetlb +rdma +cpuset +pids' > /sys/fs/cgroup/cgroup.subtree_control
 mkdir -p /mnt/ssd /run/lab/model /etc/sysctl.d
 mount -t tmpfs -o size=64M tmpfs /mnt/ssd
 mkdir -m 777 /mnt/ssd/offload
@@ -84,7 +88,7 @@ for number in 0 1; do
     rdma link add rxe$number type rxe netdev eth$number
     echo 600 > /sys/devices/system/node/node$number/hugepages/hugepages-2048kB/nr_hugepages
 done
-echo vm.nr_hugepages = 1200 > /etc/sysctl.d/90-mooncake-hugepages.conf
+echo vm.nr_hugepages = 1200 > /etc/sysctl.d/90-mooncake.conf
 echo '{{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 1024,
   "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64,
   "torch_dtype": "bfloat16", "max_position_embeddings": 4096, "vocab_size": 1000}}' \\
@@ -92,11 +96,38 @@ echo '{{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_si
 {OTHER_MASTER}
 """
 
+SYSCTL_D = "/etc/sysctl.d"
+OURS, LATER = f"{SYSCTL_D}/90-mooncake.conf", "99-other.conf"
+# What a boot does with the files of sysctl.d, by either program that does it, on pools of nobody.
+REBOOT = """(for apply in 'sysctl -q --system' /lib/systemd/systemd-sysctl; do
+    command -v ${apply%% *} > /run/found || continue
+    sysctl -qw vm.nr_hugepages=0; $apply
+    test $(cat /proc/sys/vm/nr_hugepages) -ge 40 || exit 1
+done)"""
+AS_BEFORE = f"""
+rm -f {OURS} {SYSCTL_D}/{LATER} {SYSCTL_D}/90-mooncake-hugepages.conf /usr/lib/sysctl.d/{LATER}
+rm -rf /run/sysctl.d; sed -i /nr_hugepages/d /etc/sysctl.conf
+echo vm.nr_hugepages = 1200 > {OURS}
+for n in 0 1; do echo 600 > /sys/devices/system/node/node$n/hugepages/hugepages-2048kB/nr_hugepages
+done"""
+
 POOL = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 ALL_POOLS = f"for n in 0 1; do echo 600 > {POOL.format('$n')}; done"
 GROUP = "/sys/fs/cgroup/lab"
 ENTER_GROUP = f"mkdir -p {GROUP}; echo $LAUNCH_SHELL > {GROUP}/cgroup.procs"
 LEAVE_GROUP = f"for i in 1 2 3 4 5; do rmdir {GROUP} && break; sleep 0.2; done"
+INNER = f"{GROUP}/inner"
+ENTER_INNER = f"mkdir -p {INNER}; echo $LAUNCH_SHELL > {INNER}/cgroup.procs"
+LEAVE_INNER = f"for i in 1 2 3 4 5; do rmdir {INNER} {GROUP} && break; sleep 0.2; done"
+UVERBS_NODES = (
+    "for n in 0 1; do rm -f /dev/infiniband/uverbs$n; mknod -m 666 /dev/infiniband/uverbs$n c "
+    "$(tr : ' ' < /sys/class/infiniband_verbs/uverbs$n/dev); done"
+)
+RXE = (
+    "for n in 0 1; do rdma link show rxe$n/1 > /run/found 2>&1 || "
+    "rdma link add rxe$n type rxe netdev eth$n; done; chmod 666 /dev/infiniband/uverbs*; sleep 1"
+)
+OFFLOAD_FOLDER = "rm -rf /mnt/ssd/offload; mkdir -m 777 /mnt/ssd/offload"
 NODES = ("--nic-numa-nodes", "0,1")
 HOLD_PAGES = (
     "python3 -c 'import mmap, time; m = mmap.mmap(-1, {} << 21, flags=0x40022); "
@@ -123,6 +154,7 @@ class Fault:
     the launch's shell. mends: False where nothing of that is possible in the guest.
     starts: whether the real launch then "fails" or comes up ("ok"); empty: not tried. says: what
     its log, with how it ended in the last line, then matches. again: try it once more when mended.
+    then: by root after the remedy; what it has to succeed with before the check looks again.
     captured: keep a capture of the guest as it is then. in_full: check what is installed too.
     """
 
@@ -134,6 +166,7 @@ class Fault:
     undo: str = ""
     by_hand: str = ""
     in_the_shell: str = ""
+    then: str = ""
     applied: bool = False
     possible: str = ""
     refuse: str = ""
@@ -141,7 +174,7 @@ class Fault:
     arguments: tuple[str, ...] = ()
     starts: str = ""
     says: str = ""
-    again: bool = False
+    again: bool = True
     mends: bool = True
     captured: bool = False
     in_full: bool = False
@@ -156,7 +189,6 @@ FAULTS = (
         inject="sysctl -qw vm.nr_hugepages=20",
         undo=ALL_POOLS,
         starts="fails",
-        again=True,
         says="Failed to allocate|mmap.*failed|Cannot allocate memory",
     ),
     Fault(
@@ -167,7 +199,6 @@ FAULTS = (
         arguments=NODES,
         before="export LD_PRELOAD=$NIC_NODES_LIBRARY",
         starts="fails",
-        again=True,
         says="exit 135",
     ),
     Fault(
@@ -176,6 +207,7 @@ FAULTS = (
         inject="sysctl -qw vm.nr_hugepages=20",
         undo=ALL_POOLS,
         applied=True,
+        again=False,
     ),
     Fault(
         "pool on the wrong node, mended by apply",
@@ -185,6 +217,7 @@ FAULTS = (
         arguments=NODES,
         before="export LD_PRELOAD=$NIC_NODES_LIBRARY",
         applied=True,
+        again=False,
     ),
     Fault(
         "pages held by another process",
@@ -192,7 +225,6 @@ FAULTS = (
         inject=f"sysctl -qw vm.nr_hugepages=60; {HOLD_PAGES.format(40)}",
         undo=ALL_POOLS,
         starts="fails",
-        again=True,
         says="Failed to allocate|mmap.*failed|Cannot allocate memory",
     ),
     Fault(
@@ -202,7 +234,6 @@ FAULTS = (
         before="ulimit -l 65536",
         user=USER,
         starts="fails",
-        again=True,
         says=r"Failed to register memory.*Cannot allocate memory \[12\]",
     ),
     Fault(
@@ -211,7 +242,6 @@ FAULTS = (
         before="ulimit -l 153600",
         user=USER,
         starts="fails",
-        again=True,
         says=r"Failed to register memory.*Cannot allocate memory \[12\]",
     ),
     Fault(
@@ -222,6 +252,7 @@ FAULTS = (
         user=USER,
         starts="ok",
         says="Found 0 HCAs",
+        again=False,
     ),
     Fault(
         "no permission for one uverbs node",
@@ -229,6 +260,7 @@ FAULTS = (
         inject="chmod 600 /dev/infiniband/uverbs1",
         undo="chmod 666 /dev/infiniband/uverbs*",
         user=USER,
+        again=False,
     ),
     Fault(
         "one port down",
@@ -237,6 +269,7 @@ FAULTS = (
         undo="ip link set eth1 up",
         starts="ok",
         user=USER,
+        again=False,
     ),
     Fault(
         "both ports down",
@@ -245,6 +278,7 @@ FAULTS = (
         undo="ip link set eth0 up; ip link set eth1 up",
         starts="ok",
         says="Found 0 HCAs",
+        again=False,
     ),
     Fault(
         "the only named device's port down",
@@ -252,12 +286,14 @@ FAULTS = (
         launch="client-one",
         inject="ip link set eth0 down",
         undo="ip link set eth0 up",
+        again=False,
     ),
     Fault(
         "wrong device name",
         {"rdma.device-missing": "fail"},
         launch="sglang",
         before="export MOONCAKE_DEVICE=mlx5_9",
+        again=False,
     ),
     Fault(
         "wrong device name of a client",
@@ -266,7 +302,6 @@ FAULTS = (
         before="export DEVICES=mlx5_9",
         in_the_shell="export DEVICES=rxe0",
         starts="fails",
-        again=True,
         says="No available RNIC",
         notes="the name stands in the launch's own text, which no command changes",
     ),
@@ -275,6 +310,7 @@ FAULTS = (
         {"rdma.device-missing": "warn"},
         launch="sglang",
         before="export MOONCAKE_DEVICE=rxe0,mlx5_9",
+        again=False,
     ),
     Fault(
         "a filter that leaves no device",
@@ -282,11 +318,13 @@ FAULTS = (
         before="export MC_TE_FILTERS=mlx5_0",
         starts="ok",
         says="Found 0 HCAs",
+        again=False,
     ),
     Fault(
         "TCP forced",
         {"rdma.no-device": "warn", "force-tcp-is-presence": "warn"},
         before="export MC_FORCE_TCP=0",
+        again=False,
     ),
     Fault(
         "addresses gone from the GID tables",
@@ -294,23 +332,27 @@ FAULTS = (
         inject="for n in 0 1; do ip -4 address flush dev eth$n; done",
         by_hand="for n in 0 1; do ip address add 10.0.0.$((n + 1))/24 dev eth$n; done",
         undo="for n in 0 1; do ip address replace 10.0.0.$((n + 1))/24 dev eth$n; done",
+        again=False,
     ),
     Fault(
         "an index behind the GID tables' last entry",
         {"rdma.gid": "fail"},
         before="export MC_GID_INDEX=40",
+        again=False,
     ),
     Fault(
         "a stray IPv6 address",
         {"rdma.gid": "warn"},
         inject="ip address add fec0::5/64 dev eth0; ip address add fec0::6/64 dev eth1; sleep 2",
         undo="ip address del fec0::5/64 dev eth0; ip address del fec0::6/64 dev eth1",
+        again=False,
     ),
     Fault(
         "rails on two subnets",
         {"rdma.subnets": "warn"},
         inject="ip -4 address flush dev eth1; ip address add 10.1.0.2/24 dev eth1",
         undo="ip -4 address flush dev eth1; ip address add 10.0.0.2/24 dev eth1",
+        again=False,
     ),
     Fault(
         "MTU unequal",
@@ -318,11 +360,13 @@ FAULTS = (
         inject="ip link set eth1 mtu 9000",
         undo="ip link set eth1 mtu 1500",
         possible="ip link set eth1 mtu 9000 && ip link set eth1 mtu 1500",
+        again=False,
     ),
     Fault(
         "a partition key that does not exist",
         {"rdma.pkey": "fail"},
         before="export MC_PKEY_INDEX=5",
+        again=False,
     ),
     Fault(
         "no provider library for the devices",
@@ -333,6 +377,7 @@ FAULTS = (
         notes="the remedy installs a package, and the guest reaches no archive",
         starts="ok",
         says="Found 0 HCAs",
+        again=False,
     ),
     Fault(
         "rdma cgroup limit",
@@ -342,6 +387,7 @@ FAULTS = (
         undo=LEAVE_GROUP,
         starts="ok",
         says="Found 0 HCAs",
+        again=False,
     ),
     Fault(
         "rdma cgroup limit, devices named",
@@ -351,6 +397,7 @@ FAULTS = (
         undo=LEAVE_GROUP,
         starts="fails",
         says="No available RNIC",
+        again=False,
     ),
     Fault(
         "memory cgroup limit",
@@ -358,6 +405,7 @@ FAULTS = (
         launch="client-regular",
         inject=f"{ENTER_GROUP}; echo 256M > {GROUP}/memory.max",
         undo=LEAVE_GROUP,
+        again=False,
     ),
     Fault(
         "hugetlb cgroup limit",
@@ -365,7 +413,6 @@ FAULTS = (
         inject=f"{ENTER_GROUP}; echo 20M > {GROUP}/hugetlb.2MB.max",
         undo=LEAVE_GROUP,
         starts="fails",
-        again=True,
         says="exit 135",
     ),
     Fault(
@@ -374,16 +421,16 @@ FAULTS = (
         inject=f"{ENTER_GROUP}; echo 20M > {GROUP}/hugetlb.2MB.rsvd.max",
         undo=LEAVE_GROUP,
         starts="fails",
-        again=True,
         says="Failed to allocate|mmap.*failed|Cannot allocate memory",
     ),
     Fault(
         "cpuset without the node of a rank",
-        {"numa.cpuset-excludes": "warn"},
+        {"numa.cpuset-excludes": "warn", "hugetlb.node-shortage": "fail"},
         launch="sglang",
         arguments=("--rank-numa-nodes", "1"),
         inject=f"{ENTER_GROUP}; echo 0 > {GROUP}/cpuset.mems",
         undo=LEAVE_GROUP,
+        again=False,
     ),
     Fault(
         "memory policies refused",
@@ -391,12 +438,14 @@ FAULTS = (
         arguments=NODES,
         refuse="policies",
         notes="the remedy is another security profile, which a running process cannot get",
+        again=False,
     ),
     Fault(
         "an L2 pool that ends within a huge page, with rdma-core before 51",
         {"rdma.fork-safe": "fail"},
         launch="sglang",
         before="unset RDMAV_HUGEPAGES_SAFE",
+        again=False,
     ),
     Fault(
         "a buffer that ends within a huge page, with rdma-core before 51",
@@ -404,7 +453,6 @@ FAULTS = (
         launch="client-odd",
         before="unset RDMAV_HUGEPAGES_SAFE",
         starts="fails",
-        again=True,
         says=r"Failed to register memory.*Invalid argument \[22\]",
     ),
     Fault(
@@ -413,12 +461,14 @@ FAULTS = (
         launch="sglang-two",
         inject="mount -o remount,size=32M /dev/shm",
         undo="mount -o remount,size=1G /dev/shm",
+        again=False,
     ),
     Fault(
         "max_map_count low",
         {"memory.max-map-count": "warn"},
         inject="sysctl -qw vm.max_map_count=65530",
         undo="sysctl -qw vm.max_map_count=262144",
+        again=False,
     ),
     Fault(
         "overcommit refused",
@@ -427,6 +477,7 @@ FAULTS = (
         inject="sysctl -qw vm.overcommit_memory=2 vm.overcommit_kbytes=$(awk "
         "'/Committed_AS/ {print $2 + 300000}' /proc/meminfo)",
         undo="sysctl -qw vm.overcommit_memory=0 vm.overcommit_ratio=50",
+        again=False,
     ),
     Fault(
         "open files limited",
@@ -434,12 +485,14 @@ FAULTS = (
         launch="sglang",
         before="ulimit -n 1024",
         user=USER,
+        again=False,
     ),
     Fault(
         "port taken",
         {"network.port-taken": "fail"},
         inject=LISTEN.format(CLIENT_PORT, "time.sleep(999)"),
         by_hand="kill -9 $!; wait",
+        again=False,
     ),
     Fault(
         "port in the range that the kernel gives out",
@@ -447,6 +500,7 @@ FAULTS = (
         inject="sysctl -qw net.ipv4.ip_local_port_range='5000 60999'",
         undo="sysctl -qw net.ipv4.ip_local_port_range='32768 60999' "
         "net.ipv4.ip_local_reserved_ports=",
+        again=False,
     ),
     Fault(
         "master down",
@@ -455,6 +509,7 @@ FAULTS = (
         inject="kill -9 $(cat /run/master.pid); "
         f"while ss -ltn | grep -q :{OTHER_MASTER_PORT}; do sleep 0.2; done",
         by_hand=OTHER_MASTER,
+        again=False,
     ),
     Fault(
         "not a master",
@@ -465,6 +520,7 @@ FAULTS = (
             7051, 'exec("while 1:\\n c = s.accept()[0]; c.sendall(b\\"SSH-2.0\\"); c.close()")'
         ),
         in_the_shell="unset MASTER",
+        again=False,
     ),
     Fault(
         "proxy set",
@@ -472,6 +528,7 @@ FAULTS = (
         launch="sglang",
         before="export http_proxy=http://10.9.9.9:3128",
         in_the_shell="unset http_proxy",
+        again=False,
     ),
     Fault(
         "hostname of another machine",
@@ -479,6 +536,7 @@ FAULTS = (
         launch="sglang",
         before="export HERE=10.7.7.7",
         in_the_shell="unset HERE",
+        again=False,
     ),
     Fault(
         "io_uring refused by a seccomp profile",
@@ -486,6 +544,7 @@ FAULTS = (
         launch="client-uring",
         refuse="io_uring",
         notes="the remedy is another security profile, which a running process cannot get",
+        again=False,
     ),
     Fault(
         "io_uring disabled",
@@ -494,6 +553,7 @@ FAULTS = (
         possible="test -e /proc/sys/kernel/io_uring_disabled",
         inject="sysctl -qw kernel.io_uring_disabled=2",
         undo="sysctl -qw kernel.io_uring_disabled=0",
+        again=False,
     ),
     Fault(
         "offload folder missing",
@@ -502,6 +562,7 @@ FAULTS = (
         inject="rmdir /mnt/ssd/offload",
         undo="mkdir -p -m 777 /mnt/ssd/offload",
         notes="the space of a folder that is not there cannot be known",
+        again=False,
     ),
     Fault(
         "offload folder of another user",
@@ -510,6 +571,7 @@ FAULTS = (
         inject="chmod 755 /mnt/ssd/offload",
         undo="chown 0 /mnt/ssd/offload; chmod 777 /mnt/ssd/offload",
         user=USER,
+        again=False,
     ),
     Fault(
         "offload folder read-only",
@@ -518,6 +580,7 @@ FAULTS = (
         inject="mount -o remount,ro /mnt/ssd",
         by_hand="mount -o remount,rw /mnt/ssd",
         undo="mount -o remount,rw /mnt/ssd",
+        again=False,
     ),
     Fault(
         "offload folder full",
@@ -525,5 +588,240 @@ FAULTS = (
         launch="client-offload",
         inject="dd if=/dev/zero of=/mnt/ssd/other bs=1M count=50 status=none",
         undo="rm -f /mnt/ssd/other",
+        again=False,
+    ),
+    # What a boot sets: each remedy is followed by what a boot does with the files.
+    Fault(
+        "nothing sets the pool at boot",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"rm {OURS}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "the pool is set under the drop-in's older name, to less",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"rm {OURS}; echo vm.nr_hugepages = 7 > {SYSCTL_D}/90-mooncake-hugepages.conf",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "the drop-in's line has a dash and a slash",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"printf %s '-vm/nr_hugepages = 7' > {OURS}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+        notes="and no end",
+    ),
+    Fault(
+        "a later file of sysctl.d sets less",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"echo vm.nr_hugepages = 7 > {SYSCTL_D}/{LATER}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "a package's file sets less",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"echo vm.nr_hugepages = 7 > /usr/lib/sysctl.d/{LATER}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "a file of /run sets less, and masks a package's",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"mkdir /run/sysctl.d; echo vm.nr_hugepages = 7 > /run/sysctl.d/{LATER}; "
+        f"echo vm.nr_hugepages = 1200 > /usr/lib/sysctl.d/{LATER}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "sysctl.conf sets less",
+        {"hugetlb.after-reboot": "warn"},
+        inject="printf 'vm.nr_hugepages = 7' >> /etc/sysctl.conf",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "the drop-in is masked",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"ln -sf /dev/null {OURS}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "the pool that sets enough is masked in another folder",
+        {"hugetlb.after-reboot": "warn"},
+        inject=f"rm {OURS}; ln -s /dev/null {SYSCTL_D}/{LATER}; "
+        f"echo vm.nr_hugepages = 1200 > /usr/lib/sysctl.d/{LATER}",
+        undo=AS_BEFORE,
+        then=REBOOT,
+    ),
+    Fault(
+        "TuneD sets less",
+        {"hugetlb.after-reboot": "warn"},
+        inject="mkdir -p /etc/tuned/lab; echo lab > /etc/tuned/active_profile; "
+        "printf '[sysctl]\\nvm.nr_hugepages = 7\\n' > /etc/tuned/lab/tuned.conf",
+        by_hand="sed -i s/7/1200/ /etc/tuned/lab/tuned.conf",
+        undo="rm -r /etc/tuned/lab /etc/tuned/active_profile",
+    ),
+    Fault(
+        "a unit of this host sets less",
+        {"hugetlb.after-reboot": "warn"},
+        inject="mkdir -p /etc/systemd/system; printf '[Service]\\n"
+        "ExecStart=/sbin/sysctl -w vm.nr_hugepages=7\\n' > /etc/systemd/system/pages.service",
+        by_hand="sed -i s/=7/=1200/ /etc/systemd/system/pages.service",
+        undo="rm /etc/systemd/system/pages.service",
+    ),
+    # Pages and limits.
+    Fault(
+        "SGLang's pool short",
+        {"hugetlb.shortage": "fail"},
+        launch="sglang",
+        inject="sysctl -qw vm.nr_hugepages=100",
+        undo=ALL_POOLS,
+    ),
+    Fault(
+        "a page size that Mooncake does not take",
+        {"launch.misread": "warn"},
+        before="export MC_STORE_HUGEPAGE_SIZE=16MB",
+        in_the_shell="unset MC_STORE_HUGEPAGE_SIZE",
+        starts="ok",
+    ),
+    Fault(
+        "hugetlb cgroup limit of the group above",
+        {"hugetlb.cgroup-limit": "fail"},
+        inject=f"{ENTER_INNER}; echo 20M > {GROUP}/hugetlb.2MB.max",
+        undo=LEAVE_INNER,
+        starts="fails",
+        says="exit 135",
+    ),
+    Fault(
+        "memory cgroup limit of the group above",
+        {"memory.cgroup": "fail"},
+        launch="client-regular",
+        inject=f"{ENTER_INNER}; echo 256M > {GROUP}/memory.max",
+        undo=LEAVE_INNER,
+    ),
+    Fault(
+        "memlock of SGLang below what it registers",
+        {"memlock.limit": "fail"},
+        launch="sglang",
+        before="ulimit -l 65536",
+        user=USER,
+    ),
+    Fault(
+        "threads limited by a cgroup",
+        {"limits.threads": "fail"},
+        inject=f"{ENTER_GROUP}; echo 40 > {GROUP}/pids.max",
+        undo=LEAVE_GROUP,
+        starts="fails",
+        says="Resource temporarily unavailable|terminate called",
+    ),
+    Fault(
+        "processes of the user limited",
+        {"limits.threads": "fail"},
+        before="ulimit -u 40",
+        user=USER,
+        starts="fails",
+        says="Resource temporarily unavailable|terminate called",
+    ),
+    # Devices, their nodes and addresses.
+    Fault(
+        "one uverbs node is gone",
+        {"rdma.uverbs-permission": "warn"},
+        inject="rm /dev/infiniband/uverbs1",
+        undo=UVERBS_NODES,
+        user=USER,
+    ),
+    Fault(
+        "all uverbs nodes are gone",
+        {"rdma.uverbs-permission": "fail"},
+        inject="rm /dev/infiniband/uverbs*",
+        undo=UVERBS_NODES,
+        starts="ok",
+        says="Found 0 HCAs",
+    ),
+    Fault(
+        "no RDMA device",
+        {"rdma.no-device": "fail"},
+        inject="rdma link delete rxe0; rdma link delete rxe1",
+        by_hand=RXE,
+        undo=RXE,
+        starts="ok",
+        says="Found 0 HCAs",
+    ),
+    Fault(
+        "one of two named devices is gone",
+        {"rdma.device-missing": "warn"},
+        launch="client-named",
+        before="export DEVICES=rxe0,rxe1",
+        inject="rdma link delete rxe1",
+        by_hand=RXE,
+        undo=RXE,
+    ),
+    Fault(
+        "an index of a link-local address",
+        {"rdma.gid": "warn"},
+        before="export MC_GID_INDEX=0",
+    ),
+    Fault(
+        "rdma cgroup limit of objects",
+        {"rdma.cgroup-limit": "fail"},
+        launch="client-one",
+        inject=f"{ENTER_GROUP}; echo rxe0 hca_object=1 > {GROUP}/rdma.max",
+        undo=LEAVE_GROUP,
+        starts="fails",
+    ),
+    # Ports, services and addresses.
+    Fault(
+        "the master's port taken",
+        {"network.port-taken": "fail"},
+        inject=LISTEN.format(MASTER_PORT, "time.sleep(999)"),
+        by_hand="kill -9 $!; wait",
+    ),
+    Fault(
+        "the master's metrics port taken",
+        {"network.port-taken": "fail"},
+        inject=LISTEN.format(5053, "time.sleep(999)"),
+        by_hand="kill -9 $!; wait",
+    ),
+    Fault(
+        "SGLang's port taken",
+        {"network.port-taken": "fail"},
+        launch="sglang",
+        inject=LISTEN.format(3000, "time.sleep(999)"),
+        by_hand="kill -9 $!; wait",
+    ),
+    Fault(
+        "the interface of the advertised address down",
+        {"network.advertised-address": "fail", "rdma.port-down": "warn"},
+        launch="sglang",
+        inject="ip link set eth0 down",
+        undo="ip link set eth0 up",
+    ),
+    Fault(
+        "a loopback address advertised",
+        {"network.advertised-address": "warn"},
+        launch="sglang",
+        before="export HERE=127.0.0.1",
+        in_the_shell="unset HERE",
+    ),
+    # Storage.
+    Fault(
+        "a file in the offload folder's place",
+        {"storage.offload-path": "fail"},
+        launch="client-offload",
+        inject="rmdir /mnt/ssd/offload; touch /mnt/ssd/offload",
+        by_hand=OFFLOAD_FOLDER,
+        undo=OFFLOAD_FOLDER,
+    ),
+    Fault(
+        "a link in the offload folder's place",
+        {"storage.offload-path": "fail"},
+        launch="client-offload",
+        inject="mv /mnt/ssd/offload /mnt/ssd/other; ln -s other /mnt/ssd/offload",
+        by_hand=f"{OFFLOAD_FOLDER}; rm -r /mnt/ssd/other",
+        undo=f"{OFFLOAD_FOLDER}; rm -rf /mnt/ssd/other",
     ),
 )

@@ -40,6 +40,7 @@ def test_the_check_says_just_what_is_broken(fault: Fault, seen: Results) -> None
     for check in fault.expect:
         rows = [row for row in found.broken.rows if row["id"] == check]
         assert all(row["text"] for row in rows if row["status"] != "pass"), rows
+        assert all(row["advice"] for row in rows if row["status"] in ("fail", "warn")), rows
 
 
 @recorded_and_live("fault", [fault for fault in FAULTS if fault.mends])

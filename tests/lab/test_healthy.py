@@ -16,6 +16,7 @@ NO_GPU = {"gpu.count": "fail"}
 # What is not as it should be in the guest, and why it cannot be otherwise.
 ALWAYS = {"numa.unknown-nic-node": "warn"}  # a soft-RoCE device has no device behind it
 KNOWN: dict[str, dict[str, str]] = {
+    "master": {},  # which uses no device
     # SGLang wants a GPU, and has a transfer engine beside the store's.
     "sglang": {**ALWAYS, **NO_GPU, "two-transfer-engines": "warn"},
     "sglang-two": {**ALWAYS, **NO_GPU, "two-transfer-engines": "warn"},
