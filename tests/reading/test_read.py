@@ -33,7 +33,7 @@ def read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
     def reads(text: str, *words: str, name: str = "launch.sh") -> tuple[int, str]:
         path = tmp_path / name
         path.write_text(text)
-        (tmp_path / "host").mkdir(exist_ok=True)
+        (tmp_path / "host" / "proc").mkdir(parents=True, exist_ok=True)
         code = run(["read", "--root", str(tmp_path / "host"), *words, str(path)])
         return code, capsys.readouterr().out
 
