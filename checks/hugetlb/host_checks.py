@@ -34,7 +34,9 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         pages = wanted.everything.get(spot, 0)
         need_bytes = pages * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
-        limit = hugetlb.limits.get(spot.page_size_bytes)
+        pools = hugetlb.hugetlb.pools
+        unread = pools if isinstance(pools, Unknown) else None
+        limit = hugetlb.limits.get(spot.page_size_bytes, unread)
         yield _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
     yield from _container_limits(wanted.needs)
 

@@ -81,23 +81,17 @@ def _answers(capsys: pytest.CaptureFixture[str], root: Path, size: str) -> dict[
     run(["check", "--json", "--only", "hugetlb.shortage", "--root", str(root), str(script)])
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     found["check"] = finding["status"], [one["name"] for one in finding["settings"]]
-    run(["sizing", "--json", "--root", str(root), str(script)])
-    found["sizing"] = json.loads(capsys.readouterr().out)["exact"]["status"]
     run(["fit", "--json", "--root", str(root), str(script)])
     found["fit"] = json.loads(capsys.readouterr().out)["status"]
     return found
 
 
-def test_check_and_sizing_say_the_same_of_a_cpuset(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_and_fit_know_a_cpuset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """1200 MiB are 600 pages: there on both nodes together, and not on the one that is allowed."""
     good = _answers(capsys, _host(tmp_path / "a/host", "0-1"), "1200MB")
     assert good["check"][0] == "pass"
-    assert good["sizing"] == "fits"
     bad = _answers(capsys, _host(tmp_path / "b/host", "1"), "1200MB")
     node = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages"
-    assert bad["sizing"] == "fails"
     assert bad["check"][0] == "fail"
     assert set(bad["check"][1]) <= {node}
 

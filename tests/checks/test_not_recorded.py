@@ -17,7 +17,7 @@ from tests.builders.hosts import MIB, Host, HostPool
 
 LAUNCH = (
     "MOONCAKE_MASTER=127.0.0.1:50051 MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL=rdma "
-    "MOONCAKE_GLOBAL_SEGMENT_SIZE=64mb python3 -m sglang.launch_server --model-path /m --tp 2 "
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE=67108864 python3 -m sglang.launch_server --model-path /m --tp 2 "
     "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake\n"
 )
 # What was said of recorded machines that have no such part.
@@ -67,7 +67,7 @@ def test_what_a_recorded_part_lacks_is_absent(
     found = _statuses(capsys, root, script)
     assert found["gpu.count"] == found["rdma.no-device"] == found["storage.files"] == {"fail"}
     assert found["gpu.driver"] == {"skip"}
-    assert found["hugetlb.cgroup-limit"] == found["memory.cgroup"] == {"pass"}
+    assert found["hugetlb.cgroup-limit"] == {"pass"}
 
 
 def test_this_machine_is_never_taken_for_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_this_machine_is_never_taken_for_a_recording(monkeypatch: pytest.MonkeyP
     assert answer.absent
 
 
-@pytest.mark.parametrize("command", ["check", "sizing", "plan"])
+@pytest.mark.parametrize("command", ["check", "plan"])
 def test_a_folder_that_is_no_host_is_refused_as_its_archive_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
