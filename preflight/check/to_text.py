@@ -138,7 +138,9 @@ def _one_line(rows: Sequence[Row], width: int) -> str:
     whole = f"{names[0]}: {about}: {said}" if about else short
     if len(whole) > width and (finding.need or len(about) > LONGEST_ABOUT):
         whole = short
-    return textwrap.shorten(whole, width, placeholder=" ...", break_on_hyphens=False)
+    line = textwrap.shorten(whole, width, placeholder=" ...", break_on_hyphens=False)
+    # One word may be longer than what is left of a line: a path.
+    return line if len(line) > width // 2 or len(whole) <= width else f"{whole[: width - 4]} ..."
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:

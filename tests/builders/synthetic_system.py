@@ -121,7 +121,7 @@ def _software(tree: Tree, host: SyntheticHost) -> None:
             "mooncake_master": "/usr/local/bin/mooncake_master" if host.packages else None,
         },
     }
-    for name, version in host.packages.items():
+    for name, version in {"pip": "25.0", **host.packages}.items():
         tree.files[f"{SITE}/{name}-{version}.dist-info/METADATA"] = f"Name: {name}"
     if any(name.startswith("mooncake") for name in host.packages):
         tree.files[f"{SITE}/mooncake/engine.cpython-311-x86_64-linux-gnu.so"] = ""

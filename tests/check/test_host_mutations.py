@@ -44,8 +44,7 @@ BROKEN: dict[str, tuple[SyntheticHost, str, set[str]]] = {
         LAUNCH,
         {
             *("hugetlb.shortage", "hugetlb.node-shortage", "hugetlb.cgroup-limit", "gpu.count"),
-            *("numa.policy-refused", "numa.cpuset-excludes"),
-            *("rdma.uverbs-permission", "sglang.admission-gate"),
+            *("numa.policy-refused", "rdma.uverbs-permission", "sglang.admission-gate"),
         },
     ),
     "nothing there": (
