@@ -217,7 +217,7 @@ def main() -> None:
     for order in orders["rehearsals"]:
         print(json.dumps(rehearse(order)), flush=True)
     if orders["fittings"]:
-        for name in ("fit.fit_launch", "fit.to_json"):
+        for name in ("fit.fit_launch", "fit.report"):
             import_module(f"preflight.{name}")
     for order in orders["fittings"]:
         print(json.dumps(fit(order)), flush=True)
