@@ -50,8 +50,8 @@ CLIENT = (
     "--global_segment_size=16MB",
     "--enable_offload=true",
 )
-# What the checks of both limits say -> the limits. Beside the 128 MiB of the launch the check itself
-# is in the cgroup, with a process that can be left behind: 30 MiB, which count as used.
+# What the checks of both limits say -> the limits. Beside the 128 MiB of the launch the check is in
+# the cgroup itself, with a process that can be left behind: 30 MiB, which count as used.
 VERSION_2 = {
     "fail": Limits(memory_bytes=100 * MIB, hugetlb={"2MB": 7 * HUGE_PAGE}, environment=OFFLOAD),
     "pass": Limits(memory_bytes=192 * MIB, hugetlb={"2MB": 8 * HUGE_PAGE}, environment=OFFLOAD),
