@@ -86,7 +86,7 @@ def left_running(farm: Farm) -> list[str]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
-                words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                words = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
                 environment = (folder / "environ").read_bytes()
             except OSError:
                 continue
