@@ -26,8 +26,7 @@ TABLE_COLUMNS = 80
 LONGEST_VALUE = 160
 LONGEST_CELL = 72
 MOST_EVIDENCE = 4
-# A subject that is so long gives way to what was found; these say nothing.
-LONGEST_ABOUT = 30
+# Subjects that say nothing.
 _EVERYWHERE = ("host", "launch")
 _SAID = ("have", "need", "text")
 # So many of one check, or for one reason, are one line.
@@ -109,38 +108,41 @@ def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
-    """Return a line for each group: ``fail     memlock.limit: rank 0-7: have .., need ..``."""
+    """Return each group in at most two lines: ``fail     memlock.limit: rank 0-7: have .., ..``."""
     lines = []
     for rows in groups:
         word = label(rows[0])
         pad = " " * (_LABEL_COLUMNS - len(word))
-        line = _one_line(rows, width - _LABEL_COLUMNS)
-        lines.append(f"{paint(word, _colour(rows[0]))}{pad}{line}")
+        told = textwrap.wrap(
+            f"{word}{pad}{_said(rows)}",
+            width,
+            subsequent_indent=" " * (_LABEL_COLUMNS + 2),
+            max_lines=2,
+            placeholder=" ...",
+            break_on_hyphens=False,
+        )
+        told[0] = told[0].replace(word, paint(word, _colour(rows[0])), 1)
+        lines += told
     return "\n".join(lines)
 
 
-def _one_line(rows: Sequence[Row], width: int) -> str:
-    """Return ids, subject, and what was found, in ``width`` columns; -v has what does not fit."""
+def _said(rows: Sequence[Row]) -> str:
+    """Return ids, subject, and what was found of rows that are one; -v has what does not fit."""
     finding = rows[0].finding
     have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
-    if finding.need:
+    if finding.need and (finding.status is not Status.UNKNOWN or not said):
         said = f"{f'have {have}, ' if have else ''}need {need}"
     if rows[0].ignored is not None:
         said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
-    said = said or have
-    about = clean(fold([each for row in rows for each in row.subjects]))
     names = list(dict.fromkeys(row.finding.check for row in rows))
     if len(names) > 1:
-        said = _cause(rows[0])
-    if len(names) > 1 or about in (*_EVERYWHERE, *said.split(" ")):
-        about = ""
-    short = f"{_ids(rows)}: {said}"
-    whole = f"{names[0]}: {about}: {said}" if about else short
-    if len(whole) > width and (finding.need or len(about) > LONGEST_ABOUT):
-        whole = short
-    line = textwrap.shorten(whole, width, placeholder=" ...", break_on_hyphens=False)
-    # One word may be longer than what is left of a line: a path.
-    return line if len(line) > width // 2 or len(whole) <= width else f"{whole[: width - 4]} ..."
+        return f"{fold_alike(names, 1)}: {_cause(rows[0])}"
+    subjects = [each for row in rows for each in row.subjects]
+    about = clean(fold(subjects))
+    said = said or have
+    # A subject that the sentence begins with is not said twice.
+    about = "" if about in _EVERYWHERE or said.startswith(about) else f"{about}: "
+    return f"{names[0]}: {about}{said}"
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
@@ -246,13 +248,6 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
     lines = [f"skip: {f.check}, {clean(f.subject)}: {clean(f.text)}" for f in findings]
     colour = COLOURS[Status.SKIP]
     return "\n".join(_first_word(filled(line, width), paint, colour) for line in lines)
-
-
-def _ids(rows: Sequence[Row]) -> str:
-    """Return the checks of the rows, or the one and how many subjects it is about."""
-    names = list(dict.fromkeys(row.finding.check for row in rows))
-    count = sum(len(row.subjects) for row in rows)
-    return f"{names[0]} ({count})" if len(names) == 1 < count else fold_alike(names, 1)
 
 
 def _notes(report: Report, width: int, verbosity: int) -> str:

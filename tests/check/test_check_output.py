@@ -195,6 +195,19 @@ def test_the_page_is_a_line_for_each_finding_and_what_to_do() -> None:
     assert lines[-1] == "More: -v, or mooncake-preflight explain memlock.limit"
 
 
+def test_a_line_keeps_its_subject_and_takes_a_second_line_for_the_reason() -> None:
+    path = f"/models/{'deep/' * 8}model"
+    absent = Finding("storage.files", FAIL, path, "absent", "model")
+    argument = Finding("launch.unread", UNKNOWN, "launch.sh:7", text=f"{'why ' * 40}end")
+    lines = report_text(reported([absent, argument]), plain, 80, 0).splitlines()
+    said = " ".join(line.strip() for line in lines)
+    assert f"storage.files: {path}: have absent, need model" in said
+    at = lines.index(next(line for line in lines if line.startswith("unknown")))
+    assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
+    assert lines[at + 1].endswith(" ...")
+    assert lines[at + 2] == ""
+
+
 def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
     many = [LONG._replace(check=f"a.c{n}", advice=f"do {n}") for n in range(20)]
     text = report_text(reported(many), plain, 80, 0)
