@@ -19,6 +19,9 @@ SCHEMA = "mooncake-preflight/capture/v1"
 CAPTURE_FILE = "capture.json"
 # The whole of a capture is to fit into an issue or a mail.
 LARGEST_BYTES = 10**6
+# Recorded hosts that ship with the program: --root demo:NAME (tools/write_demo_host.py).
+DEMO = "demo:"
+_DEMOS = os.path.join(os.path.dirname(__file__), "demo")
 # Refused unopened; what is smaller may unpack to archive.MOST_BYTES.
 LARGEST_ARCHIVE_BYTES = 128 * 2**20
 
@@ -91,10 +94,12 @@ class Capture(CapturedRoot):
 
 
 def open_root(path: str) -> Root:
-    """The live machine ("/"), a folder laid out like one, a capture, or an archive of a tree.
+    """The live machine ("/"), a folder laid out like one, a capture, an archive of a tree, a demo.
 
     Raises CaptureError for anything else; nothing is unpacked to disk.
     """
+    if path.startswith(DEMO):
+        return _demo(path)
     if os.path.isdir(path):
         if path.strip("/") and os.path.isfile(os.path.join(path, CAPTURE_FILE)):
             return _from_folder(path)
@@ -127,6 +132,14 @@ def open_root(path: str) -> Root:
     from checks.base.tree_root import TreeRoot
 
     return TreeRoot(*found)
+
+
+def _demo(path: str) -> Root:
+    names = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
+    if path.removeprefix(DEMO) not in names:
+        known = ", ".join(f"{DEMO}{name}" for name in names)
+        raise CaptureError(f"--root {path}: no such recorded host: there is {known}")
+    return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
 
 
 def _no_host(path: str) -> CaptureError:

@@ -21,11 +21,12 @@ LIST_SCHEMA = "mooncake-preflight/list/v1"
 def list_checks(as_json: bool) -> int:
     """Print the id of every check and rule, and what it asks or finds."""
     from preflight.base.output import columns, say, say_json
+    from preflight.check.catalogue import catalogue
 
     if as_json:
-        say_json({"schema": LIST_SCHEMA, "exit_code": 0, "checks": list_rows()})
+        say_json({"schema": LIST_SCHEMA, "exit_code": 0, "checks": list_rows(catalogue())})
     else:
-        say(list_text(columns()))
+        say(list_text(list_rows(catalogue()), columns()))
     return 0
 
 
@@ -35,12 +36,14 @@ def list_checks(as_json: bool) -> int:
     "mooncake-preflight explain server.log",
     "journalctl -u sglang | mooncake-preflight explain",
     "mooncake-preflight explain 'Failed to register memory'",
+    "mooncake-preflight explain --index | less",
 )
 @click.argument("what", metavar="[ID|FILE|WORDS]...", nargs=-1)
 @click.option("--log", metavar="FILE", help="A server's log; - is standard input.")
+@click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
 @JSON
 @COLOR
-def explain(what: tuple[str, ...], log: str | None, as_json: bool, color: str) -> int:
+def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, color: str) -> int:
     """Say what an id, a log, or a line that was quoted is about.
 
     An ID gives the page of a check or rule. A FILE, or standard input, is a log: the lines of
@@ -49,6 +52,10 @@ def explain(what: tuple[str, ...], log: str | None, as_json: bool, color: str) -
     Exit codes with a log: 0 nothing known in it; 1 warnings alone; 2 the cause of a failure.
     """
     words = " ".join(what)
+    if index and (what or log is not None):
+        raise click.UsageError("--index is of every known line: give no words and no log with it")
+    if index:
+        return print_index(as_json)
     if what and log is not None:
         raise click.UsageError(f"--log {log} and {words!r}: give one of them")
     if not words.strip() and log is None and (what or sys.stdin.isatty()):
@@ -73,11 +80,8 @@ def explain(what: tuple[str, ...], log: str | None, as_json: bool, color: str) -
     return explain_words(every, words, as_json, color)
 
 
-def list_rows() -> list[dict[str, str]]:
+def list_rows(every: Catalogue) -> list[dict[str, str]]:
     """Return each id, what it looks at, and what it asks or finds."""
-    from preflight.check.catalogue import catalogue
-
-    every = catalogue()
     checks = (
         ("host", [c for c, _ in every.host]),
         ("launch", every.launch),
@@ -89,11 +93,10 @@ def list_rows() -> list[dict[str, str]]:
     return rows + [{"id": r.id, "of": "rule", "asks": f"finds {r.finds}"} for r in every.rules]
 
 
-def list_text(width: int) -> str:
+def list_text(rows: list[dict[str, str]], width: int) -> str:
     """Return every id with its question or finding, for a terminal of so many columns."""
     import textwrap
 
-    rows = list_rows()
     column = max(len(row["id"]) for row in rows) + 2
     lines = (
         textwrap.wrap(row["asks"], max(width - column, 30), break_on_hyphens=False) for row in rows
@@ -102,6 +105,18 @@ def list_text(width: int) -> str:
         f"{row['id']:<{column}}" + ("\n" + " " * column).join(each)
         for row, each in zip(rows, lines, strict=True)
     )
+
+
+def print_index(as_json: bool) -> int:
+    """Print every known line with its cause."""
+    from preflight.base.output import columns, say, say_json
+    from preflight.logs.by_words import About, about_object, index_rows, index_text
+
+    if as_json:
+        say_json(about_object(About("--index", index_rows(), [])))
+    else:
+        say(index_text(index_rows(), columns()))
+    return 0
 
 
 def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
@@ -139,7 +154,7 @@ def explain_words(every: Catalogue, words: str, as_json: bool, color: str) -> in
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text
 
-    rows = {row["id"]: row["asks"] for row in list_rows()}
+    rows = {row["id"]: row["asks"] for row in list_rows(every)}
     found = about(words, rows)
     if not (found.lines or found.ids):
         raise UsageError(

@@ -44,7 +44,7 @@ GOALS = ("l2", "pool", "balanced")
     "root",
     default="/",
     show_default=True,
-    help="The host: /, a folder laid out like one, or a capture.",
+    help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
 @click.option("--memory", type=SIZE, help="Of a host that is described: all of it, as 2tb.")
 @click.option("--gpus", help="Of a host that is described, as 8xH800.")

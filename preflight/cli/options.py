@@ -183,7 +183,7 @@ ROOT: Option = click.option(
     "--root",
     default="/",
     show_default=True,
-    help="The host: /, a folder laid out like one, or a capture.",
+    help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
 IGNORE: Option = click.option(
     "--ignore",

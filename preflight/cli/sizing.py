@@ -20,6 +20,7 @@ from preflight.cli.options import (
     MOONCAKE_VERSION,
     NIC_NODES,
     RANK_NODES,
+    ROOT,
     SIZE,
     TIMEOUT,
     taking_launch,
@@ -98,7 +99,7 @@ if TYPE_CHECKING:
 @JSON
 @COLOR
 @TIMEOUT
-@click.option("--root", default="/", hidden=True)
+@ROOT
 @LAUNCH
 @click.version_option(None, "--version", package_name="mooncake-preflight")
 @taking_launch

@@ -26,6 +26,10 @@ from preflight.logs.patterns import Pattern, read_patterns
 _WORD = re.compile(r"[a-z_][a-z0-9_]*|(?<![\w.])\d{1,3}(?![\w.])")
 _HEX = re.compile(r"0x[0-9a-f]+")
 _HUGE_PAGE = re.compile(r"huge[ -]pages?|hugepages?|hugetlb")
+# What stands before a line's own words: glog's level, time and source; a time or a process in
+# brackets.
+_STAMP = re.compile(r"^(?:[IWEF]\d{4} [^\]]*\] |\[[^\]]*\] |kernel: )+")
+_LETTERS = re.compile(r"[^a-z]+")
 # Below this share of the words, by weight, a text has only everyday words in common with them.
 LEAST_SHARE = 0.5
 # So many lines are shown whole, so many more by their id; so many checks and rules.
@@ -125,6 +129,37 @@ def _weight_in(
         return _weight([word for word in asked if word in text], weights, in_order)
     runs = SequenceMatcher(None, asked, text, autojunk=False).get_matching_blocks()
     return sum(_weight(asked[at : at + size], weights, in_order) for at, _, size in runs)
+
+
+def index_rows() -> list[Explanation]:
+    """Return each known line that has a cause, by its own words in alphabetical order.
+
+    ``excerpt`` is an example without its time and place; numbers and names are the example's.
+    """
+    rows = [
+        each._replace(excerpt=_STAMP.sub("", pattern.example))
+        for pattern in read_patterns()
+        if pattern.cause
+        for each in read_log([pattern.example]).explanations
+        if each.pattern == pattern.id
+    ]
+    return sorted(
+        rows, key=lambda row: (_LETTERS.sub(" ", row.excerpt.lower()).split(), row.pattern)
+    )
+
+
+def index_text(rows: Iterable[Explanation], width: int) -> str:
+    """For a terminal ``width`` columns wide: a line, who prints it, its cause and its checks."""
+    return "\n".join(
+        "\n".join(
+            [
+                _filled(f"{row.excerpt}  ({row.printer})", width, 2),
+                _filled(f"    {row.cause}", width, 4),
+                _filled(f"    {', '.join(row.checks) or row.pattern}", width, 4),
+            ]
+        )
+        for row in rows
+    )
 
 
 def about_text(found: About, paint: Paint, width: int) -> str:

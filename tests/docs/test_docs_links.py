@@ -61,7 +61,8 @@ def shown() -> list[tuple[str, str]]:
         for line in lines:
             own = re.split(r"\s#\s| [|<>] ", line)[0]
             placeholder = re.search(r"\[--|…|(?:^| )[A-Z]+(?: |$)", own)
-            if own.count("'") % 2 == 0 and placeholder is None:
+            is_output = own.split()[1].endswith(":")  # what plan says beside its answer
+            if own.count("'") % 2 == 0 and placeholder is None and not is_output:
                 found.append((page.name, own.replace("...", "").strip()))
     return found
 

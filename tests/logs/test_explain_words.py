@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -129,3 +130,36 @@ def test_the_list_is_an_object_too_and_fits_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     assert {row["id"] for row in rows} == {line.split()[0] for line in lines if line[0] != " "}
     assert max(len(line) for line in lines) <= 80
+
+
+# The index -------------------------------------------------------------------------------------
+
+
+def test_the_index_has_every_known_line_once_in_alphabetical_order(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["explain", "--index", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    rows = found["explanations"]
+    assert sorted(row["id"] for row in rows) == sorted(each.id for each in KNOWN)
+    letters = ["".join(c for c in row["excerpt"].lower() if c.isalpha())[:3] for row in rows]
+    first = [one for one in letters if len(one) == 3]
+    assert sum(a <= b for a, b in itertools.pairwise(first)) > 0.95 * len(first)
+    assert not any(row["excerpt"].startswith(("E1", "W1", "I1", "F1")) for row in rows)
+
+
+def test_the_index_is_readable_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run(["explain", "--index"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120  # a path or an expression that has no place to break
+    assert sum(len(line) > 80 for line in lines) < 10
+
+
+@pytest.mark.parametrize("more", [["memlock.limit"], ["--log", "-"]])
+def test_the_index_is_of_all_lines(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "--index", *more]) == 64
+    assert "--index is of every known line" in capsys.readouterr().err
