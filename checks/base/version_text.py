@@ -23,3 +23,12 @@ def version_numbers(text: str, product: str, examples: str) -> Numbers:
         raise ValueError(f"{text!r} is not {product} version: write {examples}, as the wheel does")
     major, minor, patch, post = match.groups()
     return (int(major), int(minor), int(patch), int(post or 0))
+
+
+# A build for one accelerator is the release all the same: 0.5.23+cu130.
+_UNRELEASED = re.compile(r"\d(?:a|b|rc)\d|\.dev|\+(?!cu\d|cpu|rocm|npu|musa|xpu)", re.ASCII)
+
+
+def is_release(text: str) -> bool:
+    """Tell whether ``text`` names a release, and no nightly, candidate or fork of one."""
+    return _UNRELEASED.search(text) is None

@@ -138,6 +138,11 @@ _CHANGES = (
         locks_offload_folder=True,
     ),
 )
+# What of an answer follows from a release's row, for one that has no row yet.
+RESTS_ON = (
+    "which pages each mapping takes, what is registered with the NICs, how variables are read"
+)
+
 # The newest release that this table was held against.
 NEWEST_KNOWN = _CHANGES[-1][0]
 

@@ -105,6 +105,8 @@ class SglangRelease(NamedTuple):
     # Size and ratio both unset: the ratio shrinks to what --hicache-host-memory-fraction allows.
     auto_size: bool = False
     default_layout: str = "layer_first"
+    # L2 comes from the storage backend's allocator; else from torch.empty, on regular pages.
+    backend_allocates: bool = False
     hugepage_environment: bool = False  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
     indexer: Indexer = Indexer.NONE
     indexer_name: str = "NSA"  # as the gate's message spells it
@@ -164,7 +166,7 @@ _CHANGES = (
         hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
         set_counts=True,
     ),
-    _change("0.5.7", absent=_OFFLOAD | _TENANT),
+    _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
     _change("0.5.9", indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX),
     _change("0.5.10", indexer=Indexer.INSIDE, hybrid_size=HybridSize.EACH, binds_numa=True),
     _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
@@ -214,6 +216,11 @@ _CHANGES = (
 # --hicache-host-memory-mode buffer_only: 1.2 times, since 0.5.19).
 DEFAULT_RATIO = 2.0
 BUFFER_ONLY_RATIO = 1.2
+
+# What of an answer follows from a release's row, for one that has no row yet.
+RESTS_ON = (
+    "the bytes of L2 and who admits and maps them, the segment of a rank, flags and their defaults"
+)
 
 # The oldest and the newest release that this table was held against.
 OLDEST_KNOWN = "0.5.2"

@@ -57,7 +57,14 @@ _NOTHING_RUNS = (
     "unterminated",
     "value-not-text",
 )
-_ASSUMPTIONS = ("rank-nodes-assumed", "mooncake-newer", "mooncake-version-unread")
+_ASSUMPTIONS = (
+    "rank-nodes-assumed",
+    "mooncake-newer",
+    "mooncake-own-build",
+    "mooncake-version-unread",
+    "sglang-newer",
+    "sglang-own-build",
+)
 
 
 def launch_findings(sizing: LaunchSizing) -> list[Finding]:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checks.base.needs import ProcessId
-from checks.base.units import MIB
+from checks.base.units import GIB, MIB
 from checks.releases.mooncake import MooncakeRelease
 
 # SGLang's DEFAULT_LOCAL_BUFFER_SIZE (mem_cache/storage/mooncake_store/mooncake_store.py), fixed
@@ -28,6 +28,22 @@ class HotCache(NamedTuple):
     bytes: int
     block_bytes: int
     shared_memory: bool
+
+
+# Mooncake's own (utils.cpp DEFINE_uint64 mmap_arena_pool_size).
+DEFAULT_ARENA_BYTES = 8 * GIB
+
+
+class ArenaFlags(NamedTuple):
+    """What ``--use_mmap_arena_allocator`` and ``--mmap_arena_pool_size`` say, which
+    mooncake_client takes: MC_MMAP_ARENA_POOL_SIZE goes before them, and an unreadable one leaves
+    their size (utils.cpp; seen on 0.3.13.post1 and 0.3.14)."""
+
+    on: bool = False
+    pool_bytes: int = DEFAULT_ARENA_BYTES
+
+
+NO_ARENA_FLAGS = ArenaFlags()
 
 
 class StoreSettings(NamedTuple):

@@ -154,15 +154,20 @@ def _legal(kind: str, value: str) -> bool:
         return True
     if kind == "bool":
         return value.lower() in TRUE | FALSE
-    text = value.lstrip(" \t\n\v\f\r")
     if kind == "double":
-        return as_double(text) is not None
+        return as_double(value) is not None
+    return as_integer(kind, value) is not None
+
+
+def as_integer(kind: str, value: str) -> int | None:
+    """As gflags reads an int32, int64, uint32 or uint64: in full; None where it does not."""
+    text = value.lstrip(" \t\n\v\f\r")
     if not re.fullmatch(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)", text) or len(text) > 40:
-        return False
+        return None
     number = int(text, 16) if "x" in text.lower() else int(text)
-    if kind.startswith("u"):
-        return not text.startswith("-") and number < 1 << _BITS[kind]
-    return -(1 << _BITS[kind]) <= number < 1 << _BITS[kind]
+    least = 0 if kind.startswith("u") else -(1 << _BITS[kind])
+    fits = least <= number < 1 << _BITS[kind] and not (least == 0 and text.startswith("-"))
+    return number if fits else None
 
 
 def as_double(value: str) -> float | None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checks.base.units import GIB, MIB
+from checks.base.units import MIB, format_page_size
 from checks.releases.mooncake import MooncakeRelease
 from preflight.programs import mooncake_grammar
-from preflight.programs.memory_records import HotCache, StoreSettings
+from preflight.programs.memory_records import NO_ARENA_FLAGS, ArenaFlags, HotCache, StoreSettings
 
-# Mooncake's --mmap_arena_pool_size default, used for an unreadable MC_MMAP_ARENA_POOL_SIZE.
-DEFAULT_ARENA_BYTES = 8 * GIB
 # Mooncake's defaults (utils.h SZ_2MB; client_service.cpp InitLocalHotCache).
 DEFAULT_HUGEPAGE_BYTES = 2 * MIB
 DEFAULT_HOT_BLOCK_BYTES = 16 * MIB
@@ -25,9 +23,9 @@ class Note(NamedTuple):
 
 
 def read_store_settings(
-    environment: Mapping[str, str], release: MooncakeRelease
+    environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
-    """Return what Mooncake of ``release`` makes of ``environment``.
+    """Return what Mooncake of ``release`` makes of ``environment``, and of a program's ``flags``.
 
     Never raises, as it never does.
     """
@@ -35,7 +33,7 @@ def read_store_settings(
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
         hugepage_bytes=_hugepage_bytes(environment, release, notes),
-        arena_bytes=_arena_bytes(environment, release, notes),
+        arena_bytes=_arena_bytes(environment, release, flags, notes),
         arena_disabled=_arena_disabled(environment, release, notes),
         hot_cache=_hot_cache(environment, release, notes),
     )
@@ -74,20 +72,24 @@ def _hugepage_bytes(
 
 
 def _arena_bytes(
-    environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
+    environment: Mapping[str, str],
+    release: MooncakeRelease,
+    flags: ArenaFlags,
+    notes: list[Note],
 ) -> int | None:
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
-        return None
+        return flags.pool_bytes if flags.on else None
     size = mooncake_grammar.byte_size(text, release.negative_sizes_wrap)
     if size:
         return size
     note = (
         f"MC_MMAP_ARENA_POOL_SIZE={text}: not a size to Mooncake, which then tries an arena of "
-        "8 GiB in every process; write a size such as 56gb, or unset it for no arena"
+        f"{format_page_size(flags.pool_bytes)} in every process; write a size such as 56gb, or "
+        "unset it for no arena"
     )
     notes.append(Note("arena-size-unreadable", note))
-    return DEFAULT_ARENA_BYTES
+    return flags.pool_bytes
 
 
 def _arena_disabled(

@@ -15,7 +15,14 @@ from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
-from preflight.programs.memory_records import Protocol, StoreClient
+from preflight.programs.memory_records import (
+    DEFAULT_ARENA_BYTES,
+    NO_ARENA_FLAGS,
+    ArenaFlags,
+    Protocol,
+    StoreClient,
+)
+from preflight.programs.mooncake_flags import as_integer
 from preflight.programs.mooncake_grammar import read_number
 from preflight.programs.mooncake_variables import Reader
 from preflight.programs.sglang_arguments import unresolved_reason
@@ -28,7 +35,7 @@ CLIENT_SEGMENT_BYTES = 4 * GIB
 OFFLOAD_BUFFER_BYTES = 1280 * MIB
 OFFLOAD_PATH = "/data/file_storage"
 # real_client_main.cpp DEFINE_bool, and the words that gflags knows for it.
-_CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server")
+_CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server", "use_mmap_arena_allocator")
 _ON, _OFF = ("true", "1", "t", "yes", "y", ""), ("false", "0", "f", "no", "n")
 
 
@@ -49,6 +56,7 @@ class StoreProcess(NamedTuple):
     unknown_keys: tuple[tuple[str, str], ...] = ()
     port: int | Unknown | None = None
     metadata: str | Unknown = ""
+    arena: ArenaFlags = NO_ARENA_FLAGS
 
 
 def read_store_service(
@@ -118,9 +126,31 @@ def read_mooncake_client(
     )
     metadata = _text(flags, "metadata_server", "http://127.0.0.1:8080/metadata")
     offloads = offload if isinstance(offload, Unknown) else on
+    arena = _arena(flags)
+    if isinstance(arena, Unknown):
+        client, arena = arena, NO_ARENA_FLAGS
     return StoreProcess(
-        client, tuple(refused), tuple(misread), devices, master, offloads, metadata=metadata
+        client,
+        tuple(refused),
+        tuple(misread),
+        devices,
+        master,
+        offloads,
+        metadata=metadata,
+        arena=arena,
     )
+
+
+def _arena(flags: Mapping[str, Word]) -> ArenaFlags | Unknown:
+    on = _text(flags, "use_mmap_arena_allocator", "false")
+    size = _text(flags, "mmap_arena_pool_size", str(DEFAULT_ARENA_BYTES))
+    if isinstance(on, Unknown):
+        return on
+    if isinstance(size, Unknown):
+        return size
+    pool_bytes = as_integer("uint64", size)
+    # What is no such number ends the program, as the check of its flags says.
+    return ArenaFlags(on.lower() in _ON, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
 
 
 def offload_buffer_bytes(

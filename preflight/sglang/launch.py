@@ -91,11 +91,12 @@ def own_allocator(
 
     Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to its own
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
-    asked for none before SGLang 0.5.17.
+    asked for none before SGLang 0.5.17, and nothing did before 0.5.7 (memory_pool_host.py).
     """
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     alone = offloads and not server.hicache and not release.decode_offload_allocates
-    if server.store is not None and mooncake.hugepages and not alone:
+    asks = release.backend_allocates and not alone
+    if server.store is not None and mooncake.hugepages and asks:
         return None
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
     backend = server.value("hicache_storage_backend")

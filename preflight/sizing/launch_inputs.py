@@ -73,7 +73,7 @@ def gather_launch(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
     default = 2 * MIB if isinstance(default_page_bytes, Unknown) else default_page_bytes
-    sglang, sglang_version = choose_sglang(
+    sglang, sglang_version, sglang_notes = choose_sglang(
         options.sglang_version, options.installed, options.origins.get("sglang_version")
     )
     nics, models = ClientNics(root, options.nic_nodes), Models(root, options.model_config)
@@ -100,7 +100,8 @@ def gather_launch(
         raise NoLaunchError(f"{source} starts no program that is known here")
     nodes = nics.first.nodes
     placed_notes = (note for placed in nics.every for note in placed.notes)
-    every_note = (*notes, *placed_notes, *(note for share in shares for note in share.notes))
+    said = sglang_notes if servers else ()
+    every_note = (*notes, *said, *placed_notes, *(note for share in shares for note in share.notes))
     shown = {
         "source": Input(source, "command line"),
         "mooncake_version": version,

@@ -73,7 +73,7 @@ def share_of(
         return Share()
     client = offloading(known(process.store.client), process, host.mooncake)
     environment = plain_environment(process.command.environment)
-    settings, notes = read_store_settings(environment, host.mooncake)
+    settings, notes = read_store_settings(environment, host.mooncake, process.store.arena)
     name = f"{process.command.origin} {process.kind.value}"
     process_id = ProcessId(process.number)
     alone = (MappedProcess(name, settings, (), (host.nics.place(process, client),), id=process_id),)

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.installed import Installed, installed_mooncake, installed_sglang
 from checks.base.unknown import Unknown
+from checks.base.version_text import is_release
 from checks.releases.mooncake import (
     NEWEST_KNOWN,
+    RESTS_ON,
     MooncakeRelease,
     mooncake_release,
     newer_than_known,
@@ -119,10 +121,20 @@ def choose_mooncake(
         behaviour = mooncake_release(text)
     except ValueError as error:
         raise UsageError(f"--mooncake-version {error}") from None
-    if newer_than_known(text):
-        newer = f"Mooncake {text} is newer than {NEWEST_KNOWN}, the newest that was held against"
-        notes.append(Note("mooncake-newer", f"{newer} this model"))
+    notes += _nearest("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
     return behaviour, Input(text, origin, assumed), tuple(notes)
+
+
+def _nearest(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
+    """Say of what is no known release which one it is taken for, and what rests on that."""
+    name = program.lower()
+    if newer:
+        said = f"{program} {text} is newer than {newest}, the newest that was held against this"
+        return [Note(f"{name}-newer", f"{said} model: taken as that one; on it rest {rests}")]
+    if not is_release(text):
+        said = f"{program} {text} is a build of its own, no release: taken as the release of that"
+        return [Note(f"{name}-own-build", f"{said} number; on it rest {rests}")]
+    return []
 
 
 def installed_there(reading: Reading, root: Root) -> Installed | None:
@@ -170,8 +182,8 @@ def known_sglang(
 
 def choose_sglang(
     given: str | None, installed: Installed | None = None, named: str | None = None
-) -> tuple[SglangRelease, Input]:
-    """Return the release to size for: the known one, else the newest.
+) -> tuple[SglangRelease, Input, tuple[Note, ...]]:
+    """Return the release to size for: the known one, else the newest; and what to say of it.
 
     Raises as ``known_sglang`` does.
     """
@@ -179,13 +191,17 @@ def choose_sglang(
 
     known = known_sglang(given, installed, named)
     if known is not None:
-        return known
+        release, version = known
+        text, newest = str(version.value), sglang.NEWEST_KNOWN
+        newer = sglang.newer_than_known(text)
+        said = _nearest("SGLang", text, newest, newer, sglang.RESTS_ON)
+        return release, version, tuple(said)
     here = _installed_sglang(installed)
     why = f"no SGLang is {installed_where(installed, True)}"
     if here is not None:
         why = f"the installed {here} is not known here"
     newest = sglang.NEWEST_KNOWN
-    return sglang.sglang_release(newest), Input(newest, f"assumed: {why}", True)
+    return sglang.sglang_release(newest), Input(newest, f"assumed: {why}", True), ()
 
 
 def _installed_sglang(installed: Installed | None) -> str | None:

@@ -10,12 +10,15 @@ from collections.abc import Callable
 import pytest
 
 from checks.base.needs import Spot
+from checks.base.unknown import known
 from checks.releases.mooncake import mooncake_release
-from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.replay import pages_by_spot, replay
+from preflight.launches.source import Origin, Word
+from preflight.mooncake.allocations import EndlessPools, StockedPools
+from preflight.mooncake.replay import asked_for, pages_by_spot, replay
 from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
+from preflight.programs.store_processes import read_mooncake_client
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
@@ -126,3 +129,55 @@ def test_a_rank_beside_a_mooncake_client(
         assert (answer["said"], answer["pages"]["2048kB"]) == ("ok", rank_pages)
     finally:
         store.stop_clients()
+
+
+ARENA = "--mmap_arena_pool_size=34603008"
+USED = "--use_mmap_arena_allocator"
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable"),
+    [
+        ((USED, ARENA), None),
+        ((ARENA,), None),
+        ((ARENA,), "abc"),
+        ((USED, ARENA), "80mb"),
+        ((USED, ARENA, "--nouse_mmap_arena_allocator"), None),
+        ((USED, "--mmap_arena_pool_size=10"), None),
+        ((USED, "--mmap_arena_pool_size=0"), None),
+    ],
+)
+def test_the_arena_that_mooncake_client_is_told_of(
+    flags: tuple[str, ...],
+    variable: str | None,
+    wheel_0_3_13: Wheel,
+    stores: Stores,
+    huge_pages: HugePages,
+) -> None:
+    """The pages of each, and with one page less the client ends, as the model says."""
+    mooncake = mooncake_release(wheel_0_3_13.version)
+    environment = ON if variable is None else {**ON, "MC_MMAP_ARENA_POOL_SIZE": variable}
+    sizes = ("--global_segment_size=100MB", "--local_buffer_size=20MB")
+    origin = Origin("command line")
+    process = read_mooncake_client(tuple(Word(text, origin) for text in (*sizes, *flags)), {})
+    client = known(process.client)
+    settings, _ = read_store_settings(environment, mooncake, process.arena)
+    launch = Launch((MappedProcess("mooncake_client", settings, (), (client,)),), mooncake)
+    needed = pages_by_spot(asked_for(launch)[0].allocations)[Spot(2 * MIB, None)]
+    store = stores(wheel_0_3_13)
+    assert huge_pages.set(needed + 20, 0, 0) is None
+    try:
+        store.start_client(environment, *sizes, *flags)
+        assert huge_pages.settled_use() == needed
+    finally:
+        store.stop_clients()
+    (short,) = replay(launch, StockedPools({Spot(2 * MIB, None): 59}))
+    assert huge_pages.set(59, 0, 0) is None
+    started = True
+    try:
+        store.start_client(environment, *sizes, *flags)
+    except RuntimeError:
+        started = False
+    finally:
+        store.stop_clients()
+    assert started is (short.failure is None)

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.base.finding import Status
 from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
+from preflight.judging.launch_checks import launch_findings
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage, Outcome, StockedPools
 from preflight.mooncake.replay import hugetlb_usages, replay
 from preflight.processes.processes import LaunchOptions
@@ -609,3 +611,36 @@ def test_a_model_is_read_once(tmp_path: Path) -> None:
     assert not isinstance(target.geometry, Unknown)
     config.unlink()
     assert models.named("/models/qwen", "no draft") is target
+
+
+def test_no_storage_backend_maps_l2_before_0_5_7(host: Path) -> None:
+    """SGLang 0.5.6.post2 takes L2 from torch.empty whatever the backend, so on regular pages."""
+    launch = (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, "MC_STORE_USE_HUGEPAGE": "1"})
+    old, new = (
+        size(host, launch, options=LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version))
+        for version in ("0.5.6.post2", "0.5.7")
+    )
+    found = [a.backing for sizing in (old, new) for a in mapped(sizing) if a.what == "L2 host pool"]
+    assert found == [Backing.REGULAR, Backing.MEMFD_HUGETLB]
+    assert pages(new) - pages(old) == 2 * 14308
+
+
+@pytest.mark.parametrize(
+    ("mooncake", "sglang", "ids"),
+    [
+        ("0.3.13.post1", "0.5.23", set()),
+        ("0.3.13.post1", "0.5.23+cu130", set()),
+        ("0.3.13.post1", "0.5.24", {"sglang-newer"}),
+        ("0.4.0", "0.5.22.dev31+g0a1b2c3", {"mooncake-newer", "sglang-own-build"}),
+        ("0.3.13+git1a2b3c", "0.5.23rc1", {"mooncake-own-build", "sglang-own-build"}),
+    ],
+)
+def test_what_is_no_known_release_is_said(
+    host: Path, mooncake: str, sglang: str, ids: set[str]
+) -> None:
+    options = LaunchOptions(mooncake_version=mooncake, sglang_version=sglang)
+    sizing = size(host, (f"{QWEN} --hicache-size 30", {}), options=options)
+    assert sizing.shown is not None
+    assert {note.id for note in sizing.shown.inputs.notes} == ids
+    said = [finding for finding in launch_findings(sizing) if finding.check == "launch.assumed"]
+    assert {finding.subject for finding in said if finding.status is Status.WARN} == ids
