@@ -5,6 +5,8 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+# What SGLang's --hicache-size is a number of: decimal gigabytes, not GiB.
+GIGABYTE = 10**9
 TIB = 1024**4
 
 

@@ -12,7 +12,7 @@ from checks.hugetlb.boot import PoolWriter, read_pool_writers
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.sysctl_d import SysctlFile, read_sysctl_files
-from checks.numa.meminfo import Meminfo, read_meminfo, read_node_meminfo
+from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
 
 BUDDYINFO = "/proc/buddyinfo"
 THP = "/sys/kernel/mm/transparent_hugepage"
@@ -63,16 +63,6 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
     )
-
-
-def read_node_free(root: Root) -> dict[int, int]:
-    """Return the free memory of each node whose kernel says it."""
-    free: dict[int, int] = {}
-    for node, table in read_node_meminfo(root).items():
-        value = table if isinstance(table, Unknown) else table.value("MemFree")
-        if not isinstance(value, Unknown):
-            free[node] = value
-    return free
 
 
 @or_unknown

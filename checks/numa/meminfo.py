@@ -72,3 +72,13 @@ def _read(root: Root, name: str) -> Meminfo | Unknown:
     if not values:
         return Unknown(f"{name}: no line reads as a memory count")
     return Meminfo(name, values)
+
+
+def read_node_free(root: Root) -> dict[int, int]:
+    """Return the free memory of each node whose kernel says it."""
+    free: dict[int, int] = {}
+    for node, table in read_node_meminfo(root).items():
+        value = table if isinstance(table, Unknown) else table.value("MemFree")
+        if not isinstance(value, Unknown):
+            free[node] = value
+    return free

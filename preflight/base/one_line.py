@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 # Escape sequences in a file of the host must not reach the terminal.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
+_WRITTEN |= dict.fromkeys(b"\t\n", " ")
 
 
 def clean(text: str) -> str:
     """Return one line, with what would move the cursor written out."""
-    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", re.sub(r"[\t\n]", " ", text))
+    return text.translate(_WRITTEN)

@@ -106,8 +106,6 @@ def _or_null(value: str | int | Unknown) -> str | int | None:
     return None if isinstance(value, Unknown) else value
 
 
-# What XML 1.0 has no way to say, not even as a reference.
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.SKIP: "skipped"}
 
 
@@ -195,7 +193,9 @@ def _details(row: Row) -> str:
 
 
 def _plain(text: str) -> str:
-    return _FORBIDDEN.sub("\ufffd", text)
+    # What XML 1.0 has no way to say, not even as a reference.
+    forbidden = "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+    return re.sub(forbidden, "\ufffd", text)
 
 
 def _line(text: str) -> str:

@@ -190,16 +190,14 @@ def command(
         sglang_version=launch.sglang_version,
     )
     sizing = within(timeout_seconds, f"--root {root}", lambda: size_flags(flags, os.environ, host))
-    from checks.capture.secrets import public
-
     if as_json:
         from preflight.sizing.sizing_json import sizing_object
 
-        say_json(public(sizing_object(sizing, rule)))
+        say_json(sizing_object(sizing, rule))
     else:
         from preflight.sizing.sizing_text import sizing_text
 
-        say(public(sizing_text(sizing, rule, painter(color))))
+        say(sizing_text(sizing, rule, painter(color)))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
 
 

@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from checks.base.units import MIB, format_bytes
+from checks.base.units import GIGABYTE, MIB, format_bytes
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import WrittenLaunch
 from preflight.launches.source import Command, Origin, Reading, Word
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.store_config import Source
 from preflight.programs.store_service_config import service_arguments
-from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sglang.launch import configured_segment
 from preflight.sizing.sizes import segment_text
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from checks.base.finding import Finding, Status
-from checks.base.units import format_bytes, format_page_size
+from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
@@ -18,7 +18,6 @@ from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table, wrapped
-from preflight.sglang.host_pool_records import GIGABYTE
 
 Paint = Callable[[str, str], str]
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from checks.base.finding import Finding, Status
 from checks.base.needs import MemoryKind
-from checks.base.units import GIB, MIB, round_up
+from checks.base.units import GIB, GIGABYTE, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
@@ -27,7 +27,6 @@ from preflight.fit.judged_values import (
     sized_values,
 )
 from preflight.fit.launch_values import Values
-from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sizing.sizing import Sizing
 
 

@@ -13,8 +13,6 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.allowed import read_allowed
 from checks.numa.nodes import numa_nodes
-from checks.pci.facts import gpu_nodes
-from checks.rdma.devices import device_nodes
 from preflight.base.usage_error import UsageError
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_environment import Note
@@ -52,6 +50,8 @@ def place_nics(
         return NicPlacement((), "not used with tcp")
     if given is not None:
         return NicPlacement(given, "--nic-numa-nodes")
+    from checks.rdma.devices import device_nodes
+
     devices = device_nodes(root)
     if isinstance(devices, Unknown):
         text = f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none"
@@ -109,6 +109,8 @@ def place_ranks(
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
     of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
     """
+    from checks.pci.facts import gpu_nodes
+
     gpus = gpu_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         own = gpus[first_gpu : first_gpu + ranks]

@@ -19,9 +19,6 @@ from preflight.sglang.model_geometry import (
     ModelGeometry,
 )
 
-# --hicache-size is a number of these: decimal gigabytes, not GiB.
-GIGABYTE = 10**9
-
 # Of full-attention tokens, what a sliding-window layer keeps (--swa-full-tokens-ratio; SGLang's
 # fallback since 0.5.2).
 DEFAULT_SWA_RATIO = 0.8

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from checks.base.units import MIB, format_bytes
+from checks.base.units import GIGABYTE, MIB, format_bytes
 from checks.base.unknown import Unknown, UnknownFactError, or_unknown
 from checks.releases.sglang import DraftPool, HybridSize, Indexer
 from preflight.sglang.host_pool_records import (
-    GIGABYTE,
     HostBytes,
     HostPool,
     HostPools,

@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 from checks.base.finding import Kind
 from checks.base.needs import MemoryKind, Pages, Spot
-from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
+from checks.base.units import GIB, GIGABYTE, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.targets import Target, now_and_held, reserve_settings, reserve_targets
 from preflight.base.shell import comment, line, write
 from preflight.mooncake.allocations import Backing
-from preflight.sglang.admission_gate import RESERVE_BYTES
-from preflight.sglang.host_pool_records import GIGABYTE
 from preflight.sizing.sizes import segment_text
 from preflight.sizing.sizing import Sizing, without_arena
 
@@ -151,6 +149,8 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
         return []  # replayed exactly, see preflight.sizing.launch_sizing
     if not sizing.inputs.settings.hugepages or sizing.inputs.available_bytes is not None:
         return []
+    from preflight.sglang.admission_gate import RESERVE_BYTES
+
     left = available - added
     wanted = terms.hicache_bytes * sizing.inputs.ranks + RESERVE_BYTES
     if left >= wanted:

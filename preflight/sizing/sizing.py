@@ -9,11 +9,10 @@ from checks.base.needs import MemoryKind, Spot
 from checks.base.root import Root
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.facts import read_node_free
 from checks.hugetlb.fit import Fit, FitVerdict, Stock, judge_fit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
 from checks.hugetlb.stock import read_stock, stated_stock
-from checks.numa.meminfo import Meminfo, read_meminfo
+from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
 from checks.numa.nodes import memory_nodes
 from checks.releases.mooncake import MooncakeRelease
 from preflight.base.usage_error import UsageError
