@@ -79,7 +79,7 @@ class CheckSet:
                 try:
                     found = _caught(lambda: run(facts, needs))
                 except (UnknownFactError, UnreadTopicError) as error:
-                    found = [unknown("host", error.fact.reason)]
+                    found = [unknown("host", error.fact)]
                 return [one if one.check else one._replace(check=id_) for one in found]
 
             folder = os.path.dirname(function.__globals__["__file__"])

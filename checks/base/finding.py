@@ -116,7 +116,8 @@ class Finding(NamedTuple):
     have, need: what was seen and what the launch takes, with units, as a person reads them.
     formula: how ``need`` comes about. text: what follows here, one sentence, when not a pass; for a
     skip or unknown, why. advice: what to do about it, one sentence. settings: the same, as data.
-    consequence: where it is not the one that the check declares first.
+    consequence: where it is not the one that the check declares first. cause: of an unknown, the
+    reason alone, which others may share.
     """
 
     check: str
@@ -130,6 +131,7 @@ class Finding(NamedTuple):
     advice: str = ""
     settings: tuple[Setting, ...] = ()
     consequence: Consequence | None = None
+    cause: str = ""
 
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
@@ -143,9 +145,11 @@ class Finding(NamedTuple):
         """Return the same subject as a warning."""
         return self._judged(Status.WARN, text, advice, settings, more)
 
-    def unknown(self, reason: str, **more: Any) -> Finding:
+    def unknown(self, why: str | Unknown, **more: Any) -> Finding:
         """Return that the same subject could not be judged, and what stood in the way."""
-        return self._judged(Status.UNKNOWN, reason, "", (), more)
+        why = Unknown(why) if isinstance(why, str) else why
+        more.setdefault("cause", why.cause)
+        return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> Finding:
         """Return that there is nothing to judge of the same subject, and why."""
@@ -169,7 +173,7 @@ class Finding(NamedTuple):
         why: in front of the reason.
         """
         if isinstance(fact, Unknown):
-            raise UnjudgedError(self.unknown(f"{why}{fact.reason}"))
+            raise UnjudgedError(self.unknown(fact.of(why)))
         return fact
 
 
@@ -205,6 +209,6 @@ def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
     return Finding("", Status.SKIP, subject, text=text)
 
 
-def unknown(subject: str, reason: str, have: str = "", need: str = "") -> Finding:
+def unknown(subject: str, why: str | Unknown, have: str = "", need: str = "") -> Finding:
     """Return that a subject could not be judged, and what stood in the way."""
-    return Finding("", Status.UNKNOWN, subject, have=have, need=need, text=reason)
+    return Finding("", Status.PASS, subject, have, need).unknown(why)

@@ -16,13 +16,25 @@ T = TypeVar("T")
 
 
 class Unknown:
-    """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable."""
+    """Why a fact is missing; ``absent`` when the file does not exist, as opposed to unreadable.
 
-    __slots__ = ("absent", "reason")
+    cause: the reason alone, where ``reason`` begins with what it is that is not known for it.
+    advice: what makes it known, one sentence, "" for nothing that could be said.
+    """
 
-    def __init__(self, reason: str, absent: bool = False) -> None:
+    __slots__ = ("absent", "advice", "cause", "reason")
+
+    def __init__(
+        self, reason: str, absent: bool = False, *, cause: str = "", advice: str = ""
+    ) -> None:
         self.reason = reason
         self.absent = absent
+        self.cause = cause or reason
+        self.advice = advice
+
+    def of(self, what: str) -> Unknown:
+        """Return that something else is not known for this: ``what`` stands in front."""
+        return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice)
 
     def __repr__(self) -> str:
         return f"Unknown({self.reason!r}, absent={self.absent})"

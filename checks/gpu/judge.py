@@ -82,10 +82,10 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         subject,
         need=f"{highest + 1} GPU{'s' if highest else ''}",
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
-    ).unknown("")
+    )
     visible, physical = visible_gpus(gpus, processes[0]), physical_gpus(gpus)
     if isinstance(visible, Unknown):
-        return finding._replace(text=f"which GPUs are visible is not known: {visible.reason}")
+        return finding.unknown(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(physical, Unknown)
     found = len(visible)
     finding = finding._replace(have=f"{found} visible" if found else "none visible")
@@ -199,7 +199,7 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     channels = gpus.imex_channels
     finding = passed("IMEX channels", need="1 channel")
     if isinstance(channels, Unknown):
-        return [finding.unknown(channels.reason)]
+        return [finding.unknown(channels)]
     if channels:
         return [finding._replace(have=", ".join(channels))]
     node = f"{IMEX_CHANNELS}/channel0"

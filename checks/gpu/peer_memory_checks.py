@@ -100,7 +100,7 @@ def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> 
         return finding._replace(have=f"{seen[0]} loaded")
     for fact in (modules, clients):
         if isinstance(fact, Unknown):
-            return finding.unknown(fact.reason)
+            return finding.unknown(fact)
     advice = "load nvidia_peermem on the host"
     if _dma_buf_problem(system, gpus) is None:
         advice += ", or set WITH_NVIDIA_PEERMEM=0: dma-buf works here"
@@ -128,8 +128,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
     if problem is None:
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):
-        text = f"whether the GPUs can do dma-buf is not known: {problem.reason}"
-        return finding.unknown(text)
+        return finding.unknown(problem.of("whether the GPUs can do dma-buf is not known: "))
     return finding.failed(
         f"{problem}: no RNIC can be opened for a GPU, and the server ends",
         "load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",

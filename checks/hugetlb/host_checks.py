@@ -46,7 +46,7 @@ def _limit(
 ) -> Finding:
     need = format_bytes(need_bytes)
     if isinstance(limit, Unknown):
-        return unknown(subject, limit.reason, need=need)
+        return unknown(subject, limit, need=need)
     if limit is None:
         return passed(subject, "no limit", need, formula)
     have = f"{format_bytes(limit.left_bytes)} allowed"
@@ -111,7 +111,7 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     need = f"{missing} more pages ({format_bytes(missing * page)})"
     free_bytes = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
     if isinstance(free_bytes, Unknown):
-        return unknown(subject, free_bytes.reason, need=need)
+        return unknown(subject, free_bytes, need=need)
     blocks = _whole_blocks(facts, spot)
     have = f"{format_bytes(free_bytes)} to take from"
     evidence: tuple[Evidence, ...] = ()
@@ -124,7 +124,7 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
         advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
         return passed(subject, have, need, formula, evidence=evidence).failed(text, advice)
     if isinstance(blocks, Unknown):
-        return unknown(subject, blocks.reason, have, need)
+        return unknown(subject, blocks, have, need)
     if blocks >= missing:
         return passed(subject, have, need, formula, evidence=evidence)
     text = "memory is in pieces: a reservation now may get fewer pages than it asks for"

@@ -43,7 +43,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     need = f"{everything} pages ({format_bytes(everything * spot.page_size_bytes)})"
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):
-        return unknown(subject, stock.reason, need=need)
+        return unknown(subject, stock, need=need)
     pool = facts.hugetlb.pool(spot.page_size_bytes)
     formula = page_terms(wanted.needs, spot)
     found = passed(subject, _have(stock, pool, spot), need, formula, evidence=_evidence(pool, spot))
@@ -166,4 +166,4 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
                 else "unset MC_STORE_USE_HUGEPAGE",
             )
         else:
-            yield unknown(name, pool.reason)
+            yield unknown(name, pool)

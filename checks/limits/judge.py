@@ -32,7 +32,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     limit, source = _files_of(system, limits, process.container)
     need = f"{SGLANG_FILES} files"
     if isinstance(limit, Unknown):
-        return unknown(process.name, limit.reason, need=need)
+        return unknown(process.name, limit, need=need)
     soft, hard = ("unlimited" if part is None else str(part) for part in limit)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
     evidence = (Evidence(source, f"Max open files: {soft} {hard}"),)
@@ -77,7 +77,7 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         text = "the launch runs in a container, and is judged by that container's settings"
         return skip(text, process.name)
     if isinstance(euid, Unknown):
-        return unknown(process.name, euid.reason)
+        return unknown(process.name, euid)
     evidence = (Evidence(STATUS, f"Uid: {euid}"),)
     found = passed(process.name, f"user {euid}", evidence=evidence)
     other = ""

@@ -126,7 +126,7 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     """The bound that leaves the least decides."""
     wanted = f"{need.least} threads to start, about {need.usual} at work (estimate)"
     if isinstance(ceilings, Unknown):
-        return unknown(subject, ceilings.reason, need=wanted)
+        return unknown(subject, ceilings, need=wanted)
     found = passed(subject, "no bound", wanted, f"{need.formula}, to start")
     if not ceilings:
         return found
@@ -172,13 +172,13 @@ def _of_user(limits: LimitFacts, subject: str, need: _Need) -> Finding:
     """RLIMIT_NPROC, which counts what all processes of the user have."""
     subject = f"{subject}, user"
     if isinstance(limits.nproc, Unknown):
-        return unknown(subject, limits.nproc.reason)
+        return unknown(subject, limits.nproc)
     most = limits.nproc.soft
     if most is None:
         return _judged(subject, (), need)
     exempt = _is_exempt(limits)
     if isinstance(exempt, Unknown):
-        return unknown(subject, exempt.reason)
+        return unknown(subject, exempt)
     if exempt:
         found = _judged(subject, (), need)
         return found._replace(have=f"{most} threads, from which this user is exempt")
@@ -186,7 +186,7 @@ def _of_user(limits: LimitFacts, subject: str, need: _Need) -> Finding:
     seen = 0 if isinstance(used, Unknown) else used
     judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
-        return unknown(subject, used.reason, f"{most} threads", judged.need)
+        return unknown(subject, used, f"{most} threads", judged.need)
     return judged
 
 

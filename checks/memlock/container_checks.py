@@ -91,7 +91,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     if daemon == "slurmd" and slurm_propagates is True:
         return skip("slurm.conf gives jobs the limit of the shell that submits", daemon)
     if isinstance(memlock, Unknown):
-        return unknown(daemon, memlock.reason)
+        return unknown(daemon, memlock)
     source = f"{daemon}, running" if unit.running is not None else unit.source
     evidence = (Evidence(source, format_limit(memlock)),)
     found = passed(daemon, format_limit(memlock), evidence=evidence)

@@ -53,7 +53,7 @@ def _judge_limit(
         found = passed(process.name, granted.have, need, formula)
         return found._replace(evidence=granted.evidence)
     if isinstance(wanted, Unknown):
-        return unknown(process.name, wanted.reason, have=granted.have)
+        return unknown(process.name, wanted, have=granted.have)
     if not wanted.bytes and wanted.more is None:
         return skip("it registers no memory with a NIC", process.name)
     found = _held_against(granted, wanted, process.runtime)
@@ -65,13 +65,13 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     have, need = granted.have, format_bytes(wanted.bytes)
     limit = granted.limit
     if isinstance(limit, Unknown):
-        return unknown("", f"what it may lock is not known: {limit.reason}", have, need)
+        return unknown("", limit.of("what it may lock is not known: "), have, need)
     if wanted.more is not None:
         need = f"{need} and more"
     reserve = wanted.nics * QUEUES_PER_NIC_BYTES
     soft = limit.soft
     if soft is not None and wanted.more is not None and soft >= wanted.bytes:
-        return unknown("", f"what it registers is not known: {wanted.more.reason}", have, need)
+        return unknown("", wanted.more.of("what it registers is not known: "), have, need)
     if soft is None or soft >= wanted.bytes + reserve:
         return passed("", have, need)
     settings = (_LIFT._replace(now=str(limit.soft), described_by=runtime),)
@@ -84,8 +84,8 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         advice = f"Lift RLIMIT_MEMLOCK, or leave {format_bytes(reserve)} above the need."
         return passed("", have, need).warned(text, advice, settings)
     if isinstance(granted.void, Unknown):
-        reason = f"the limit is too low, and whether it counts is not known: {granted.void.reason}"
-        return unknown("", reason, have, need)
+        why = granted.void.of("the limit is too low, and whether it counts is not known: ")
+        return unknown("", why, have, need)
     if granted.doubt:
         text = f"it starts only as root: {granted.doubt}, else the limit fails the registration"
         advice = "Lift the limit, which then holds for every user, or set the user to root."
@@ -154,7 +154,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
         return found
     for fact in (limit, granted.void):
         if isinstance(fact, Unknown):
-            return found.unknown(fact.reason)
+            return found.unknown(fact)
     assert isinstance(limit, Limit)
     return found.warned(
         "rings whose buffer does not fit read without it, and those that fit eat RDMA's share",

@@ -110,7 +110,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     count = memory.max_map_count
     need = f"{USUAL_MAP_COUNT} mappings"
     if isinstance(count, Unknown):
-        yield unknown("mappings of a process", count.reason, need=need)
+        yield unknown("mappings of a process", count, need=need)
         return
     have, evidence = f"{count} mappings", (Evidence(MAX_MAP_COUNT, str(count)),)
     if count >= USUAL_MAP_COUNT:

@@ -50,8 +50,8 @@ def _policy_of(
     binds = process.program == "sglang" and process.node is not None
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
-        text = f"whether it splits a segment over NUMA nodes is not known: {splits.reason}"
-        return unknown(process.name, text)
+        why = splits.of("whether it splits a segment over NUMA nodes is not known: ")
+        return unknown(process.name, why)
     splits = splits is not False  # where it is not known: it may, and it can
     if not binds and not splits:
         return passed(process.name, "binds no memory")

@@ -134,8 +134,8 @@ def _nearest(
     if len(known) < len(paths):
         missing = next(name for name in names if name not in known)
         path = paths[missing]
-        reason = path.reason if isinstance(path, Unknown) else f"{missing}: is no PCI device"
-        return finding.unknown(f"how far its NICs are is not known: {reason}")
+        why = path if isinstance(path, Unknown) else Unknown(f"{missing}: is no PCI device")
+        return finding.unknown(why.of("how far its NICs are is not known: "))
     others = [
         name
         for (address, name), path in pci.paths.items()

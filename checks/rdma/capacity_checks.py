@@ -313,7 +313,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     need = f"{judged.need} and more"
     if judged.status is Status.WARN:
         return judged._replace(need=need)
-    return judged.unknown(load.unknown.reason, need=need)
+    return judged.unknown(load.unknown, need=need)
 
 
 def _judge_bound(

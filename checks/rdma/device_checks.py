@@ -164,7 +164,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
             if isinstance(mode, str):
                 return finding.skipped("judged by rdma.erdma-compat")
             if not mode.absent:
-                return finding.unknown(mode.reason)
+                return finding.unknown(mode)
         if kind == IWARP:
             text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
         elif nic.driver in WITHOUT_RC:

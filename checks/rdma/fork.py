@@ -141,7 +141,7 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
         return finding.unknown(doubts[-1])
     listed = "; ".join(ends)
     if isinstance(advised, Unknown):
-        return finding.unknown(f"{listed}: {advised.reason}")
+        return finding.unknown(advised.of(f"{listed}: "))
     if use.release is None:
         text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is not known"
         return finding.unknown(text)

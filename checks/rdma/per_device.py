@@ -64,7 +64,7 @@ def _judge_device(
 ) -> Finding:
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
-        return describe(nic, None, use).unknown(problem.reason)
+        return describe(nic, None, use).unknown(problem)
     if problem is None:
         return describe(nic, None, use)
     if problem.cause is not cause:
@@ -81,8 +81,7 @@ def users(found: Iterable[Use]) -> Iterator[tuple[Use, Finding | None]]:
     for use in found:
         names = use.devices.names
         if isinstance(names, Unknown):
-            text = f"which devices it uses is not known: {names.reason}"
-            yield use, unknown(use.who, text)
+            yield use, unknown(use.who, names.of("which devices it uses is not known: "))
         elif not names:
             text = "no device is in use (see the other checks of rdma)"
             yield use, skip(text, use.who)
@@ -124,7 +123,7 @@ def judge_regions(
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:
             if isinstance(process.regions, Unknown):
-                yield unknown(process.name, process.regions.reason)
+                yield unknown(process.name, process.regions)
             else:
                 yield judge(process.name, process.regions, use)
 

@@ -151,7 +151,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     now = use.environment.get("MC_PKEY_INDEX", "")
     if isinstance(key, Unknown):
         if not key.absent:
-            return finding.unknown(key.reason)
+            return finding.unknown(key)
         return finding.failed(
             "the first transfer fails with 'Failed to modify QP to INIT'",
             "take MC_PKEY_INDEX away, or give an index of the table",

@@ -38,7 +38,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
     """Each folder."""
     for item in items:
         if isinstance(item.path, Unknown):
-            yield unknown(item.owner, item.path.reason)
+            yield unknown(item.owner, item.path)
         else:
             yield _folder(item, item.path, storage)
 
@@ -56,7 +56,7 @@ def _folder(item: Storage, path: str, storage: StorageFacts) -> Finding:
     make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
     if isinstance(found, Unknown):
         if not found.absent:
-            return unknown(path, found.reason)
+            return unknown(path, found)
         text = "the folder does not exist"
         return passed(path, "absent", evidence=evidence).failed(text, "make it", make)
     return _usable(item, path, found, evidence)
@@ -87,7 +87,7 @@ def _usable(item: Storage, path: str, found: Folder, evidence: tuple[Evidence, .
         text, advice, settings = problems[0]
         return passed(path, where, evidence=seen).failed(text, advice, settings)
     if item.direct_io and isinstance(found.direct, Unknown):
-        return unknown(path, found.direct.reason, have=where)
+        return unknown(path, found.direct, have=where)
     return passed(path, where, evidence=seen)
 
 
@@ -97,11 +97,11 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
     for item in items:
         path = item.path
         if isinstance(path, Unknown):
-            yield unknown(item.owner, path.reason)
+            yield unknown(item.owner, path)
             continue
         found = storage.folders.get(path, Unknown("not looked at"))
         if isinstance(found, Unknown):
-            yield unknown(path, found.reason, need=format_bytes(item.need_bytes))
+            yield unknown(path, found, need=format_bytes(item.need_bytes))
         else:
             yield _space(item, path, found)
 
@@ -131,7 +131,7 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
         yield skip("the launch names no file of this host")
     for item in looked:
         if isinstance(item.path, Unknown):
-            yield unknown(f"{item.kind} of {item.owner}", item.path.reason)
+            yield unknown(f"{item.kind} of {item.owner}", item.path)
             continue
         found = storage.files.get(item.path, Unknown("not looked at"))
         evidence = (Evidence(item.origin, item.path),)
@@ -141,4 +141,4 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
             text = "it does not exist here; in a container it may"
             yield passed(item.path, "absent", item.kind, evidence=evidence).failed(text)
         else:
-            yield unknown(item.path, found.reason)
+            yield unknown(item.path, found)

@@ -42,7 +42,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     if errno is None:
         return found.unknown("it was not tried", have="")
     if isinstance(errno, Unknown):
-        return found.unknown(errno.reason, have="")
+        return found.unknown(errno, have="")
     evidence = [Evidence("io_uring_setup(1)", os.strerror(errno) if errno else "a ring")]
     if isinstance(system.uring_disabled, int):
         evidence.append(Evidence(URING_DISABLED, str(system.uring_disabled)))
@@ -116,7 +116,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
             )
             return
     elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
-        yield found.unknown(system.architecture.reason)
+        yield found.unknown(system.architecture)
         return
     if size != _USUAL_PAGE_BYTES:
         text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"

@@ -43,7 +43,7 @@ from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 from preflight.sglang.host_pool_records import PoolRequest, RowBytes, stage_rows
 from preflight.sglang.launch import server_client, server_ranks
 from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
@@ -241,7 +241,7 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float |
 
 def _ratio(word: Word, name: str) -> float:
     if word.unresolved:
-        raise UnknownFactError(Unknown(unresolved_reason(word)))
+        raise UnknownFactError(unresolved(word))
     try:
         number = float(word.text)
     except ValueError:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.processes.processes import Kind, LaunchProcess
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 
 # More than any of these is a slip of the pen, and would only be waited for.
 MOST = {"clients": 1_000_000, "rounds": 1_000, "length": 100_000_000}
@@ -152,7 +152,7 @@ def _of_process(process: LaunchProcess) -> Workload | Unknown:
         flags = before, word.text.partition("=")[0]
         names = [flag[2:].replace("-", "_") for flag in flags if flag.startswith("--")]
         if word.unresolved and any(name in _DEFAULTS for name in names):
-            return Unknown(unresolved_reason(word))
+            return unresolved(word)
         before = word.text
     words = [word.text for word in process.arguments]
     where = str(process.command.origin)

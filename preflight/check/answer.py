@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
-from checks.base.finding import Finding
+from checks.base.finding import Finding, Status
 from checks.base.unknown import Unknown
 from checks.run.runner import every_check
 from preflight.base.usage_error import UsageError
@@ -51,11 +51,20 @@ def checked(
     found = _explained([*seen.of_host, *of_launch], seen, host_checks)
     understood = ""
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
-        from preflight.reading.understood import sentence
+        from preflight.reading.understood import sentence, uses_neither
 
-        understood = sentence(seen.launch.sizing.inputs.processes)
+        processes = seen.launch.sizing.inputs.processes
+        understood = sentence(processes)
+        if uses_neither(processes):
+            understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
     made = report(found, selection.ignore, seen.needs, seen.host.name, understood)
     return Checked(made, seen)
+
+
+def _checked_all_the_same(findings: Iterable[Finding]) -> str:
+    judged = {found.check for found in findings if found.status is not Status.SKIP}
+    topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
+    return f"Checked all the same: {', '.join(sorted(topics))}"
 
 
 def _selection(

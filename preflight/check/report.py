@@ -142,6 +142,7 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
         need=public(first.need),
         text=public(first.text),
         advice=public(first.advice),
+        cause=public(first.cause),
         evidence=tuple(seen._replace(value=public(seen.value)) for seen in evidence),
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)

@@ -29,14 +29,25 @@ MOST_EVIDENCE = 4
 # Subjects that say nothing.
 _EVERYWHERE = ("host", "launch")
 _SAID = ("have", "need", "text")
+# What is so because of another: it stands under that, where both are found.
+_FOLLOWS = {
+    "gpu.count": "gpu.driver",
+    "hugetlb.after-reboot": "hugetlb.shortage",
+    "hugetlb.node-shortage": "hugetlb.shortage",
+    "hugetlb.reservation": "hugetlb.shortage",
+    "rdma.device-missing": "rdma.no-device",
+    "service.reachable": "service.address",
+    "storage.offload-space": "storage.offload-path",
+    "topology.mooncake-view": "rdma.no-device",
+}
 # So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
 # A page of more lines ends with the verdict again.
 SCREEN_LINES = 24
+# What Kubernetes shows of a container's log that ended with an error.
+TAIL_BYTES = 2048
 # The widest label, and two spaces.
 _LABEL_COLUMNS = 9
-_OF_WHAT = " is not known: "
-_NOT_SET = " is not set where "
 
 
 def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str:
@@ -61,8 +72,10 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
         parts = [head, _lines(groups, paint, width), _to_do(groups, width)]
     parts.append(_notes(report, width, verbosity))
     text = "\n\n".join(part for part in parts if part)
-    # The end of a log tells it too.
-    return text if text.count("\n") < SCREEN_LINES else f"{text}\n\n{verdict}"
+    if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
+        return text
+    # The end of a log tells it too, and what weighs most.
+    return f"{text}\n\n{verdict}\n{_lines(_by_cause(wanting)[:1], paint, width)}".rstrip()
 
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
@@ -94,29 +107,39 @@ def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     groups: dict[object, list[Row]] = {}
     for row in rows:
         finding = row.finding
-        plain = not (finding.advice or finding.have or row.commands or row.ignored is not None)
-        if finding.status is Status.UNKNOWN and plain and finding.text:
-            key: object = _cause(row)
+        shared = finding.cause and not (finding.have or row.commands or row.ignored is not None)
+        if finding.status is Status.UNKNOWN and shared:
+            key: object = finding.cause
         else:
             key = (finding.check, finding.status, row.ignored)
         groups.setdefault(key, []).append(row)
-    return [
+    parts = [
         part
         for group in groups.values()
         for part in ([group] if len(group) >= LEAST_TOGETHER else [[row] for row in group])
     ]
+    first: dict[str, int] = {}
+    for at, part in enumerate(parts):
+        first.setdefault(part[0].finding.check, at)
+    places = []
+    for at, part in enumerate(parts):
+        cause = first.get(_FOLLOWS.get(part[0].finding.check, ""), at)
+        places.append((min(at, cause), at))  # a cause that is milder stays below: the worst first
+    return [parts[at] for _, at in sorted(places)]
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
     """Return each group in at most two lines: ``fail     memlock.limit: rank 0-7: have .., ..``."""
+    above: set[str] = set()
     lines = []
     for rows in groups:
         word = label(rows[0])
-        pad = " " * (_LABEL_COLUMNS - len(word))
+        so = "  so " if _FOLLOWS.get(rows[0].finding.check) in above else ""
+        above.add(rows[0].finding.check)
         told = textwrap.wrap(
-            f"{word}{pad}{_said(rows)}",
+            f"{word:{_LABEL_COLUMNS}}{so}{_said(rows)}",
             width,
-            subsequent_indent=" " * (_LABEL_COLUMNS + 2),
+            subsequent_indent=" " * (_LABEL_COLUMNS + 2 + len(so) // 2),
             max_lines=2,
             placeholder=" ...",
             break_on_hyphens=False,
@@ -136,7 +159,7 @@ def _said(rows: Sequence[Row]) -> str:
         said = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
     if len(names) > 1:
-        return f"{fold_alike(names, 1)}: {_cause(rows[0])}"
+        return f"{fold_alike(names, 1)}: {clean(finding.cause)}"
     subjects = [each for row in rows for each in row.subjects]
     about = clean(fold(subjects))
     said = said or have
@@ -150,7 +173,7 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
     steps: dict[str, list[Row]] = {}
     for rows in groups:
         wanted = [row for row in rows if row.ignored is None]
-        advice = _folded(clean(row.finding.advice) or _advice_of_unset(row) for row in wanted)
+        advice = _folded(row.finding.advice for row in wanted)
         if advice or any(row.commands for row in wanted):
             steps.setdefault(advice, []).extend(wanted)
     lines = ["To do:"] if steps else []
@@ -167,21 +190,6 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
 def _folded(texts: Iterable[str]) -> str:
     """Return texts that differ in a number as one; of others the first, and how many follow."""
     return fold_alike(list(dict.fromkeys(clean(text) for text in texts)), 1)
-
-
-def _cause(row: Row) -> str:
-    """Return why a row is unknown, without what it is that is not known for this reason."""
-    return clean(row.finding.text.partition(_OF_WHAT)[2] or row.finding.text)
-
-
-def _advice_of_unset(row: Row) -> str:
-    """Return what gives a variable that the launch needs and nothing sets; "" for other rows."""
-    before, unset, _ = _cause(row).partition(_NOT_SET)
-    name = before.rpartition(" ")[2]
-    # Not $(...), or $1: nothing in front of this command gives those.
-    if not unset or row.finding.status is not Status.UNKNOWN or not name.isidentifier():
-        return ""
-    return f"put {name}=... in front of this command, or give --env-file"
 
 
 def _short(text: str, most: int) -> str:

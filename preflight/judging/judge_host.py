@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
-from checks.base.finding import Finding, Status
+from checks.base.finding import Finding, Status, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
 from checks.hugetlb.refusal import without_refused
@@ -67,7 +67,7 @@ def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
     from preflight.judging.launch_checks import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
-        return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=launch.reason)]
+        return [unknown("launch", launch)._replace(check=SIZES.id)]
     try:
         return launch_findings(launch.sizing)
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import Check
-from checks.base.finding import Consequence, Evidence, Finding, Status
+from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
 from preflight.judging.store_checks import KEYS, key_findings
@@ -97,7 +97,7 @@ def _rule(found: RuleFinding) -> Finding:
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
-            yield Finding(SIZES.id, Status.UNKNOWN, "launch", text=bound.reason)
+            yield unknown("launch", bound)._replace(check=SIZES.id)
             return
     unread = [
         (str(process.command.origin), name, why)
@@ -105,7 +105,7 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
         for name, why in unknown_settings(process.command)
     ]
     for origin, name, why in dict.fromkeys(unread):
-        yield Finding(SIZES.id, Status.UNKNOWN, f"{name} of {origin}", text=why.reason)
+        yield unknown(f"{name} of {origin}", why)._replace(check=SIZES.id)
     if not unread:
         yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
 
@@ -166,7 +166,7 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
-            yield Finding(GATE.id, Status.UNKNOWN, "server", text=admission.reason)
+            yield unknown("server", admission)._replace(check=GATE.id)
         else:
             yield _admission(admission)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import Check
-from checks.base.finding import Finding, Status
+from checks.base.finding import Finding, Status, unknown
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
@@ -44,9 +44,10 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | N
     page = server.value("page_size") if server is not None else None
     pool = next((pool for pool in memory.pools if pool.tokens), None) if memory else None
     if isinstance(page, Unknown) or pool is None or segments is None:
-        why = memory.why if memory is not None else "the launch's sizes are not known"
-        reason = page.reason if isinstance(page, Unknown) else why
-        return Finding(KEYS.id, Status.UNKNOWN, subject, text=reason)
+        sizes = Unknown("the launch's sizes are not known" if memory is None else memory.why)
+        missing = None if memory is None else memory.missing
+        why = page if isinstance(page, Unknown) else missing if missing is not None else sizes
+        return unknown(subject, why)._replace(check=KEYS.id)
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)

@@ -16,7 +16,7 @@ from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
-from preflight.programs.sglang_arguments import Setting, unresolved_reason
+from preflight.programs.sglang_arguments import Setting, unresolved
 
 # What listens where when nothing is said.
 MASTER_PORT = 50051
@@ -279,7 +279,7 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Bo
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))
     if word.unresolved:
-        return BoundPort(what, Unknown(unresolved_reason(word)), process.name, str(word.origin))
+        return BoundPort(what, unresolved(word), process.name, str(word.origin))
     text = word.text.strip()
     known = text.isdecimal() and len(text) <= 5
     number = int(text) if known else Unknown(f"--{flag} {text!r} is not a port")
@@ -291,5 +291,5 @@ def _has(process: LaunchProcess, name: str) -> bool:
 
 
 def _word_setting(word: Word) -> Setting:
-    value = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    value = unresolved(word) if word.unresolved else word.text
     return Setting(value, str(word.origin))

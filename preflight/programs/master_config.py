@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.documents import load_documents
 from preflight.launches.source import Origin, ReadFile, SourceError, Word
 from preflight.programs.mooncake_flags import flags_of, value_of
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 
 
 def with_config_file(
@@ -24,7 +24,7 @@ def with_config_file(
     if path is None or not path.text:
         return arguments, None
     if path.unresolved:
-        return arguments, Unknown(unresolved_reason(path))
+        return arguments, unresolved(path)
     text = read_file(path.text)
     if isinstance(text, Unknown):
         return arguments, Unknown(f"--config_path {path.text}: {text.reason}")

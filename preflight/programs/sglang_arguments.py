@@ -121,9 +121,13 @@ def _word(text: str) -> Word:
     return Word(text, Origin("command line"))
 
 
-def unresolved_reason(word: Word) -> str:
+def unresolved(word: Word) -> Unknown:
+    """Return why a word's text is not known, and what gives its variables."""
     names = ", ".join(word.unresolved)
-    return f"{names} is not set where {word.text!r} stands ({word.origin})"
+    # Not $(...), or $1: nothing in front of this command gives those.
+    given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
+    advice = f"put {given} in front of this command, or give --env-file" if given else ""
+    return Unknown(f"{names} is not set where {word.text!r} stands ({word.origin})", advice=advice)
 
 
 class _Given(NamedTuple):
@@ -268,7 +272,7 @@ def _converter(kind: str) -> Any:
     def converted(text: str) -> Any:
         word = getattr(text, "word", None)
         if word is not None and word.unresolved:
-            return _Given(Unknown(unresolved_reason(word)), word)
+            return _Given(unresolved(word), word)
         return _Given(convert(str(text)), word)
 
     # argparse names the type in its refusal: "invalid int value: '4x'".

@@ -13,7 +13,7 @@ from typing import Any
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, ReadFile, Word
 from preflight.programs.sglang_argument_tables import ArgumentTable, RefusedError
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 
 _FLAG = "--config"
 # Kinds that take no value without being a plain switch, or more than the merger hands over.
@@ -37,7 +37,7 @@ def merged_words(
         raise RefusedError("ValueError: No config file specified after --config flag!")
     path = words[place + 1]
     if path.unresolved:
-        return Unknown(unresolved_reason(path))
+        return unresolved(path)
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries

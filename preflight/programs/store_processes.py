@@ -25,7 +25,7 @@ from preflight.programs.memory_records import (
 from preflight.programs.mooncake_flags import as_integer
 from preflight.programs.mooncake_grammar import read_number
 from preflight.programs.mooncake_variables import Reader
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
 
 # real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
@@ -102,7 +102,7 @@ def read_mooncake_client(
         if word is None:
             return default
         if word.unresolved:
-            return Unknown(unresolved_reason(word))
+            return unresolved(word)
         parsed = mooncake_grammar.byte_size(word.text)
         if parsed is None:
             misread.append(f"--{name}={word.text}: not a size to mooncake_client, which takes 0")
@@ -174,7 +174,7 @@ def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if given or word is None:
         return given or OFFLOAD_PATH
-    return Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    return unresolved(word) if word.unresolved else word.text
 
 
 def _client(
@@ -219,4 +219,4 @@ def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
     word = flags.get(name)
     if word is None:
         return default
-    return Unknown(unresolved_reason(word)) if word.unresolved else word.text
+    return unresolved(word) if word.unresolved else word.text

@@ -17,7 +17,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.consumer_grammar import store_bool, store_segment_bytes
-from preflight.programs.sglang_arguments import unresolved_reason
+from preflight.programs.sglang_arguments import unresolved
 
 # mooncake_config.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
 SERVICE_SEGMENT_BYTES = 3355443200
@@ -145,8 +145,7 @@ def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
             continue
         option = _option(name)
         if option is None:
-            unresolved = Unknown(unresolved_reason(word)) if word.unresolved else None
-            if unresolved is None and word.text not in ("-h", "--help"):
+            if not word.unresolved and word.text not in ("-h", "--help"):
                 error = f"error: unrecognized arguments: {word.text}"
             continue
         if not equals and (not left or left[0].text.startswith("-")):
@@ -180,7 +179,7 @@ def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
-        return Unknown(unresolved_reason(word)), None
+        return unresolved(word), None
     try:
         return int(word.text), None
     except ValueError:
@@ -194,7 +193,7 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
     """Return the file's object, or the error with which the service ends."""
-    text = Unknown(unresolved_reason(path)) if path.unresolved else read_file(path.text)
+    text = unresolved(path) if path.unresolved else read_file(path.text)
     if isinstance(text, Unknown):
         return text
     try:
@@ -212,7 +211,7 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
         if word is not None:
-            config[key] = Unknown(unresolved_reason(word)) if word.unresolved else word.text
+            config[key] = unresolved(word) if word.unresolved else word.text
     if config.get("master_server_address", "") == "":
         return (
             "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."
@@ -250,7 +249,7 @@ def _override(
         if "$" not in key:
             unknown.append((key, " (-D)"))
     elif word.unresolved:
-        values[key] = Unknown(unresolved_reason(word))
+        values[key] = unresolved(word)
     elif key in _SIZES:
         size = mooncake_grammar.byte_size(text)
         values[key] = Unknown(f"-D{key}={text} is refused") if size is None else size

@@ -12,6 +12,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.source import Reading, SourceNote, Word
+from preflight.processes.mooncake_users import uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
 from preflight.processes.services import ports
 from preflight.processes.unread import Unread, unread
@@ -266,6 +267,19 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
         for (kind, text), number in counted.items()
     ]
     return ", ".join(parts) or "no program that is known here"
+
+
+def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
+    """Whether servers start, and it is known of each that neither HiCache nor Mooncake is in it."""
+    started = [each for each in processes if each.kind not in (Kind.OTHER, Kind.BENCHMARK)]
+    servers = [each.server for each in started if each.server is not None]
+    return len(servers) == len(started) > 0 and not any(
+        server.hicache
+        or isinstance(server.value("enable_hierarchical_cache"), Unknown)
+        or isinstance(server.arguments.unread, Unknown)
+        or uses_mooncake(each)
+        for each, server in zip(started, servers, strict=True)
+    )
 
 
 def _plural(kind: Kind, number: int) -> str:

@@ -13,12 +13,18 @@ from typing import Any
 from checks.base.unknown import known
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
-from preflight.programs.sglang_argument_tables import known_releases, releases_with
+from preflight.programs.sglang_argument_tables import (
+    argument_flags,
+    known_releases,
+    releases_with,
+)
 from preflight.programs.sglang_arguments import parse_sglang_arguments
 from preflight.programs.store_config import StoreConfig
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import RuleSet, Seen, Spelling
 
 RULES = RuleSet("hicache")
+# What stands in an example for words that its writer left out.
+LEFT_OUT = ("...", "\N{HORIZONTAL ELLIPSIS}")
 # The arguments that a script itself was given.
 OWN_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 _POOL, _QUEUES = "SGLANG_DISAGGREGATION_THREAD_POOL_SIZE", "SGLANG_DISAGGREGATION_QUEUE_SIZE"
@@ -48,7 +54,11 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
     if arguments.error and (arguments.exact or _every_release_refuses(server)):
         yield Seen(f"sglang serve: error: {arguments.error}")
     words = [word for word in arguments.unrecognized if _is_known(word)]
-    if arguments.exact and words:
+    left_out = [word for word in words if word.text in LEFT_OUT]
+    if left_out:
+        text = f"{left_out[0].text}: an example leaves words out here"
+        yield Seen(f"{text}, and every SGLang refuses it", left_out[0].origin)
+    elif arguments.exact and words:
         yield Seen(_unrecognized(words, arguments.version), words[0].origin)
 
 
@@ -302,16 +312,19 @@ def _is_known(word: Word) -> bool:
 
 
 def _unrecognized(words: list[Word], version: str) -> str:
-    """SGLang's own words, and which releases have such flags."""
+    """SGLang's own words, and which releases have such flags, or what they were meant for."""
     together = " ".join(word.text for word in words)
-    said = [f"sglang serve: error: unrecognized arguments: {together} (SGLang {version})"]
+    meant, other = "", ""
     for word in words:
         flag = word.text.partition("=")[0]
         spans = releases_with(flag) if flag.startswith("--") else ()
         named = ", ".join(a if a == b else f"{a} to {b}" for a, b in spans)
-        if named:
-            said.append(f"{flag} is in {named}")
-    return "; ".join(said)
+        near = None if named else Spelling().nearest(flag, argument_flags())
+        meant += f"{flag}: did you mean {near}? " if near else ""
+        other += f"; {flag} is in {named}" if named else ""
+    return (
+        f"{meant}sglang serve: error: unrecognized arguments: {together} (SGLang {version}){other}"
+    )
 
 
 def _every_release_refuses(server: SglangServer) -> bool:

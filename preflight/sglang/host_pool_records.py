@@ -139,11 +139,15 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds."""
+    """Bounds where the pools cannot be named one by one; ``reason`` says why, and what bounds.
+
+    missing: what is not known of the model, None where that is not why.
+    """
 
     least_bytes: int
     most_bytes: int | Unknown
     reason: str
+    missing: Unknown | None = None
 
 
 def page_count(request: PoolRequest, tokens: int) -> int:

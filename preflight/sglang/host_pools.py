@@ -90,8 +90,9 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
             asked + page_bytes,
             f"{reason}, so this is an upper bound, with a page of {format_bytes(page_bytes)} on "
             "top; an index or draft pool would come on top of that",
+            why,
         )
-    return HostBytes(0, asked, f"{reason}, so this is an upper bound")
+    return HostBytes(0, asked, f"{reason}, so this is an upper bound", why)
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:

@@ -159,7 +159,8 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
             quantized = True
         if shorter == name:
             why = f"{model_path!r:.200}: not in the table of well-known models"
-            return Unknown(why, absent=True)
+            advice = "give the model's config.json with --model-config"
+            return Unknown(why, absent=True, advice=advice)
         name = shorter
     title, entry = table[name]
     geometry = geometry_from_config(entry["config"], title)

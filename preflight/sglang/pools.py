@@ -44,6 +44,7 @@ class ServerMemory(NamedTuple):
     why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
     at the upper bound, where they can be named. refused: the words with which SGLang stops before
     it has pools. budget_bytes: what the pools are booked against, where SGLang has sized them.
+    missing: what has to be known for the pools to be named one by one.
     """
 
     least_pools_bytes: tuple[int, ...]
@@ -52,11 +53,12 @@ class ServerMemory(NamedTuple):
     pools: tuple[HostPool, ...] = ()
     refused: str | None = None
     budget_bytes: int | None = None
+    missing: Unknown | None = None
 
 
 def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
     words = why.reason if isinstance(why, Refusal) else None
-    return ServerMemory((), why, f"{lead}{why.reason}", (), words)
+    return ServerMemory((), why, f"{lead}{why.reason}", (), words, missing=why)
 
 
 def server_memory(
@@ -217,7 +219,8 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
     if isinstance(pools, Unknown):
         return _unsized(pools, lead)
     most = pools.most_bytes if isinstance(pools.most_bytes, Unknown) else (pools.most_bytes,)
-    return ServerMemory((pools.least_bytes,), most, f"{lead}{pools.reason}")
+    said = f"{lead}{pools.reason}"
+    return ServerMemory((pools.least_bytes,), most, said, missing=pools.missing)
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
@@ -303,7 +306,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         page = request.page_tokens * MOST_TOKEN_BYTES
         most = int(most_budget * _AUTO_SHARE) + page
         why = missing.reason if missing is not None else ""
-        return ServerMemory((), (most,), f"{said}; {why}", (), None, most_budget)
+        return ServerMemory((), (most,), f"{said}; {why}", (), None, most_budget, missing)
     ends: list[ServerMemory] = []
     ratios: list[float] = []
     for count, budget, end in ((tokens.least, least_budget, 0), (tokens.most, most_budget, 1)):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Consequence, Evidence, Finding, Status
+from checks.base.finding import Consequence, Evidence, Finding, Status, unknown
 from preflight.check.forms import (
     FAIL_ON,
     NPD_BYTES,
@@ -22,7 +22,9 @@ from preflight.check.forms import (
     report_junit,
 )
 from preflight.check.report import EXIT_CODES, Findings, Report, fold, report
-from preflight.check.to_text import report_text
+from preflight.check.to_text import TAIL_BYTES, report_text
+from preflight.launches.source import Origin, Word
+from preflight.programs.sglang_arguments import unresolved
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status
 ANY_TEXT = st.text(max_size=60)
@@ -59,8 +61,8 @@ def marked(text: str, colour: str) -> str:
 
 
 def unset(check: str, before: str = "", **fields: Any) -> Finding:
-    text = f"{before}MODEL_PATH is not set where '$MODEL_PATH' stands (a.sh:2)"
-    return Finding(check, UNKNOWN, "launch", text=text)._replace(**fields)
+    why = unresolved(Word("$MODEL_PATH", Origin("a.sh", 2), ("MODEL_PATH",))).of(before)
+    return unknown("launch", why)._replace(check=check, **fields)
 
 
 def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
@@ -81,7 +83,7 @@ def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
     assert f"unknown  a.f: {unset_line}" in lines
     assert "put MODEL_PATH=... in front of this command, or give --env-file" in text
     each = report_text(found, plain, 100, 1)
-    assert each.count("MODEL_PATH is not set") == 4
+    assert each.rpartition("\n\n")[0].count("MODEL_PATH is not set") == 4
 
 
 # Folding -------------------------------------------------------------------------------------
@@ -212,8 +214,29 @@ def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
     many = [LONG._replace(check=f"a.c{n}", advice=f"do {n}") for n in range(20)]
     text = report_text(reported(many), plain, 80, 0)
     verdict = text.split("\n\n")[0]
-    assert text.endswith(f"\n\n{verdict}")
+    tail = text.encode()[-TAIL_BYTES:].decode()
+    assert f"\n\n{verdict}\nfail     a.c0: rank 0: have 8.00 MiB" in tail
     assert report_text(reported([LONG]), plain, 80, 0).count("FAIL") == 1
+
+
+def test_what_follows_from_another_stands_under_it() -> None:
+    short = Finding("hugetlb.shortage", FAIL, "2 MiB pages", "0 pages", "8 pages")
+    other = Finding("memlock.limit", FAIL, "rank 0", "1 MiB", "1 GiB")
+    boot = Finding("hugetlb.after-reboot", WARN, "2 MiB pages", "nothing", "8 pages")
+
+    def ids(*findings: Finding) -> list[str]:
+        lines = report_text(reported([*findings]), plain, 80, 0).splitlines()
+        return [line.split(":")[0] for line in lines if line.startswith(("fail ", "warn "))]
+
+    assert ids(short, other, boot) == [
+        "fail     hugetlb.shortage",
+        "warn       so hugetlb.after-reboot",
+        "fail     memlock.limit",
+    ]
+    assert ids(other, boot)[1] == "warn     hugetlb.after-reboot"
+    # A cause that is not as bad does not hide what is.
+    worse = boot._replace(status=FAIL)
+    assert ids(short._replace(status=WARN), worse)[0] == "fail     hugetlb.after-reboot"
 
 
 @given(st.lists(FINDINGS, max_size=6))

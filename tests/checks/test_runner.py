@@ -76,7 +76,8 @@ def test_a_fact_that_a_subject_needs_makes_that_subject_unknown() -> None:
         passed("two", "a", "b").known(system.kernel, "the kernel: ")
         yield passed("three")
 
-    two = unknown("two", "the kernel: no uname", "a", "b")
+    two = unknown("two", Unknown("no uname").of("the kernel: "), "a", "b")
+    assert (two.text, two.cause) == ("the kernel: no uname", "no uname")
     assert run(judge) == [passed("one", "4096"), two]
 
 
@@ -116,5 +117,7 @@ def test_a_half_made_finding_keeps_what_it_has(name: str) -> None:
     half = passed("one", "have", "need", "formula", advice="do", settings=setting)
     whole = getattr(half, name)("text")
     status = {"failed": Status.FAIL, "warned": Status.WARN, "skipped": Status.SKIP}
-    assert whole == half._replace(status=status.get(name, Status.UNKNOWN), text="text")
+    cause = "text" if name == "unknown" else ""
+    wanted = half._replace(status=status.get(name, Status.UNKNOWN), text="text", cause=cause)
+    assert whole == wanted
     assert getattr(half, name)("text", need="more").need == "more"

@@ -11,6 +11,9 @@ import jsonschema
 import pytest
 
 from preflight.cli.main import run
+from preflight.reading.understood import uses_neither
+from tests.builders.launch_text import SERVER as PLAIN
+from tests.builders.launch_text import understood
 from tests.paths import ROOT
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/launch-v1.schema.json").read_text())
@@ -114,3 +117,20 @@ def test_pods_and_services_are_groups(read: Callable[..., Any]) -> None:
 def test_without_a_launch_it_asks_for_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["read", "--json"]) == 64
     jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("line", "neither"),
+    [
+        ("", True),
+        (" --enable-hierarchical-cache", False),
+        (" --disaggregation-mode prefill", False),
+        (" --elastic-ep-backend mooncake", False),
+        (" --config missing.yaml", False),
+    ],
+)
+def test_a_launch_that_uses_neither_hicache_nor_mooncake_is_known(line: str, neither: bool) -> None:
+    assert uses_neither(understood(f"{PLAIN}{line}")) is neither
+    assert not uses_neither(understood(f"{PLAIN}{line}", "mooncake_master"))
+    assert not uses_neither(understood("vllm serve Qwen/Qwen3-14B"))
+    assert not uses_neither(())

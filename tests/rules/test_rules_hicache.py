@@ -25,8 +25,20 @@ EXAMPLES = [
     Example(
         "argument-unknown",
         (f"{HICACHE} --hicache-sise 30",),
-        "unrecognized arguments: --hicache-sise",
+        "--hicache-sise: did you mean --hicache-size? sglang serve: error: unrecognized arguments",
         (HICACHE,),
+    ),
+    Example(
+        "arguments-refused",
+        (f"{SERVER} ...",),
+        "...: an example leaves words out here, and every SGLang refuses it",
+        (SERVER,),
+    ),
+    Example(
+        "arguments-refused",
+        (f"{SERVER} \N{HORIZONTAL ELLIPSIS}",),
+        "an example leaves words out here",
+        (f"{SERVER} --chat-template ...",),
     ),
     Example(
         "hicache-not-enabled",
