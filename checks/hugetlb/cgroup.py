@@ -21,10 +21,15 @@ _NAMES = {"cgroup2": ("max", "current"), "cgroup": ("limit_in_bytes", "usage_in_
 
 
 class HugeTlbLimit(NamedTuple):
-    """The tightest limit that applies: ``left_bytes`` more may be mapped; ``source`` sets it."""
+    """The tightest limit that applies: ``left_bytes`` more may be mapped; ``source`` sets it.
+
+    refuses: a larger mapping fails (``rsvd``); else it is granted, and a bus error ends the
+    process that touches more than is left (seen on 6.1 and 6.18).
+    """
 
     left_bytes: int
     source: str
+    refuses: bool = True
 
 
 @or_unknown
@@ -39,8 +44,12 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
         for part in ("", "rsvd."):
             stem = f"{folder}/hugetlb.{_size_name(page_size_bytes)}.{part}"
             left = known(_left(root, stem + limit_name, stem + used_name))
-            if left is not None and (tightest is None or left < tightest.left_bytes):
-                tightest = HugeTlbLimit(left, stem + limit_name)
+            if left is None:
+                continue
+            if tightest is None or left < tightest.left_bytes:
+                tightest = HugeTlbLimit(left, stem + limit_name, bool(part))
+            elif part and left == tightest.left_bytes:
+                tightest = tightest._replace(refuses=True)
     return tightest
 
 

@@ -18,10 +18,15 @@ from checks.base.unknown import Unknown
 
 
 class Stock(NamedTuple):
-    """Pages available, between two bounds; equal where they are known exactly."""
+    """Pages available, between two bounds; equal where they are known exactly.
+
+    kills: a mapping of more is granted all the same, and a bus error ends the process that touches
+    it (a cgroup's hugetlb limit that is not ``rsvd``): nothing falls back.
+    """
 
     least_pages: int
     most_pages: int
+    kills: bool = False
 
 
 class Fit(Enum):
@@ -53,6 +58,9 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
     start = start_needs(usages)
     missing = Unknown("not read")
     available = {spot: stock.get(spot, missing) for spot in needs.keys() | start.keys()}
+    for spot, have in available.items():
+        if isinstance(have, Stock) and have.kills and spot in needs:
+            start[spot] = needs[spot]
 
     def verdict(bound: Callable[[Stock], int], unknown_pages: float) -> Fit:
         def enough(wanted: Pages) -> bool:

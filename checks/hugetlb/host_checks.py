@@ -54,6 +54,8 @@ def _limit(
     if limit.left_bytes >= need_bytes:
         return passed(subject, have, need, formula, evidence=evidence)
     text = "this cgroup may not have the pages, however many the pool has"
+    if not limit.refuses:
+        text += "; the mapping succeeds, and a bus error ends the process that touches it"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
     settings = (Setting(Kind.CGROUP, limit.source, "max", str(limit.left_bytes)),)
     return passed(subject, have, need, formula, evidence=evidence).failed(text, advice, settings)

@@ -76,7 +76,9 @@ def _pool_stock(
         stock = known(_stock_on(pool, usable, memory_available_bytes))
     limit = known(limit)
     if limit is not None:
-        stock = Stock(*(min(pages, limit.left_bytes // pool.page_size_bytes) for pages in stock))
+        left = limit.left_bytes // pool.page_size_bytes
+        kills = not limit.refuses and left < stock.least_pages
+        stock = Stock(min(stock.least_pages, left), min(stock.most_pages, left), kills)
     return stock
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -90,6 +90,9 @@ class Pools(Protocol):
     def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
         """Take pages, all or none; ``node``: where they must come from, None for anywhere."""
 
+    def kills(self, page_size_bytes: int) -> bool:
+        """Tell whether a mapping for which there is none is granted, and ends in a bus error."""
+
 
 class EndlessPools:
     """Pools that never run short: a replay against them tells what is asked for."""
@@ -100,18 +103,31 @@ class EndlessPools:
     def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
         return True
 
+    def kills(self, page_size_bytes: int) -> bool:
+        return False
+
 
 class StockedPools:
-    """Pools with so many pages in all and on each node. What is not given is empty."""
+    """Pools with so many pages in all and on each node. What is not given is empty.
 
-    def __init__(self, pages: Mapping[Spot, int]) -> None:
+    killing: the page sizes whose pages run out under those who touch them, as ``Stock.kills``.
+    """
+
+    def __init__(self, pages: Mapping[Spot, int], killing: Collection[int] = ()) -> None:
         self._left = dict(pages)
+        self._killing = killing
 
     def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+        return self.kills(page_size_bytes) or self._has(page_size_bytes, pages, node)
+
+    def kills(self, page_size_bytes: int) -> bool:
+        return page_size_bytes in self._killing
+
+    def _has(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
         return all(pages <= self._left.get(Spot(page_size_bytes, of), 0) for of in {None, node})
 
     def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        if not self.grants(page_size_bytes, pages, node):
+        if not self._has(page_size_bytes, pages, node):
             return False
         self._left[Spot(page_size_bytes, None)] -= pages
         if node is not None:

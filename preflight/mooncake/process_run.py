@@ -50,6 +50,11 @@ _NO_OWN_PAGES = (
 _SGLANG_SPELLING = {2 * MIB: "2MB", GIB: "1GB"}
 
 
+_OVER_THE_LIMIT = (
+    "SIGBUS (exit code 135) when its pages are touched: the hugetlb cgroup allows no more"
+)
+
+
 class _Arena:
     """Mooncake's bump allocator over one mapping."""
 
@@ -313,7 +318,11 @@ class ProcessRun:
         page = page_size_bytes or self._page_bytes
         pages, node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, node, registered, on_shortage)
-        return asked if self._pools.take(page, pages, node) else _failed(asked, error)
+        if self._pools.take(page, pages, node):
+            return asked
+        if self._pools.kills(page):
+            return _failed(asked._replace(on_shortage=OnShortage.BUS_ERROR), _OVER_THE_LIMIT)
+        return _failed(asked, error)
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:

@@ -100,11 +100,14 @@ def taken_from(
     None where a pool is not known.
     """
     pages: dict[Spot, int] = {}
+    killing = set()
     for spot, have in stock.items():
         if isinstance(have, Unknown):
             return None
         pages[spot] = have.least_pages
-    return replay(launch, StockedPools(pages))
+        if have.kills:
+            killing.add(spot.page_size_bytes)
+    return replay(launch, StockedPools(pages, killing))
 
 
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:

@@ -644,3 +644,29 @@ def test_what_is_no_known_release_is_said(
     assert {note.id for note in sizing.shown.inputs.notes} == ids
     said = [finding for finding in launch_findings(sizing) if finding.check == "launch.assumed"]
     assert {finding.subject for finding in said if finding.status is Status.WARN} == ids
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "says"),
+    [
+        # Neither kind lets the launch have the arena; only a refused one is done without.
+        ("hugetlb.2MB.rsvd.max", "falls_back", ""),
+        ("hugetlb.2MB.max", "fails", "SIGBUS (exit code 135)"),
+    ],
+)
+def test_what_a_cgroup_grants_and_takes_back_never_falls_back(
+    tmp_path: Path, limit: str, status: str, says: str
+) -> None:
+    """An arena over ``hugetlb.2MB.max`` is mapped, and its first use ends the process."""
+    root = Host(
+        {2 * MIB: HostPool(total=1000)},
+        memory_bytes=512 * GIB,
+        cgroup={limit: str(100 * 2 * MIB), limit.replace("max", "current"): "0"},
+    ).write(tmp_path)
+    client = "mooncake_client --global_segment_size=80MB --local_buffer_size=16MB --protocol=tcp"
+    sizing = size(root, (client, {**HUGE, "MC_MMAP_ARENA_POOL_SIZE": "400mb"}))
+    assert sizing.status == status
+    assert sizing.shown is not None
+    assert sizing.shown.taken is not None
+    failure = sizing.shown.taken[0].failure
+    assert (failure.error if failure else "").startswith(says)
