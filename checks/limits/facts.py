@@ -6,6 +6,7 @@ asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.base.needs import LaunchNeeds
@@ -36,6 +37,14 @@ _DAEMON_LIMITS = ("memlock", "nofile")
 _WHOLE_RANGE = ["0", "0", "4294967295"]
 
 
+# Rows of /proc/PID/limits that bound what a process maps or writes, and how a shell sets each.
+SIZE_ROWS = {
+    "Max address space": "ulimit -v",
+    "Max data size": "ulimit -d",
+    "Max file size": "ulimit -f",
+}
+
+
 class Pinned(NamedTuple):
     """A running process that holds registered memory: ``VmPin`` of its status."""
 
@@ -49,7 +58,8 @@ class LimitFacts(NamedTuple):
 
     Capability masks are those of this process. initial_user_namespace: whether its capabilities
     count with the kernel's ``capable()``. pinned: processes that hold registered memory, all that
-    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without.
+    were seen (``pinned_complete``: all that run). sudo_uid: who called sudo, None without. sizes:
+    those of ``SIZE_ROWS``, bytes.
     """
 
     memlock: Limit | Unknown
@@ -66,6 +76,7 @@ class LimitFacts(NamedTuple):
     slurm_job: bool | Unknown
     runtimes: RuntimeLimits
     threads: ThreadFacts
+    sizes: Mapping[str, Limit | Unknown] = {}
 
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
@@ -100,6 +111,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
         slurm_job=_flag(identity, "slurm_job"),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=read_threads(root, status, processes),
+        sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},
     )
 
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
+from checks.base.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    or_unjudged,
+    passed,
+    skip,
+    unknown,
+)
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
+from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
-from checks.limits.facts import LIMITS, STATUS, LimitFacts
+from checks.limits.facts import LIMITS, SIZE_ROWS, STATUS, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
 from checks.system.facts import SystemFacts
 
@@ -61,6 +71,41 @@ def _files_of(
         if unit is not None and unit.running is not None:
             return unit.running.nofile, f"{DAEMON_OF_UNIT.get(name, name)}, running"
     return Unknown("the launch sets no nofile, and no daemon is seen that would hand one on"), ""
+
+
+@CHECKS.check("limits.memory", the_launch)
+def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
+    inside = system.container.kind != "none"
+    here = [process for process in needs.processes if process.container is None or inside]
+    yield from fold(_judge_memory(limits, process) for process in here)
+    if not here:
+        yield skip("no process of the launch takes its limits from here")
+
+
+@or_unjudged
+def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """What it maps for certain: its program, libraries and GPU come on top of that."""
+    found = passed(process.name, "no limit")
+    set_here: list[tuple[int, str]] = []
+    for row, limit in limits.sizes.items():
+        soft = found.known(limit).soft
+        if soft is not None:
+            set_here.append((soft, row))
+    if not set_here:
+        return found
+    regular, huge = found.known(process.regular_bytes), found.known(process.hugetlb_bytes)
+    soft, row = min(set_here)
+    found = found._replace(
+        have=f"{format_bytes(soft)} ({row})",
+        need=f"more than {format_bytes(regular + huge)}",
+        evidence=tuple(Evidence(LIMITS, f"{row}: {size}") for size, row in set_here),
+        advice=f"raise it where the process is started: {SIZE_ROWS[row]} unlimited",
+    )
+    if soft <= regular + huge:
+        return found.failed("its memory is refused although there is some: the process aborts")
+    if row == "Max file size" or (process.gpu is None and soft > 2 * (regular + huge) + GIB):
+        return found
+    return found.warned("programs map far more than they use, with a GPU terabytes")
 
 
 @CHECKS.check("limits.run-as", the_launch)

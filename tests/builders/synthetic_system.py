@@ -268,6 +268,9 @@ def limits_file(memlock: tuple[str, str], nofile: tuple[str, str]) -> str:
         ("Max processes", ("unlimited", "unlimited"), "processes"),
         ("Max open files", nofile, "files"),
         ("Max locked memory", memlock, "bytes"),
+        ("Max address space", ("unlimited", "unlimited"), "bytes"),
+        ("Max data size", ("unlimited", "unlimited"), "bytes"),
+        ("Max file size", ("unlimited", "unlimited"), "bytes"),
     ):
         rows.append(f"{name:<25} {soft:<20} {hard:<20} {unit:<10}")
     return "\n".join(rows)
