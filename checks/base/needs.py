@@ -141,7 +141,8 @@ class ProcessNeeds(NamedTuple):
     segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
     regular_bytes: memory on regular pages that it takes and keeps. bound_bytes: of that, what
     Mooncake itself binds, NUMA node -> bytes, wherever the process is bound. shm_bytes: what it
-    certainly puts into /dev/shm. hugetlb_bytes: on huge pages. ring_bytes: the SSD offload's
+    certainly puts into /dev/shm. hugetlb_bytes: on huge pages. memfd_bytes: of that, the size of
+    each memfd. ring_bytes: the SSD offload's
     buffer, which io_uring pins besides all that is registered, once at start and once more for each
     later I/O thread.
     """
@@ -157,6 +158,7 @@ class ProcessNeeds(NamedTuple):
     regular_bytes: int | Unknown = 0
     shm_bytes: int = 0
     hugetlb_bytes: int | Unknown = 0
+    memfd_bytes: tuple[int, ...] = ()
     uses_uring: bool = False
     ring_bytes: int = 0
     container: ContainerLimits | None = None

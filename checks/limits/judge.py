@@ -10,6 +10,7 @@ from checks.base.finding import (
     Finding,
     Kind,
     Setting,
+    Status,
     or_unjudged,
     passed,
     skip,
@@ -19,7 +20,15 @@ from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
 from checks.base.units import GIB, format_bytes
 from checks.base.unknown import Unknown
-from checks.limits.facts import LIMITS, SIZE_ROWS, STATUS, LimitFacts
+from checks.limits.facts import (
+    ADDRESS_SPACE,
+    DATA_SIZE,
+    FILE_SIZE,
+    LIMITS,
+    SIZE_ROWS,
+    STATUS,
+    LimitFacts,
+)
 from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
 from checks.system.facts import SystemFacts
 
@@ -27,6 +36,14 @@ CHECKS = CheckSet()
 
 # SGLang utils/common.py set_ulimit(target_soft_limit=65535), the same from 0.5.2 to 0.5.23.
 SGLANG_FILES = 65535
+# What libraries, stacks and arenas of a process's threads map besides: a round figure.
+PROGRAM_BYTES = 16 * GIB
+_NO_MEMORY = "its memory is refused although there is some: the process aborts"
+_REFUSED = {
+    ADDRESS_SPACE: _NO_MEMORY,
+    DATA_SIZE: _NO_MEMORY,
+    FILE_SIZE: "its shared memory is a file that may not be that large: SIGXFSZ kills the process",
+}
 
 
 @CHECKS.check("limits.nofile", the_launch)
@@ -86,26 +103,38 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """What it maps for certain: its program, libraries and GPU come on top of that."""
     found = passed(process.name, "no limit")
-    set_here: list[tuple[int, str]] = []
-    for row, limit in limits.sizes.items():
-        soft = found.known(limit).soft
-        if soft is not None:
-            set_here.append((soft, row))
-    if not set_here:
+    set_here = [(row, found.known(limit).soft) for row, limit in limits.sizes.items()]
+    bounded = [(row, soft) for row, soft in set_here if soft is not None]
+    if not bounded:
         return found
-    regular, huge = found.known(process.regular_bytes), found.known(process.hugetlb_bytes)
-    soft, row = min(set_here)
-    found = found._replace(
-        have=f"{format_bytes(soft)} ({row})",
-        need=f"more than {format_bytes(regular + huge)}",
-        evidence=tuple(Evidence(LIMITS, f"{row}: {size}") for size, row in set_here),
-        advice=f"raise it where the process is started: {SIZE_ROWS[row]} unlimited",
-    )
-    if soft <= regular + huge:
-        return found.failed("its memory is refused although there is some: the process aborts")
-    if row == "Max file size" or (process.gpu is None and soft > 2 * (regular + huge) + GIB):
-        return found
-    return found.warned("programs map far more than they use, with a GPU terabytes")
+    mapped = found.known(process.regular_bytes) + found.known(process.hugetlb_bytes)
+    files = process.memfd_bytes
+    needs = {
+        ADDRESS_SPACE: mapped,
+        DATA_SIZE: mapped - sum(files),
+        FILE_SIZE: max(files, default=0),
+    }
+    rest = {ADDRESS_SPACE: mapped + PROGRAM_BYTES, DATA_SIZE: mapped + PROGRAM_BYTES}
+    judged = []
+    for row, soft in bounded:
+        usual = mapped if row == FILE_SIZE else certain[row] + PROGRAM_BYTES
+        refused = soft <= certain[row]
+        one = found._replace(
+            have=f"{format_bytes(soft)} ({row})",
+            need=f"more than {format_bytes(certain[row] if refused else usual)}",
+            evidence=(Evidence(LIMITS, f"{row}: {soft}"),),
+            advice=f"raise it where the process is started: {SIZE_ROWS[row]} unlimited",
+        )
+        if refused:
+            judged.append(one.failed(_REFUSED[row]))
+        elif row == ADDRESS_SPACE and process.gpu is not None:
+            judged.append(one.warned("CUDA maps far more than there is, and is refused"))
+        elif soft < usual:
+            judged.append(one.warned("its threads, libraries and files may reach the limit"))
+        else:
+            judged.append(one)
+    worst = (Status.FAIL, Status.WARN, Status.PASS)
+    return min(judged, key=lambda one: worst.index(one.status))
 
 
 @CHECKS.check("limits.run-as", the_launch)

@@ -35,8 +35,11 @@ def apart(
         if stream is not None:
             stream.flush()
     parent = os.getpid()
-    reader, writer = _pipe()
-    held, life = _pipe()  # nothing is ever written: it ends with this process
+    try:
+        reader, writer = _pipe()
+        held, life = _pipe()  # nothing is ever written: it ends with this process
+    except OSError:  # nothing more can be opened (ulimit -n): then here
+        return work()
     told = {number for number in handed_on if signal.getsignal(number) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*told, signal.SIGCHLD})
     try:

@@ -158,6 +158,9 @@ def _members(
                 ring_bytes=ring if base.uses_uring else 0,
                 regular_bytes=sum(a.mapped_bytes for a in mapped if a.backing is Backing.REGULAR),
                 hugetlb_bytes=sum(a.mapped_bytes for a in mapped if a.on_huge_pages),
+                memfd_bytes=tuple(
+                    a.mapped_bytes for a in mapped if a.backing is Backing.MEMFD_HUGETLB
+                ),
                 bound_bytes=_bound_bytes(replay),
             )
         yield member

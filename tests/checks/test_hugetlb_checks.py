@@ -241,6 +241,7 @@ NOWHERE = "/dev/null"
 OURS, LATER = "etc/sysctl.d/90-mooncake.conf", "99-other.conf"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "then"),
     [

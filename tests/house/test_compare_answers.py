@@ -78,6 +78,7 @@ def found(*words: object) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
+@pytest.mark.slow
 def test_equal_trees_have_no_differences(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", number=2)
     code, answer = found("--old", old, "--new", new, "--keep", corpus)
@@ -88,6 +89,7 @@ def test_equal_trees_have_no_differences(tmp_path: Path, old: Path, corpus: Path
     assert answer["skipped"] == {"it": "absent"}
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_one_row(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", "'9 MiB of ' + host")
     code, answer = found("--old", old, "--new", new, "--keep", corpus, "--only", "check")
@@ -103,6 +105,7 @@ def test_a_changed_number_is_one_row(tmp_path: Path, old: Path, corpus: Path) ->
     assert "6 differences of answers, 0 of wording" in text
 
 
+@pytest.mark.slow
 def test_what_an_old_tree_answered_is_kept(tmp_path: Path, old: Path, corpus: Path) -> None:
     """Of these very files: once they are changed, it is asked anew."""
     words = ("--keep", corpus, "--only", "check")
@@ -117,6 +120,7 @@ def test_what_an_old_tree_answered_is_kept(tmp_path: Path, old: Path, corpus: Pa
     assert found("--old", old, "--new", new, *words)[0] == 0
 
 
+@pytest.mark.slow
 def test_an_allowed_difference_says_why(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", "'9 MiB of ' + host")
     allow = tmp_path / "allow.toml"
@@ -132,6 +136,7 @@ def test_an_allowed_difference_says_why(tmp_path: Path, old: Path, corpus: Path)
     assert (code, answer["allowed"][0]["count"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_wording_is_told_apart(tmp_path: Path, old: Path, corpus: Path) -> None:
     new = version(tmp_path / "new", text="'not enough'")
     words = ("--old", old, "--new", new, "--keep", corpus, "--only", "capacity")
@@ -140,6 +145,7 @@ def test_wording_is_told_apart(tmp_path: Path, old: Path, corpus: Path) -> None:
     assert found(*words, "--no-wording")[0] == 0
 
 
+@pytest.mark.slow
 def test_nothing_of_a_request_is_left_for_the_next(old: Path, corpus: Path) -> None:
     worker = ROOT / "tools" / "comparing" / "worker.py"
     arguments = ["check", "--root", "/", "x"]
@@ -231,6 +237,7 @@ def test_one(tmp_path, text):
 '''
 
 
+@pytest.mark.slow
 def test_hosts_and_launches_are_found_in_the_tests(tmp_path: Path, old: Path) -> None:
     """Constants, parameters, expressions and functions of no argument; the rest has a reason."""
     tree = version(tmp_path / "tree")
@@ -264,6 +271,7 @@ def test_hosts_and_launches_are_found_in_the_tests(tmp_path: Path, old: Path) ->
     assert "no such folder" in skipped["captures"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_shows_what_was_found_until_then(
     tmp_path: Path, old: Path, corpus: Path
 ) -> None:
@@ -293,6 +301,7 @@ def test_an_interrupt_shows_what_was_found_until_then(
     assert [row["new"] for row in answer["differences"]] == ["not enough"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [
