@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import (
+    Consequence,
     Evidence,
     Finding,
     Kind,
@@ -36,6 +37,9 @@ CHECKS = CheckSet()
 
 # SGLang utils/common.py set_ulimit(target_soft_limit=65535), the same from 0.5.2 to 0.5.23.
 SGLANG_FILES = 65535
+# With fewer, a client or master of 0.3.8 to 0.3.13.post1 aborts or serves nobody, as tried on TCP
+# with 2 CPUs.
+LEAST_FILES = 24
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
 _NO_MEMORY = "its memory is refused although there is some: the process aborts"
@@ -48,11 +52,14 @@ _REFUSED = {
 
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    servers = [process for process in needs.processes if process.program == "sglang"]
-    if not servers:
+    found = [(process, _judge_files(system, limits, process)) for process in needs.processes]
+    # Others ask for no number: they are heard of where they do not even start.
+    told = [
+        one for process, one in found if process.program == "sglang" or one.status is Status.FAIL
+    ]
+    yield from fold(told)
+    if not told:
         yield skip("the launch has no SGLang on this host")
-        return
-    yield from fold(_judge_files(system, limits, process) for process in servers)
 
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
@@ -64,13 +71,25 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
     evidence = (Evidence(source, f"Max open files: {soft} {hard}"),)
     found = passed(process.name, have, need, evidence=evidence)
+    if limit.hard is not None and limit.hard < LEAST_FILES:
+        return found.failed(
+            "Too many open files: it aborts at its start",
+            "Raise the limit of open files where the process is started.",
+            (_files_setting(process, hard),),
+            need=f"{LEAST_FILES} files to start",
+            consequence=Consequence.WILL_NOT_START,
+        )
     if limit.hard is None or limit.hard >= SGLANG_FILES:
         return found
     return found.warned(
         "SGLang cannot raise its limit, and runs out of descriptors under load",
         "Raise the limit of open files where the process is started.",
-        (Setting(Kind.ULIMIT, "nofile", str(SGLANG_FILES), hard, described_by=process.runtime),),
+        (_files_setting(process, hard),),
     )
+
+
+def _files_setting(process: ProcessNeeds, now: str) -> Setting:
+    return Setting(Kind.ULIMIT, "nofile", str(SGLANG_FILES), now, described_by=process.runtime)
 
 
 def _files_of(
@@ -109,12 +128,11 @@ def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
         return found
     mapped = found.known(process.regular_bytes) + found.known(process.hugetlb_bytes)
     files = process.memfd_bytes
-    needs = {
+    certain = {
         ADDRESS_SPACE: mapped,
         DATA_SIZE: mapped - sum(files),
         FILE_SIZE: max(files, default=0),
     }
-    rest = {ADDRESS_SPACE: mapped + PROGRAM_BYTES, DATA_SIZE: mapped + PROGRAM_BYTES}
     judged = []
     for row, soft in bounded:
         usual = mapped if row == FILE_SIZE else certain[row] + PROGRAM_BYTES

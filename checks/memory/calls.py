@@ -1,14 +1,19 @@
-"""What only the running machine tells about memory: how much a file system has left."""
+"""What only the running machine tells about memory: what a file system has left."""
 
 from __future__ import annotations
 
 import os
 
 
-def space(path: str) -> dict[str, int]:
-    """``statvfs`` of ``path``: its size, and what an unprivileged process may still take, bytes."""
+def space(path: str) -> dict[str, int | bool]:
+    """``statvfs`` of ``path``: its size, and what an unprivileged process may still take, bytes.
+
+    full_of_files: its file system counts files, and has no room for another.
+    """
     found = os.statvfs(path)
     return {
         "size_bytes": found.f_blocks * found.f_frsize,
         "available_bytes": found.f_bavail * found.f_frsize,
+        "read_only": bool(found.f_flag & os.ST_RDONLY),
+        "full_of_files": found.f_files > 0 and found.f_favail == 0,
     }

@@ -15,6 +15,8 @@ MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 MOUNTS = "/proc/self/mountinfo"
 # Mount option of cgroup v2: huge pages count against memory.max too (since Linux 6.7).
+READ_ONLY, NO_FILE_LEFT = "it is mounted read-only", "it holds as many files as it may"
+SHM_REFUSALS = {"read_only": READ_ONLY, "full_of_files": NO_FILE_LEFT}
 HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 
 
@@ -24,6 +26,7 @@ class MemoryFacts(NamedTuple):
     headroom: the tightest memory limit over the cgroup and its ancestors; None where none binds.
     killing_headroom: the same of the limits at which the kernel kills; memory.high is none.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
+    shm_refuses: why no file can be made there, "" where nothing was seen that stands in the way.
     hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
     """
 
@@ -36,6 +39,7 @@ class MemoryFacts(NamedTuple):
     shm_available_bytes: int | Unknown
     hugetlb_charged: bool | Unknown
     killing_headroom: MemoryHeadroom | Unknown | None = None
+    shm_refuses: str = ""
 
     def value(self, key: str) -> int | Unknown:
         """A row of /proc/meminfo in bytes."""
@@ -44,7 +48,7 @@ class MemoryFacts(NamedTuple):
 
 def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     """Read the host's memory below ``root``."""
-    size, available = _shm(root)
+    size, available, refuses = _shm(root)
     return MemoryFacts(
         read_meminfo(root),
         memory_headroom(root),
@@ -55,6 +59,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
         available,
         _hugetlb_charged(root),
         memory_headroom(root, throttles=False),
+        refuses,
     )
 
 
@@ -65,17 +70,19 @@ def _overcommit(root: Root) -> int | Unknown:
     return Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
 
 
-def _shm(root: Root) -> tuple[int | Unknown, int | Unknown]:
+def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
-        return answer, answer
+        return answer, answer, ""
     numbers = []
     for key in ("size_bytes", "available_bytes"):
         value = answer.get(key) if isinstance(answer, dict) else None
         numbers.append(
             value if isinstance(value, int) else Unknown(f"memory.space {SHM}: has no {key}")
         )
-    return numbers[0], numbers[1]
+    told = answer if isinstance(answer, dict) else {}
+    refuses = [why for key, why in SHM_REFUSALS.items() if told.get(key) is True]
+    return numbers[0], numbers[1], "".join(refuses[:1])
 
 
 @or_unknown

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, passed, unknown
+from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
-from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, SHM, MemoryFacts
+from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.memory.judge import regular_bytes
 
 CHECKS = CheckSet()
@@ -18,6 +18,7 @@ CHECKS = CheckSet()
 RUNTIME_SHM_BYTES = 64 * MIB
 # The kernel's default is 65530; distributions that run large services set it to 262144 and more.
 USUAL_MAP_COUNT = 262144
+_REMOVE = "remove what killed servers left there"
 
 
 @CHECKS.check("shm.space", the_launch)
@@ -61,6 +62,15 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
     )
     have = f"{format_bytes(available)} left of {format_bytes(size_bytes)}"
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
+    if memory.shm_refuses and need_bytes:
+        found = passed(SHM, memory.shm_refuses, format_bytes(need_bytes), evidence=evidence)
+        again = command("mount", "-o", "remount,rw", SHM, as_root=True)
+        yield (
+            found.failed("no segment can be made there", "mount it writable", (again,))
+            if memory.shm_refuses == READ_ONLY
+            else found.failed("no segment can be made there", f"{_REMOVE} (ls -l {SHM})")
+        )
+        return
     yield _shm(SHM, size_bytes, available, have, need_bytes, ranks, evidence)
 
 
@@ -90,7 +100,7 @@ def _shm(
     if available_bytes < need_bytes:
         text = "who writes beyond the end dies of a bus error (exit code -7, 135), at the start"
         if size_bytes >= need_bytes:
-            advice += ", or remove what killed servers left there (ls -l /dev/shm)"
+            advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
         return passed(subject, have, need, formula, evidence=evidence).failed(
             text, advice, settings

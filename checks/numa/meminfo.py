@@ -64,11 +64,10 @@ def _read(root: Root, name: str) -> Meminfo | Unknown:
         label, colon, amount = line.partition(":")
         words = amount.split()
         count = kernel_count(words[0]) if colon and words else None
-        if count is None:
+        names = label.split()  # a node's table starts each label with "Node N "
+        if count is None or not names:
             continue
-        # A node's table starts each label with "Node N ".
-        key = label.split()[-1]
-        values[key] = count * (KIB if words[1:] == ["kB"] else 1)
+        values[names[-1]] = count * (KIB if words[1:] == ["kB"] else 1)
     if not values:
         return Unknown(f"{name}: no line reads as a memory count")
     return Meminfo(name, values)

@@ -19,6 +19,7 @@ def folder(path: str) -> dict[str, Any]:
         "read_only": bool(space.f_flag & os.ST_RDONLY),
         "size_bytes": space.f_blocks * space.f_frsize,
         "available_bytes": space.f_bavail * space.f_frsize,
+        "full_of_files": space.f_files > 0 and space.f_favail == 0,
     }
 
 

@@ -14,6 +14,7 @@ class Folder(NamedTuple):
     """One path. parent: the nearest folder that exists is this one, not the path itself.
 
     direct: files in it can be opened with O_DIRECT; Unknown where nobody asks for it.
+    full_of_files: its file system was seen to have no room for another file.
     """
 
     path: str
@@ -25,6 +26,7 @@ class Folder(NamedTuple):
     size_bytes: int
     available_bytes: int
     direct: bool | Unknown
+    full_of_files: bool = False
 
 
 class StorageFacts(NamedTuple):
@@ -72,6 +74,7 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
             int(answer["size_bytes"]),
             int(answer["available_bytes"]),
             _direct(root, place) if direct_io else Unknown("not asked for"),
+            answer.get("full_of_files") is True,
         )
     except (TypeError, KeyError, ValueError) as error:
         return Unknown(f"storage.folder {place}: no such answer: {error}")

@@ -111,6 +111,10 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
     users = max(1, item.users)
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
     evidence = (Evidence(f"statvfs {found.path}", f"{found.available_bytes} bytes"),)
+    if found.full_of_files:
+        text = "every write is refused: its file system holds as many files as it may"
+        full = passed(path, f"{have}, no inode", need, formula, evidence=evidence)
+        return full.warned(text, f"remove files there (df -i {found.path})")
     if found.available_bytes >= item.need_bytes:
         return passed(path, have, need, formula, evidence=evidence)
     each = found.available_bytes * 9 // 10 // users

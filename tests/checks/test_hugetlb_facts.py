@@ -265,6 +265,14 @@ def test_recorded_host_with_gaps_between_its_nodes(tmp_path: Path) -> None:
     )
 
 
+def test_a_count_without_a_name_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(" : 7 kB\nMemFree: 3 kB\n")
+    table = read_meminfo(Root(str(tmp_path)))
+    assert not isinstance(table, Unknown)
+    assert table.values == {"MemFree": 3 * 1024}
+
+
 def test_recorded_host_without_numa(tmp_path: Path) -> None:
     path = recorded("2i386-2t-hugepagesizecount", tmp_path)
     assert numa_nodes(Root(str(path))) == ()

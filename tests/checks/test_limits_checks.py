@@ -211,6 +211,15 @@ def test_files_of_a_container_are_its_daemons() -> None:
     assert one("limits.nofile", needs, limits(runtimes=runtimes)).status is Status.WARN
 
 
+@pytest.mark.parametrize("program", ["sglang", "mooncake_client", "mooncake_master"])
+def test_with_a_handful_of_files_nothing_starts(program: str) -> None:
+    for files, expected in ((23, Status.FAIL), (24, None)):
+        host = limits(nofile=Limit(files, files))
+        finding = one("limits.nofile", launch(rank(program=program)), host)
+        other = Status.WARN if program == "sglang" else Status.SKIP
+        assert finding.status is (expected or other)
+
+
 def test_only_sglang_is_asked_about_files() -> None:
     """Others raise their soft limit to the hard one and ask for no number."""
     assert one("limits.nofile", launch(rank(program="mooncake_client"))).status is Status.SKIP

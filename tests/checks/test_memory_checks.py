@@ -216,6 +216,23 @@ def test_facts_from_files_and_calls(tmp_path: Path) -> None:
     assert memory.value("MemTotal") == 64 * GIB
 
 
+@pytest.mark.parametrize(
+    ("seen", "read_only"), [({"read_only": True}, True), ({"full_of_files": True}, False)]
+)
+def test_a_shm_in_which_nothing_can_be_made(
+    tmp_path: Path, seen: dict[str, bool], read_only: bool
+) -> None:
+    """However much room it shows; whoever puts nothing there is not asked."""
+    answer = {"size_bytes": GIB, "available_bytes": GIB, **seen}
+    (tmp_path / "calls.json").write_text(json.dumps({"memory.space /dev/shm": answer}))
+    (tmp_path / "proc").mkdir()
+    facts = facts_of(tmp_path, "memory")
+    (found,) = findings(mapping_checks.CHECKS, facts, _ranks(2, 0, shm_bytes=4096), "shm.space")
+    assert found.status is Status.FAIL
+    assert [setting.words[-1] for setting in found.settings] == ["/dev/shm"] * read_only
+    assert _one(facts, _ranks(1, 0), "shm.space") is Status.PASS
+
+
 def test_facts_of_this_machine_agree_with_the_system_calls() -> None:
     memory = facts_of("/", "memory").memory
     found = os.statvfs("/dev/shm")

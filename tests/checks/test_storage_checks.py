@@ -112,6 +112,12 @@ def test_all_users_of_a_disk_share_its_space(tmp_path: Path, need: int, expected
     assert [finding.status for finding in found] == [expected]
 
 
+def test_a_disk_without_an_inode_takes_nothing(tmp_path: Path) -> None:
+    needs = _needs("/ssd", need_bytes=GIB)
+    found = _find(_recorded(tmp_path, needs, full_of_files=True), needs, "storage.offload-space")
+    assert [finding.status for finding in found] == [Status.WARN]
+
+
 def test_the_limit_that_is_advised_fits(tmp_path: Path) -> None:
     needs = _needs("/ssd", need_bytes=4 << 40, users=2)
     advised = _find(_recorded(tmp_path, needs), needs, "storage.offload-space")[0].settings[0]
