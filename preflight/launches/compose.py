@@ -13,6 +13,8 @@ from preflight.launches.container import (
     Mount,
     device,
     docker_size,
+    hides_program,
+    image_program,
     limits,
     refusals,
     security_option,
@@ -88,13 +90,20 @@ class _ServiceReader:
         origin = Origin(self.name, self.node.line)
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
-        if not words or words[0].text.startswith("-"):
+        first = words[0].text if words else ""
+        if not self.node.at("entrypoint").value:
+            own = image_program(self.one("image") or "", first)
+            words = [*(Word(text, origin) for text in own), *words]
+            hidden = not own and hides_program(first)
+        else:
+            hidden = not words
+        if hidden:
             text = (
                 f"service {self.wrapper[-1]} runs its image's own command, which the file does not "
                 "show: name the program under command"
             )
             self.notes.append(SourceNote("image-command", text, origin))
-            words = []
+            words = [] if first.startswith("-") else words
         inner = read_words(words, variables, inside=True)
         settings = self.settings() if inner.commands else None
         if settings is not None:

@@ -13,6 +13,20 @@ Size = int | None | Unknown
 # A soft and a hard limit, of which -1 is none.
 Limits = tuple["int | Unknown", "int | Unknown"]
 
+# What an image starts by itself, its words in front of those of the launch: the ENTRYPOINT of each
+# project's own Dockerfile. An image that is made of another keeps its name: x/vllm-openai:v0.11.0.
+_ENTRYPOINTS = (
+    (re.compile(r"vllm-openai|vllm/vllm-"), ("vllm", "serve")),
+    (re.compile(r"lmstack-router"), ("vllm-router",)),
+    (re.compile(r"text-generation-inference"), ("text-generation-launcher",)),
+    (re.compile(r"(?:^|/)redis(?:-stack-server)?$"), ("redis-server",)),
+    (re.compile(r"(?:^|/)nats$"), ("nats-server",)),
+    (re.compile(r"(?:^|/)mooncake-master$"), ("mooncake_master",)),
+)
+# Images that run what they are told by the first word, and their program where it is a flag.
+_DEFAULT = frozenset(("redis-server", "nats-server", "mooncake_master"))
+# What is no program's name: an option, a folder, a model's name on a hub.
+_NO_PROGRAM = re.compile(r"|-.*|.*/|[\w-][\w.-]*/[\w.-]+|/.*/models?/.*|/models?/.*", re.DOTALL)
 _DOCKER_SIZE = re.compile(
     r"\+?(?=\.?\d)(\d{0,18})(?:\.(\d{0,18}))? ?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII
 )
@@ -76,6 +90,24 @@ class ContainerSettings(NamedTuple):
         """True where the launch gives ``CAP_...``, named here without its ``CAP_``."""
         named = {text.upper().removeprefix("CAP_") for text in self.cap_add}
         return self.privileged or name in named or "ALL" in named
+
+
+def image_program(image: str, first: str) -> tuple[str, ...]:
+    """Return the words that an image puts in front of those of a launch; none where not known.
+
+    first: the first word of the launch's own, "" for none.
+    """
+    name = re.sub(r"[:@][^/]*$", "", image)
+    for pattern, words in _ENTRYPOINTS:
+        if pattern.search(name):
+            told = words[0] in _DEFAULT and first and not first.startswith("-")
+            return () if told else words
+    return ()
+
+
+def hides_program(first: str) -> bool:
+    """Tell whether the first word that an image is given names no program: its own takes it."""
+    return _NO_PROGRAM.fullmatch(first) is not None
 
 
 def docker_size(text: str | None, what: str) -> Size:

@@ -10,6 +10,8 @@ from preflight.launches.container import (
     ContainerSettings,
     device,
     docker_size,
+    hides_program,
+    image_program,
     mount,
     refusals,
     security_option,
@@ -124,15 +126,19 @@ def container_run(
     entries = [word for name, word in options if name == "entrypoint" and word.text]
     inner = (*entries[-1:], *words[image + 1 :])
     origin = words[start].origin
+    if not entries and image < len(words):
+        first = inner[0].text if inner else ""
+        own = image_program(words[image].text, first)
+        inner = (*(Word(text, words[image].origin) for text in own), *inner)
     if image >= len(words):
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
-    elif not inner or inner[0].text.startswith("-"):
+    elif not entries and hides_program(inner[0].text if inner else ""):
         text = (
             f"{brief(words[image].text)} runs its own command, which the launch does not show: "
             "name the program behind the image"
         )
         notes.append(SourceNote("image-command", text, origin))
-        inner = ()
+        inner = () if not inner or inner[0].text.startswith("-") else inner
     wrapper = tuple([word.text for word in words[start : image + 1]])
     given = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
     settings = _settings(wrapper[0], wrapper[-1], given)

@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from checks.base.unknown import Unknown
-from preflight.launches.container import ContainerSettings, Mount, Size
+from preflight.launches.container import (
+    ContainerSettings,
+    Mount,
+    Size,
+    hides_program,
+    image_program,
+)
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, pods
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
@@ -132,13 +138,16 @@ class _Container:
             if item.text is not None
         ]
         if not self.node.at("command").items:
-            said = (
-                f"container {self.wrapper[-1]} runs its image's own program, which the manifest "
-                "does not show: name it under command"
-            )
-            self.note("image-command", said, self.node)
-            # An image without an entrypoint runs its args; one with an entrypoint gets flags.
-            words = [] if words and words[0].text.startswith("-") else words
+            first = words[0].text if words else ""
+            own = image_program(self.node.at("image").text or "", first)
+            words = [*(Word(text, origin) for text in own), *words]
+            if not own and hides_program(first):
+                said = (
+                    f"container {self.wrapper[-1]} runs its image's own program, which the "
+                    "manifest does not show: name it under command"
+                )
+                self.note("image-command", said, self.node)
+                words = [] if first.startswith("-") else words
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True)
         commands = tuple(

@@ -18,12 +18,12 @@ from preflight.launches import (
     systemd_unit,
 )
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_kind import Beside, HostWords, LaunchText
+from preflight.launches.launch_kind import KINDS, Beside, HostWords, LaunchText, read_kind
 from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
 from preflight.launches.variables import Layers, environment_words
 
 # The first that recognises a file reads it.
-KINDS = (
+KINDS[:] = (
     systemd_unit.KIND,
     dockerfile.KIND,
     python_program.KIND,
@@ -88,7 +88,9 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
         start += 1
     surroundings = environment_words(environment)
     return shell_script.read_words(
-        words[start:], Layers(surroundings, changes) if changes else surroundings
+        words[start:],
+        Layers(surroundings, changes) if changes else surroundings,
+        beside=read_small_file,
     )
 
 
@@ -102,12 +104,9 @@ def _read(
     host_words: HostWords = lambda command: None,
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
-    launch = LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
-    for kind in KINDS:
-        if kind.recognises(launch):
-            return kind.read(launch)
-    *names, script = (kind.name for kind in KINDS)
-    raise SourceError(f"{path} is neither {', nor '.join(names)}: give one of them, or {script}")
+    return read_kind(
+        LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
+    )
 
 
 def _text(path: str) -> str:

@@ -66,6 +66,20 @@ class LaunchKind(NamedTuple):
     read: Callable[[LaunchText], Reading]
 
 
+# All of them, which launch_files puts in: the first that recognises a text reads it.
+KINDS: list[LaunchKind] = []
+
+
+def read_kind(launch: LaunchText) -> Reading:
+    """Return what a text starts, read as what it is. Raises SourceError for none of the kinds."""
+    for kind in KINDS:
+        if kind.recognises(launch):
+            return kind.read(launch)
+    *names, script = (kind.name for kind in KINDS)
+    said = f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
+    raise SourceError(said)
+
+
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Return the environment with the variables of the env files, as Docker reads them."""
     variables = environment_words(launch.environment)

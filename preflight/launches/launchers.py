@@ -64,9 +64,15 @@ _EXEC_ENGINES = ("docker", "nerdctl", "podman")
 LAUNCHERS = _HERE | _TOLD.keys() | _ELSEWHERE.keys() | set(_EXEC_ENGINES)
 # A script that is given a program: the entrypoint of an image, or one's own wrapper.
 _ENTRYPOINT = re.compile(r"\.sh$|entrypoint")
-_MODULE = re.compile(r"(sglang|sglang_router|mooncake)\.\w+|dynamo\.sglang")
-_NAMED = re.compile(r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+")
-_SCRIPT = re.compile(r"\s-m\s+(sglang|mooncake)|mooncake_(master|client)|\bsglang\s+serve\s")
+_MODULE = re.compile(r"(sglang|sglang_router|mooncake|vllm|lmcache)\.[\w.]+|dynamo\.\w+")
+_NAMED = re.compile(
+    r"mooncake_(master|client|store_service|http_metadata_server)|mc_store_\w+|lmcache_server"
+    r"|sglang-router|trtllm-serve|etcd|redis-server|nats-server"
+)
+_SCRIPT = re.compile(
+    r"\s-m\s+(sglang|mooncake|vllm|dynamo|lmcache)|mooncake_(master|client)"
+    r"|\b(sglang|vllm)\s+serve\s"
+)
 # What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
 _ARGUMENT = re.compile(r"-[BEIOSWXcmsuv]|.*\.py$")
 # Names of the shell's own, which here are a launcher's: docker exec.
@@ -100,7 +106,7 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
         named = begins(program) and bool(following) and program not in _BUILTINS
         named = named or (program.startswith("python") and _ARGUMENT.match(following) is not None)
         named = named or _NAMED.fullmatch(program) is not None
-        if module or script or named or (program == "sglang" and following == "serve"):
+        if module or script or named or (program in ("sglang", "vllm") and following == "serve"):
             break
         start += 1
     else:

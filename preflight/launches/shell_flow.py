@@ -108,6 +108,7 @@ class Flow:
         self.aside = 0  # how many of the lists around end with &
         self.conditions = Conditions(shell, self.lies)
         self.said: list[str] | None = None  # what is written to standard output; None: not known
+        self.piped: Word | None = None  # what the command in front of a | writes, where it is known
 
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
@@ -234,13 +235,16 @@ class Flow:
             here = _until(text, position, stop, _PIPES)
             mark = self.shell.mark()
             if several:
-                self.said = None
+                self.said = []
             ended = yield self.command(text, position, here)
             if several:
                 self.shell.back_to(mark)
                 self.stop = ""
+                origin = text.origin(tokens[position].line)
+                self.piped = None if self.said is None else Word("".join(self.said), origin)
                 self.said = None
             position = behind_newlines(tokens, here + 1, stop)
+        self.piped = None
         return ended.negated() if negated else ended
 
     def command(self, text: Text, position: int, stop: int) -> Steps:

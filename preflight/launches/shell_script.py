@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
+from preflight.launches.described import STARTERS, described
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_builtins import (
     BUILTINS,
@@ -88,10 +89,12 @@ def read_words(
     depth: int = 0,
     budget: Budget | None = None,
     beside: Beside = lambda name: None,
+    given: Word | None = None,
 ) -> Reading:
     """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
 
     inside: the words are those of a container. depth, budget, beside: of the script around them.
+    given: what the command reads from standard input, where that is known.
     """
     if not words:
         return Reading(())
@@ -122,6 +125,15 @@ def read_words(
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
         return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
+    if program.rpartition("/")[2] in STARTERS:
+        near = beside if budget is None else _metered(beside, budget)
+        started = described(stripped.words, stripped.environment, near, given)
+        if started is not None:
+            commands = tuple(
+                command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
+                for command in started.commands
+            )
+            return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None
     if (
@@ -165,6 +177,16 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
     return tuple(words[place:])
 
 
+def _metered(beside: Beside, budget: Budget) -> Beside:
+    """Return a reader of files that a script can make another start only so often."""
+
+    def near(name: str) -> str | None:
+        text = beside(name)
+        return None if text is None or not budget.spend(NESTED_COSTS * len(text)) else text
+
+    return near
+
+
 def _nested_cost(text: str, depth: int) -> int:
     """Return what the text of a shell within a shell costs: such texts can be made to multiply."""
     return NESTED_COSTS * len(text) if depth else 0
@@ -200,6 +222,13 @@ class _Script(Flow):
 
     def lies(self, name: str) -> bool:
         return name in self.files or self.beside(name) is not None
+
+    def near(self, name: str) -> str | None:
+        """Return the text of a file that the script wrote, or that lies beside it."""
+        word = self.files.get(name)
+        if word is None:
+            return self.beside(name)
+        return None if word.unresolved else word.text
 
     def read(self, text: str, first_line: int | None) -> None:
         """Read a whole text, and then the functions that nothing calls, where it starts nothing."""
@@ -256,6 +285,8 @@ class _Script(Flow):
             self.written(body, words, writes, appends, origin)
         if self.said is not None:
             self.say(words, body, writes, origin)
+        if given is None and not STARTERS.isdisjoint(word.text for word in words[:3]):
+            given = self.piped if body is None else self.shell.value(heredoc_pieces(body), origin)
         ended = yield self.finish(text, words, settings, origin, given)
         return ended
 
@@ -287,7 +318,8 @@ class _Script(Flow):
         if self.captures and program in TALKS:
             return TRUE
         environment = self.environment(text, settings)
-        if is_ordinary(program) and not words[0].unresolved and not self.is_script(words):
+        plain = is_ordinary(program) and program.rpartition("/")[2] not in STARTERS
+        if plain and not words[0].unresolved and not self.is_script(words):
             self.start(Command(tuple(words), environment, (), origin))
         else:
             reading = read_words(
@@ -295,7 +327,8 @@ class _Script(Flow):
                 environment,
                 depth=self.depth,
                 budget=self.shell.budget,
-                beside=self.beside,
+                beside=self.near,
+                given=given,
             )
             for command in reading.commands:
                 # What stands in the text of bash -c has lines of its own.
@@ -483,11 +516,8 @@ class _Script(Flow):
     def source_file(self, words: Sequence[Word], origin: Origin) -> Steps:
         """Go through a file that lies beside the launch, in this shell."""
         name = words[0].text if words else ""
-        known = bool(words) and not words[0].unresolved
-        written_here = self.files.get(name)
-        text = self.beside(name) if known and written_here is None else None
-        if written_here is not None and not written_here.unresolved:
-            text = written_here.text
+        known = bool(words) and (not words[0].unresolved or name in self.files)
+        text = self.near(name) if known else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.shell.budget.spend(len(text)):
             common = name.endswith(_SOURCED)
@@ -554,9 +584,9 @@ class _Script(Flow):
         elif program == "cat" and body is not None:
             value = self.shell.value(heredoc_pieces(body), origin)
             found = None if value.unresolved else value.text
-        elif program == "cat" and len(arguments) == 1 and arguments[0] in self.files:
-            word = self.files[arguments[0]]
-            found = None if word.unresolved else word.text
+        elif program == "cat" and len(arguments) == 1:
+            text = self.near(arguments[0])
+            found = text if text is not None and self.shell.budget.spend(len(text)) else None
         if found is None:
             self.said = None
         else:

@@ -55,6 +55,7 @@ _NESTING = re.compile(r"""[\\'"`(){}#]|\$[({']""")
 
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?(\+?)=")
+_INDEXED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*")
 _BRACES = re.compile(r"[{},]|\.\.")
 _HOME = re.compile(r"~(?:/|\Z)")
 _EMPTY = Piece("text", "", True)
@@ -99,10 +100,15 @@ def written_word(pieces: Sequence[Piece]) -> WrittenWord:
     plain = first.kind == "text" and not first.quoted
     bare = first.text if plain and len(pieces) == 1 else ""
     assignment = None
-    if plain and (match := _ASSIGNMENT.match(first.text)):
+    head, behind = first.text, pieces[1:]
+    if plain and _INDEXED.fullmatch(head):  # A[$i]=
+        close = next((i for i, piece in enumerate(pieces) if i and "]" in piece.text), 0)
+        if close and pieces[close].kind == "text" and not pieces[close].quoted:
+            head, behind = written(pieces[: close + 1]), pieces[close + 1 :]
+    if plain and (match := _ASSIGNMENT.match(head)):
         name, index, adds = match.groups()
-        rest = first.text[match.end() :]
-        value = (Piece("text", rest), *pieces[1:]) if rest else pieces[1:]
+        rest = head[match.end() :]
+        value = (Piece("text", rest), *behind) if rest else behind
         assignment = Assignment(
             name, bool(index), bool(adds), _with_home(value), (index or "")[1:-1]
         )

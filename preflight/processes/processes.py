@@ -45,6 +45,7 @@ class Kind(Enum):
 _MODULES = {
     "sglang.launch_server": Kind.SGLANG,
     "mooncake.mooncake_store_service": Kind.STORE_SERVICE,
+    "mooncake.mooncake_master": Kind.MASTER,
     "mooncake.http_metadata_server": Kind.METADATA,
     "sglang_router.launch_router": Kind.ROUTER,
     "sglang_router.launch_server": Kind.ROUTER,
@@ -59,6 +60,8 @@ _MODULES = {
     "lmcache.v1.multiprocess.server": Kind.LMCACHE,
     "lmcache.v1.multiprocess.http_server": Kind.LMCACHE,
     "mindie_llm.server": Kind.ENGINE,
+    "atom.entrypoints.openai_server": Kind.ENGINE,
+    "sglang_router": Kind.ROUTER,
     "tensorrt_llm.commands.serve": Kind.ENGINE,
 }
 _PROGRAMS = {
@@ -72,6 +75,7 @@ _PROGRAMS = {
     "redis-server": Kind.REDIS,
     "nats-server": Kind.NATS,
     "sglang-router": Kind.ROUTER,
+    "smg": Kind.ROUTER,
     "mooncake_store_service": Kind.STORE_SERVICE,
     "mc_store_rest_server": Kind.STORE_SERVICE,
     "mooncake_client": Kind.CLIENT,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from preflight.launches.source import Origin, Reading, brief
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.launches.source import Command, Origin, Reading, brief
+from preflight.processes.processes import Kind, LaunchProcess, is_program
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
@@ -20,7 +21,33 @@ UNCOUNTED = {
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
-    "image-command include-not-read loop-not-counted script-not-read source-not-read".split()
+    "image-command include-not-read loop-not-counted manifest-not-read script-not-read "
+    "source-not-read".split()
+)
+# Programs that start no server, whatever their words are.
+_TOOLS = frozenset(
+    "apt apt-get awk basename cat cd chmod chown command conda cp curl cut date df diff dirname "
+    "docker du echo env find free getent git grep hf head hostname huggingface-cli ibv_devices "
+    "ibv_devinfo ip jq kill killall kubectl less ln ls lsof mkdir mktemp modprobe mount mv nc "
+    "netstat nproc numactl nvidia-smi pgrep pip pip3 pkill ps pwd rdma readlink realpath rm rmdir "
+    "rsync scp sed seq sh sleep sort ss stat sudo sysctl systemctl tail tar tee test timeout touch "
+    "tr uname uniq wait watch wc wget which xargs".split()
+)
+# Programs and modules of engines and stores, and those among them that hold nothing.
+_PRODUCT = re.compile(
+    r"(?:.*[^a-z])?(?:sglang|mooncake|mc_store|vllm|lmcache|dynamo|trtllm|tensorrt_llm|lmdeploy|atom"
+    r"|launch_server|api_server|openai_server)(?:[^a-z].*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_HOLDS_NOTHING = re.compile(
+    r"bench|test|eval|check_env|collect_env|frontend|profil|download|_cli$|conductor|exporter"
+    r"|transfer_engine|planner|version|router|mesh|gateway"
+)
+# What starts a server, behind a program that nobody here knows.
+_SERVER = re.compile(
+    r"sglang\.launch_server|vllm\.entrypoints\S*|dynamo\.(?:sglang|vllm|trtllm)"
+    r"|(?:.*/)?mooncake_(?:master|client|store_service)|mooncake\.mooncake_store_service"
+    r"|lmcache_server"
 )
 # Variables that a program which is read here takes.
 _READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
@@ -51,9 +78,37 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
     for process in processes:
         why = UNCOUNTED.get(process.kind)
         if why is not None:
-            words = [word.text for word in process.command.words]
-            what = brief(" ".join(words[: 4 if process.kind is not Kind.VLLM else 3]))
+            texts = [word.text for word in process.command.words]
+            what = brief(" ".join(texts[: 4 if process.kind is not Kind.VLLM else 3]))
             yield Unread(what, f"{why} is not counted", process.command.origin)
+        elif process.kind is Kind.OTHER and (why := _unknown_program(process.command)):
+            words = " ".join(word.text for word in process.command.words[:4])
+            yield Unread(brief(words), why, process.command.origin)
+
+
+def _unknown_program(command: Command) -> str:
+    """Return why a program that no reader knows may hold memory; "" for one that does not."""
+    words = command.words
+    if not words:
+        return ""
+    if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
+        return f"which program this is follows from {', '.join(words[0].unresolved)}"
+    name = words[0].text.rpartition("/")[2]
+    if name in _TOOLS or is_program(name):
+        return ""
+    texts = [word.text for word in words[1:]]
+    named = [name]
+    if name.startswith("python"):
+        script = next((text for text in texts if not text.startswith("-")), "")
+        named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
+    for one in named:
+        if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
+            return "no reader here knows this program, nor what it takes"
+    serves = [a for a, b in pairwise(texts) if b == "serve"]
+    started = next((text for text in texts if _SERVER.fullmatch(text)), "")
+    if not name.startswith("python") and (started or {"vllm", "sglang"} & set(serves)):
+        return f"no reader here knows what {brief(name)} does with the server behind it"
+    return ""
 
 
 def _notices(reading: Reading) -> Iterator[Unread]:

@@ -11,7 +11,7 @@ from checks.capture.secrets import is_secret
 from preflight.base.usage_error import NoLaunchError
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.source import Reading, SourceNote, Word
+from preflight.launches.source import Origin, Reading, SourceNote, Word
 from preflight.processes.mooncake_users import uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
 from preflight.processes.services import ports
@@ -80,7 +80,7 @@ def _launch_reading(
         name,
         sentence(processes),
         tuple(_understood(process, shown) for process in processes),
-        (*unread(reading, processes), *_files_not_read(processes)),
+        (*unread(reading, processes), *_files_not_read(processes), *_not_set(processes)),
         _notes(reading),
     )
 
@@ -97,6 +97,27 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
         for each in found:
             if isinstance(each, Unknown):
                 yield Unread(process.kind.value, each.reason, process.command.origin)
+
+
+def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+    """Yield the variables that nothing sets and that a program's words follow from, each once."""
+    found: dict[str, tuple[list[str], Origin]] = {}
+    for process in processes:
+        if process.kind in (Kind.OTHER, Kind.BENCHMARK):
+            continue
+        before = ""
+        for word in process.arguments:
+            flag = word.text.partition("=")[0] if word.text.startswith("-") else before
+            for name in word.unresolved:
+                held = process.command.environment.get(name)
+                if held is not None and held.text == f"$({name})":
+                    continue  # the cluster gives it to each pod
+                said = flag.lstrip("-") or process.kind.value
+                found.setdefault(name, ([], word.origin))[0].append(said)
+            before = word.text if word.text.startswith("-") else ""
+    for name, (flags, origin) in found.items():
+        shown = ", ".join([*dict.fromkeys(flags)][:6])
+        yield Unread(name, f"nothing here says what it is: {shown} follows from it", origin)
 
 
 def _notes(reading: Reading) -> tuple[SourceNote, ...]:

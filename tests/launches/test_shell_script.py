@@ -492,3 +492,9 @@ def test_blocks_deeper_than_bash_goes(opens: str, closes: str, depth: int, runs:
     reading = read_script(text, "s", {})
     assert bool(reading.commands) is runs
     assert ("unterminated" in ids(reading)) is not runs
+
+
+def test_an_element_of_an_array_whose_place_is_a_variable() -> None:
+    text = "A=()\nfor i in 0 1; do A[$i]=h$i; done\nA[$((1+1))]+=z\nx ${A[@]}\n"
+    (command,) = read_script(text, "s", {}).commands
+    assert [word.text for word in command.words] == ["x", "h0", "h1", "z"]

@@ -46,6 +46,47 @@ def test_an_engine_beside_a_master_is_named_and_nothing_fits(
     assert "launch.sh:2" in found.reason
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "python3 -m sglang.new_server --model-path m",
+        "python3 /opt/vllm_worker.py",
+        "run_in_background python3 -m sglang.launch_server --model-path m",
+        "retry 3 vllm serve m",
+        "$SERVER --port 1",
+        "docker run example/store:1 --size 80",
+        "docker run example/engine:1 Qwen/Qwen3-8B --tp 8",
+    ],
+)
+def test_a_program_of_an_engine_or_store_that_no_reader_knows_is_named(
+    tmp_path: Path, words: str
+) -> None:
+    found = sized(tmp_path, f"mooncake_master &\n{words}\n")
+    assert found.status == "unknown"
+    assert found.unread
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pkill -f sglang.launch_server",
+        "python3 -m sglang.bench_serving --backend sglang",
+        "python3 -m dynamo.frontend --http-port 8000",
+        "curl http://localhost:30000/vllm",
+        "pip install vllm==0.11.0",
+        "command -v mooncake_master",
+    ],
+)
+def test_a_program_that_holds_nothing_is_not(tmp_path: Path, words: str) -> None:
+    assert not sized(tmp_path, f"mooncake_master &\n{words}\n").unread
+
+
+def test_an_image_of_vllm_runs_vllm(tmp_path: Path) -> None:
+    for image in ("vllm/vllm-openai:v0.11.0", "lmcache/vllm-openai:2025-05-27-v1"):
+        found = sized(tmp_path, f"docker run --gpus all {image} --model m --port 8100\n")
+        assert [process.kind for process in found.inputs.processes] == [Kind.VLLM]
+
+
 def test_a_benchmark_of_an_engine_is_no_engine(tmp_path: Path) -> None:
     found = sized(tmp_path, "mooncake_master &\nvllm bench serve\netcd --name a &\n")
     assert [p.kind for p in found.inputs.processes] == [Kind.MASTER, Kind.OTHER, Kind.ETCD]

@@ -1,7 +1,8 @@
 """What launches of others start, by reading them; how an answer is held against it.
 
 The files themselves are not kept here. A row: the file, its programs (how many, and settings that
-tell them apart), and whether something of it is to be named as not read.
+tell them apart), and whether something of it is to be named as not read: a file, a program, or a
+variable that nothing sets and that a setting follows from.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
          (S, 1, {"disaggregation_mode": "null"})], False),
     "b09-ome-runtime.yaml": (
         [(S, 2, {"disaggregation_mode": "prefill"}), (S, 2, {"disaggregation_mode": "decode"}),
-         ("sglang_router", 1, {})], False),
+         ("sglang_router", 1, {})], True),
     "b11-sglang-compose.yaml": (
         [(S, 1, {"model_path": "meta-llama/Llama-3.1-8B-Instruct", "port": 30000})], False),
     "b13-kthena-helm.yaml": ([], True),
@@ -76,7 +77,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
          (S, 1, {"tp_size": 16, "nnodes": 2, "hicache_size": 60})], False),
     "d-mc-efa-L609.sh": (
         [(S, 1, {"tp_size": 8, "dp_size": 2, "port": 8010,
-                 "disaggregation_bootstrap_port": 8998})], False),
+                 "disaggregation_bootstrap_port": 8998})], True),
     "d-mc-guide-L140.sh": ([(M, 1, {"enable_ha": "true", "rpc_address": "10.0.0.1"})], False),
     "d-mc-guide-L34.sh": ([(M, 1, {"RPC port": 50051})], False),
     "d-mc-guide-L542.sh": ([(M, 2, {"client_ttl": "10"})], False),
@@ -86,7 +87,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "d-mc-lmcache.sh": ([(M, 1, {"metadata port": 8080, "metrics port": 9003})], False),
     "d-mc-skill-L293.sh": ([], False),  # a report, no launch
     "d-mc-ssd-L28.sh": ([(M, 1, {"RPC port": 50051})], False),
-    "d-mc-ssd-L58.sh": ([(C, 1, {"segment_bytes": 4 << 30, "protocol": "rdma"})], False),
+    "d-mc-ssd-L58.sh": ([(C, 1, {"segment_bytes": 4 << 30, "protocol": "rdma"})], True),
     "d-mc-ssdbench-L131.sh": (
         [(M, 1, {"metrics port": 9004}), (C, 1, {"segment_bytes": 80 << 30})], False),
     "d-mc-ssdbench-L90.sh": (
@@ -98,7 +99,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "d-sgl-epd-L166.sh": (
         [(S, 1, {"port": 30000, "encoder_only": True}), (S, 1, {"port": 30002}),
          (S, 1, {"port": 30003, "disaggregation_mode": "decode"}), ("sglang_router", 1, {})],
-        False),
+        True),
     "d-sgl-mcreadme-L213.sh": (
         [(S, 1, {"store.protocol": "rdma", "store.tenant_id": "tenant-a"})], False),
     "d-sgl-mcreadme-L272.sh": (
@@ -108,7 +109,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
         [(S, 1, {"store.master_server_address": "127.0.0.1:50051"})], False),
     "d-sgl-nixl-L105.sh": (
         [(S, 1, {"page_size": 64, "hicache_size": 64, "hicache_ratio": 2.0,
-                 "hicache_storage_backend": "nixl"})], False),
+                 "hicache_storage_backend": "nixl"})], True),
     "d-sgl-nixl-L220.sh": ([(S, 1, {"tp_size": 2, "page_size": 256})], False),
     "d-sgl-pd-L426.sh": (
         [(S, 1, {"disaggregation_transfer_backend": "nixl", "port": 30000})], False),

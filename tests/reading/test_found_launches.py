@@ -22,7 +22,7 @@ def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     if name in NOT_YET:
         pytest.xfail(NOT_YET[name])
     truth, unread = FOUND[name]
-    (tmp_path / "host").mkdir()
+    (tmp_path / "host" / "proc").mkdir(parents=True)
     code = run(["read", "--json", "--root", str(tmp_path / "host"), str(Path(FOLDER, name))])
     answer = json.loads(capsys.readouterr().out)
     if code == 64:

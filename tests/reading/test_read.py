@@ -134,3 +134,13 @@ def test_a_launch_that_uses_neither_hicache_nor_mooncake_is_known(line: str, nei
     assert not uses_neither(understood(f"{PLAIN}{line}", "mooncake_master"))
     assert not uses_neither(understood("vllm serve Qwen/Qwen3-14B"))
     assert not uses_neither(())
+
+
+def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
+    read: Callable[..., Any],
+) -> None:
+    text = "python3 -m sglang.launch_server --model-path $M --tp $T --port $M\n"
+    found = answer(read(text, "--json"))
+    assert found["exit_code"] == 3
+    assert [each["what"] for each in found["unread"]] == ["M", "T"]
+    assert "model-path, port follows from it" in found["unread"][0]["why"]

@@ -1,0 +1,172 @@
+"""Programs that start what a file describes: kubectl apply, docker compose up, sbatch."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from preflight.launches.launch_kind import Beside, LaunchText, read_kind
+from preflight.launches.source import (
+    Command,
+    Origin,
+    Reading,
+    SourceError,
+    SourceNote,
+    Word,
+    joined,
+)
+
+
+class _Starter(NamedTuple):
+    """verbs: of which one is among the words. flags: each in front of a file.
+
+    usual: the files that it takes where none is named. alone: the first word that is no option is
+    the file, and those behind it are its arguments.
+    """
+
+    verbs: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    usual: tuple[str, ...] = ()
+    alone: bool = False
+
+
+_COMPOSE = _Starter(
+    ("up", "run", "start", "create"),
+    ("-f", "--file"),
+    ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"),
+)
+_APPLY = _Starter(("apply", "create", "replace"), ("-f", "--filename", "-k", "--kustomize"))
+_STARTERS = {
+    "kubectl": _APPLY,
+    "oc": _APPLY,
+    "docker-compose": _COMPOSE,
+    "docker": _COMPOSE,
+    "podman-compose": _COMPOSE,
+    "srtctl": _Starter(("apply", "dry-run"), ("-f", "--file")),
+    "sbatch": _Starter(alone=True),
+    "supervisord": _Starter((), ("-c", "--configuration"), ("supervisord.conf",)),
+    "helm": _Starter(("install", "upgrade")),
+}
+STARTERS = frozenset(_STARTERS)
+_JOBS = (".sh", ".sbatch", ".slurm", ".job", ".batch")
+_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+
+
+def described(
+    words: Sequence[Word],
+    environment: Mapping[str, Word],
+    beside: Beside,
+    given: Word | None = None,
+) -> Reading | None:
+    """Return what the files behind a command's words start; None for a command that starts none.
+
+    given: what the command reads from standard input, where that is known.
+    """
+    name = words[0].text.rpartition("/")[2] if words else ""
+    starter = _STARTERS.get(name)
+    texts = [word.text for word in words[1:]]
+    if starter is None or (starter.verbs and not set(starter.verbs) & set(texts)):
+        return None
+    if name == "docker" and "compose" not in texts[:4]:
+        return None
+    if name == "helm":
+        chart = next((t for t in texts if "/" in t or t == "."), "CHART")
+        said = f"the chart {chart} is not read: give what helm template {chart} prints"
+        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
+    if starter.alone:
+        return _job(words, environment, beside)
+    named = list(_named(words[1:], starter.flags))
+    usual = next((each for each in starter.usual if beside(each) is not None), None)
+    if not named and usual is not None:
+        named = [words[0]._replace(text=usual, unresolved=())]
+    if not named:
+        said = f"{' '.join([name, *texts])[:80]}: the file that it starts from does not lie here"
+        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
+    return joined(_one(word, environment, beside, given) for word in named)
+
+
+def _named(words: Sequence[Word], flags: Sequence[str]) -> Iterator[Word]:
+    before = ""
+    for word in words:
+        name, equals, value = word.text.partition("=")
+        if equals and name in flags:
+            yield word._replace(text=value)
+        elif before in flags:
+            yield from (word._replace(text=each) for each in word.text.split(",") if each)
+        before = word.text
+
+
+def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside) -> Reading:
+    """``sbatch OPTIONS FILE ARGUMENTS``, and ``sbatch --wrap TEXT``."""
+    for index, word in enumerate(words):
+        option, equals, text = word.text.partition("=")
+        if option == "--wrap" and (equals or index + 1 < len(words)):
+            text = text if equals else words[index + 1].text
+            return _text(text, word.origin.source, environment, beside)
+    plain = [index for index, word in enumerate(words) if index and word.text[:1] != "-"]
+    place = next((index for index in plain if beside(words[index].text) is not None), None)
+    if place is None:
+        place = next((i for i in plain if words[i].text.endswith(_JOBS)), None)
+    if place is None:
+        said = "sbatch: the job that it starts is not read: name its script"
+        return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
+    arguments = tuple(word.text for word in words[place + 1 :])
+    return _one(words[place], environment, beside, None, arguments)
+
+
+def _one(
+    word: Word,
+    environment: Mapping[str, Word],
+    beside: Beside,
+    given: Word | None,
+    arguments: Sequence[str] = (),
+) -> Reading:
+    name = word.text
+    text: str | None = None
+    open_names = given.unresolved if given is not None else ()
+    if name == "-" and given is not None and all(map(str.isidentifier, open_names)):
+        text, name = given.text, f"{word.origin} (standard input)"
+    elif not word.unresolved and name != "-":
+        text = beside(name)
+    if text is None:
+        shown = "what it reads from standard input" if name == "-" else name
+        said = f"{shown} is not read: give the manifest on its own"
+        return Reading((), (SourceNote("manifest-not-read", said, word.origin),))
+    folder = posixpath.dirname(name)
+
+    def near(path: str) -> str | None:
+        own = posixpath.normpath(posixpath.join(folder, path)) if word.text != "-" else path
+        return None if own == posixpath.normpath(name) else beside(own)  # not itself again
+
+    reading = _text(text, name, environment, near, arguments)
+    if open_names and word.text == "-":
+        commands = tuple(_left_open(command, open_names) for command in reading.commands)
+        return reading._replace(commands=commands)
+    return reading
+
+
+def _left_open(command: Command, names: Sequence[str]) -> Command:
+    """Return a command of a text in which variables stand that nothing sets."""
+
+    def marked(word: Word) -> Word:
+        found = [name for name in _NAME.findall(word.text) if name in names]
+        return word._replace(unresolved=(*word.unresolved, *found)) if found else word
+
+    environment = {name: marked(word) for name, word in command.environment.items()}
+    return command._replace(words=tuple(map(marked, command.words)), environment=environment)
+
+
+def _text(
+    text: str,
+    name: str,
+    environment: Mapping[str, Word],
+    beside: Beside,
+    arguments: Sequence[str] = (),
+) -> Reading:
+    launch = LaunchText(name, text, False, environment, (), beside, arguments)
+    try:
+        return read_kind(launch)
+    except SourceError as error:
+        return Reading((), (SourceNote("manifest-not-read", str(error), Origin(name)),))
