@@ -26,7 +26,9 @@ def least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
     if sizing.least is None or inputs.most == inputs.least:
         return None
     memory = {
-        number: one._replace(most_pools_bytes=one.least_pools_bytes)
+        number: one._replace(
+            most_pools_bytes=one.least_pools_bytes, most_by_stage=one.least_by_stage
+        )
         for number, one in inputs.memory.items()
     }
     lower = inputs._replace(most=inputs.least, memory=memory)

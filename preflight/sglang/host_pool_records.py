@@ -36,6 +36,7 @@ class PoolRequest(NamedTuple):
     packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
     draft: an EAGLE or STANDALONE draft model with a pool of its own, sharded as the target.
     draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
+    partition: the layers of each pipeline stage, where SGLANG_PP_LAYER_PARTITION says them.
     raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
     """
 
@@ -58,6 +59,7 @@ class PoolRequest(NamedTuple):
     draft_item_bytes: int | None = None
     swa_ratio: float = DEFAULT_SWA_RATIO
     raw_fp8_rows: bool = False
+    partition: tuple[int, ...] = ()
 
     @property
     def physical_page_tokens(self) -> int:
@@ -78,6 +80,7 @@ class PoolRequest(NamedTuple):
             packed_drafts=0,
             pp=1,
             stage=0,
+            partition=(),
             dcp=1,
             kv_item_bytes=self.draft_item_bytes or self.kv_item_bytes,
         )
@@ -248,6 +251,9 @@ def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> 
 
 def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
     """Return the layers of a stage: [first, last)."""
+    if request.partition:
+        first = sum(request.partition[:stage])
+        return first, first + request.partition[stage]
     each, rest = divmod(layers, request.pp)
     if not request.release.spread_layers:
         return stage * each, layers if stage == request.pp - 1 else (stage + 1) * each

@@ -105,6 +105,11 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
     why = error = ""
     if layout not in LAYOUTS:
         why = f"layout {layout!r} is not one of {', '.join(LAYOUTS)}"
+    elif request.partition and sum(request.partition) != len(geometry.layers):
+        error = (
+            f"ValueError: sum(partitions)={sum(request.partition)} does not match "
+            f"num_hidden_layers={len(geometry.layers)}."
+        )
     elif len(geometry.layers) < request.pp:
         why = f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
     elif geometry.kind is AttentionKind.MLA and layout == "page_head":

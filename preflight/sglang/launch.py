@@ -175,13 +175,20 @@ class Ranks(NamedTuple):
         """The ranks among which SGLang divides this host's memory."""
         return ranks_per_host(self.tp, self.pp, self.nnodes)
 
+    def stage(self, index: int) -> int:
+        """Return the pipeline stage of this host's ``index``-th process."""
+        return self._model_rank(index) // self.tp % self.pp
+
+    def _model_rank(self, index: int) -> int:
+        each = max(1, self.tp * self.pp // self.nnodes)
+        return self.node_rank * each + index % each
+
     def store_rank(self, index: int) -> int:
         """Return the rank within its attention group of this host's ``index``-th process.
 
         Mooncake's store looks up a list of devices by it (mooncake_store.py).
         """
-        each = max(1, self.tp * self.pp // self.nnodes)
-        tp_rank = (self.node_rank * each + index % each) % self.tp
+        tp_rank = self._model_rank(index) % self.tp
         return tp_rank % max(1, self.tp // self.attention_dp)
 
 

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.processes.processes import SglangServer
+from preflight.programs.sglang_arguments import unresolved
 from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.device_pool import DeviceRequest, Interval, decode_pool_ratio, device_tokens
-from preflight.sglang.host_pool_records import PoolRequest
+from preflight.sglang.host_pool_records import PoolRequest, Refusal
 from preflight.sglang.launch import Ranks
 from preflight.sglang.model import Drafts
 from preflight.sglang.model_geometry import ModelGeometry
@@ -69,6 +70,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     dcp = known(server.number("dcp_size"))
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
+    partition = _partition(sized)
     drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
     own = None if isinstance(drafts.own, Unknown) else drafts.own
     draft_bytes = None
@@ -90,7 +92,26 @@ def pool_request(sized: SizedServer) -> PoolRequest:
         packed_drafts=drafts.packed,
         draft=own,
         draft_item_bytes=draft_bytes,
+        partition=partition,
     )
+
+
+def _partition(sized: SizedServer) -> tuple[int, ...]:
+    """Read SGLANG_PP_LAYER_PARTITION as get_pp_indices does (distributed/utils.py)."""
+    word, pp = sized.server.environment.get("SGLANG_PP_LAYER_PARTITION"), sized.ranks.pp
+    if word is None or pp == 1:
+        return ()
+    if word.unresolved:
+        raise UnknownFactError(unresolved(word))
+    try:
+        parts = tuple(int(part) for part in word.text.split(","))
+    except ValueError:
+        words = f"ValueError: Invalid partition string: {word.text}"
+        raise UnknownFactError(Refusal(words)) from None
+    if len(parts) != pp:
+        words = f"ValueError: len(partitions)={len(parts)} does not match pp_size={pp}."
+        raise UnknownFactError(Refusal(words))
+    return parts
 
 
 def _layout(sized: SizedServer) -> Any:

@@ -44,7 +44,8 @@ class ServerMemory(NamedTuple):
     why: how the bounds come about, or what an exact answer was computed from. pools: one by one,
     at the upper bound, where they can be named. refused: the words with which SGLang stops before
     it has pools. budget_bytes: what the pools are booked against, where SGLang has sized them.
-    missing: what has to be known for the pools to be named one by one.
+    missing: what has to be known for the pools to be named one by one. least_by_stage,
+    most_by_stage: of a rank of each pipeline stage, where not all are alike.
     """
 
     least_pools_bytes: tuple[int, ...]
@@ -54,6 +55,15 @@ class ServerMemory(NamedTuple):
     refused: str | None = None
     budget_bytes: int | None = None
     missing: Unknown | None = None
+    least_by_stage: tuple[tuple[int, ...], ...] = ()
+    most_by_stage: tuple[tuple[int, ...], ...] = ()
+
+    def of_stage(self, stage: int, most: bool) -> tuple[int, ...]:
+        """Return the allocations of a rank of that pipeline stage, at one of the two bounds."""
+        stages = self.most_by_stage if most else self.least_by_stage
+        if stages:
+            return stages[stage]
+        return known(self.most_pools_bytes) if most else self.least_pools_bytes
 
 
 def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
@@ -72,13 +82,21 @@ def server_memory(
     if len(found) == 1:
         return found[0]
     named = all(part.pools for part in found)
-    return ServerMemory(
+    together = ServerMemory(
         tuple(size for part in found for size in part.least_pools_bytes),
         _together([part.most_pools_bytes for part in found]),
         "; ".join(part.why for part in found),
         tuple(pool for part in found for pool in part.pools) if named else (),
         next((part.refused for part in found if part.refused), None),
     )
+    if not any(part.least_by_stage for part in found):
+        return together
+    stages = range(ranks.pp)
+    least = tuple(tuple(s for p in found for s in p.of_stage(stage, False)) for stage in stages)
+    if isinstance(together.most_pools_bytes, Unknown):
+        return together._replace(least_by_stage=least)
+    most = tuple(tuple(s for p in found for s in p.of_stage(stage, True)) for stage in stages)
+    return together._replace(least_by_stage=least, most_by_stage=most)
 
 
 @or_unknown
@@ -129,7 +147,7 @@ def _pool(sized: SizedServer) -> ServerMemory:
     memory = _sized(sized) if unfit is None else _unsized(unfit)
     if sized.purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
         # A model of another kind has no such pool.
-        memory = memory._replace(least_pools_bytes=(), pools=())
+        memory = memory._replace(least_pools_bytes=(), least_by_stage=(), pools=())
     if sized.purpose is Purpose.PREFIX_CACHE:
         return memory
     return memory._replace(why=f"{sized.purpose.value}: {memory.why}")
@@ -179,7 +197,9 @@ def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemor
         # Without its draft the target's own pool may be known: the least there will be.
         plain = request._replace(draft=None, packed_drafts=0)
         alone = _widest_stage(sized, plain, asked)
-        return found._replace(least_pools_bytes=alone.least_pools_bytes)
+        return found._replace(
+            least_pools_bytes=alone.least_pools_bytes, least_by_stage=alone.least_by_stage
+        )
     return found
 
 
@@ -195,7 +215,16 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
     refused = next((stage.refused for stage in stages if stage.refused), None)
-    return _between(least, most, most.why)._replace(refused=refused)
+    found = _between(least, most, most.why)._replace(refused=refused)
+    if len({stage.least_pools_bytes for stage in stages}) > 1:
+        found = found._replace(
+            why=f"{found.why}, by pipeline stage",
+            least_by_stage=tuple(stage.least_pools_bytes for stage in stages),
+        )
+    if isinstance(found.most_pools_bytes, Unknown):
+        return found
+    by_stage = tuple(known(stage.most_pools_bytes) for stage in stages)
+    return found._replace(most_by_stage=by_stage) if len(set(by_stage)) > 1 else found
 
 
 def _most_bytes(memory: ServerMemory) -> float:
@@ -228,7 +257,12 @@ def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
         why = most.why
     # What only one end is refused for may not come to pass.
     refused = most.refused if least.refused else None
-    return most._replace(least_pools_bytes=least.least_pools_bytes, why=why, refused=refused)
+    return most._replace(
+        least_pools_bytes=least.least_pools_bytes,
+        least_by_stage=least.least_by_stage,
+        why=why,
+        refused=refused,
+    )
 
 
 # An estimate, not a rule: what a rank takes of the host before it sizes its pools (Python, CUDA's

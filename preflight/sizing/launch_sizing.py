@@ -169,7 +169,8 @@ def admit(
     # On huge pages a pool takes nothing more from what is available: the fewest are refused.
     first = last = gate(memory.pools, host, ranks.sharing, release, on_hugepages=huge)
     if may_grow:
-        others = (ranks.here - 1) * sum(pool.bytes for pool in memory.pools)
+        others = sum(sum(memory.of_stage(ranks.stage(at), True)) for at in range(ranks.here))
+        others -= sum(pool.taken_bytes for pool in memory.pools)
         last = gate(memory.pools, host, ranks.sharing, release, others)
     pages = _feasible(memory, ranks, host, release, sizing) if huge else None
     return Admission(origin, _message(first), _message(last), pages)

@@ -119,13 +119,18 @@ def _server_share(
     )
     split = tuple(pool.halves for pool in pools.pools for _ in pool.allocations_bytes)
 
-    def with_pools(sizes: tuple[int, ...]) -> tuple[MappedProcess, ...]:
-        return tuple(one._replace(host_pools_bytes=sizes, split_pools=split) for one in members)
+    def with_pools(most: bool) -> tuple[MappedProcess, ...]:
+        return tuple(
+            one._replace(
+                host_pools_bytes=pools.of_stage(ranks.stage(index), most), split_pools=split
+            )
+            for index, one in enumerate(members)
+        )
 
     most = pools.most_pools_bytes
     return Share(
-        with_pools(pools.least_pools_bytes),
-        most if isinstance(most, Unknown) else with_pools(most),
+        with_pools(most=False),
+        most if isinstance(most, Unknown) else with_pools(most=True),
         (*notes, *placed.notes),
     )
 

@@ -5,6 +5,7 @@ The byte counts marked "run" come from SGLang 0.5.23's own functions on CPU torc
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -670,3 +671,36 @@ def test_what_a_cgroup_grants_and_takes_back_never_falls_back(
     assert sizing.shown.taken is not None
     failure = sizing.shown.taken[0].failure
     assert (failure.error if failure else "").startswith(says)
+
+
+def stages(tmp_path: Path, environment: dict[str, str]) -> list[tuple[int, ...]]:
+    """The pools of each rank of two pipeline stages of 19 latent layers, pages of 32 tokens."""
+    config = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "num_hidden_layers": 19,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+    }
+    launch = "python3 -m sglang.launch_server --model-path x --tp 2 --pp-size 2 --page-size 32"
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.23")
+    options = options._replace(model_config=json.dumps(config))
+    root = Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
+    line = f"{launch} --enable-hierarchical-cache --hicache-size 3"
+    inputs = size(root, (line, environment), options=options).inputs
+    if isinstance(inputs.most, Unknown):
+        return []
+    assert inputs.most == inputs.least
+    return [process.host_pools_bytes for process in inputs.most.launch.processes]
+
+
+def test_each_pipeline_stage_has_its_own_bytes(tmp_path: Path) -> None:
+    """9 and 10 layers of the same tokens; the real pools of both stages, run on 0.5.23."""
+    first, last = (2_700_324_864,), (3_000_360_960,)
+    assert stages(tmp_path, {}) == [first, first, last, last]
+    swapped = stages(tmp_path, {"SGLANG_PP_LAYER_PARTITION": "10,9"})
+    assert swapped == [last, last, first, first]
+
+
+@pytest.mark.parametrize("partition", ["10,10", "19", "ten,9"])
+def test_a_partition_that_sglang_refuses(tmp_path: Path, partition: str) -> None:
+    assert stages(tmp_path, {"SGLANG_PP_LAYER_PARTITION": partition}) == []
