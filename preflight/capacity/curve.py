@@ -96,12 +96,15 @@ def _part(number: float) -> float:
     return min(1.0, max(0.0, number))
 
 
-def hit_text(hit: Hit) -> str:
-    """``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``.
+def whole_percent(part: float) -> int:
+    """Rounded to the next, but away from all and from nothing: 100 is everything."""
+    whole = round(part * 100)
+    return min(99, max(1, whole)) if 0 < part < 1 else whole
 
-    Rounded down: what is not whole is never 100 %.
-    """
-    least, expected, most = (int(part * 100 + 1e-9) for part in hit)
+
+def hit_text(hit: Hit) -> str:
+    """``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
+    least, expected, most = map(whole_percent, hit)
     if least == most:
         return f"{least} %"
     span = f"{least} to {most} %"

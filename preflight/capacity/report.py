@@ -9,7 +9,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.base.program_version import program_version
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
-from preflight.capacity.curve import Paint, curve_text
+from preflight.capacity.curve import Paint, curve_text, whole_percent
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import Workload
 from preflight.render.plain_data import fields, plain
@@ -168,16 +168,13 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def share(least: float, most: float) -> str:
-    """Whole percents, rounded away from all and from nothing: 100% is everything."""
+    """``40 to 79%``."""
     low, high = percent(least), percent(most)
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
 
 def percent(part: float) -> str:
-    whole = round(part * 100)
-    if 0 < part < 1:
-        whole = min(99, max(1, whole))
-    return f"{whole}%"
+    return f"{whole_percent(part)}%"
 
 
 def capacity_object(found: CapacityAnswer, exit_code: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -20,13 +21,13 @@ GOALS = ("l2", "pool", "balanced")
     "mooncake-preflight fit launch.sh",
     "mooncake-preflight fit --goal balanced --keep 64gb --write launch.sh",
     "mooncake-preflight fit --memory 2tb --gpus 8xH800 --nics 8xmlx5 launch.sh",
+    "mooncake-preflight fit --model Qwen/Qwen3-32B --memory 2tb --gpus 8xH100 --write launch.sh",
 )
 @click.option(
     "--goal",
     type=click.Choice(GOALS),
-    default="l2",
-    show_default=True,
-    help="What gets the memory: --hicache-size, the segment, or as much to each.",
+    help="What gets the memory: --hicache-size (the default), the segment, or as much to each "
+    "(the default with --model).",
 )
 @click.option(
     "--keep",
@@ -35,7 +36,12 @@ GOALS = ("l2", "pool", "balanced")
     show_default=True,
     help="Memory of the host that stays available beside the launch.",
 )
-@click.option("--write", is_flag=True, help="Write the launch's own file, in place of a diff.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="No launch yet: a first one for this model, as Qwen/Qwen3-32B.",
+)
+@click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
 @JSON
 @TIMEOUT
 @click.option(
@@ -47,15 +53,16 @@ GOALS = ("l2", "pool", "balanced")
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
 @click.option("--memory", type=SIZE, help="Of a host that is described: all of it, as 2tb.")
-@click.option("--gpus", help="Of a host that is described, as 8xH800.")
+@click.option("--gpus", help="Of a host that is described, as 8xH800 or 8x288gb.")
 @click.option("--nics", help="Of a host that is described, as 8xmlx5 or 2xerdma.")
 @click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a host that is described.")
 @COLOR
 @with_launch
 def fit(
     *,
-    goal: str,
+    goal: str | None,
     keep: int,
+    model: str | None,
     write: bool,
     as_json: bool,
     timeout_seconds: float,
@@ -75,6 +82,8 @@ def fit(
     nothing is written without --write.
 
     A host that is not there yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
+    Without a launch, --model makes a first one for all GPUs of the host; LAUNCH is then the file
+    that --write makes.
 
     Exit codes: 0 the sizes are found; 1 they are, and something that no size changes keeps the
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
@@ -83,14 +92,27 @@ def fit(
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
-    from preflight.fit.fit_launch import Description, fitted, host_to_fit
+    from preflight.fit.fit_launch import (
+        Description,
+        first_launch,
+        fitted,
+        host_to_fit,
+        with_first_launch,
+    )
     from preflight.fit.hints import hints
 
     described = Description(memory, gpus, nics, numa)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
+    first, path = None, ""
+    if model is not None:
+        path = _new_file(launch.words, write)
+        first = first_launch(model, host, described)
+        launch = launch._replace(words=first.words(), is_command=True)
     if assumptions:
         launch = described.with_gpu(launch)
-    found = fitted(launch, host, described, assumptions, goal, keep, write, timeout_seconds)
+    wanted = goal or ("balanced" if first else "l2")
+    edits = write and first is None
+    found = fitted(launch, host, described, assumptions, wanted, keep, edits, timeout_seconds)
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.error_object import error_object
@@ -101,8 +123,14 @@ def fit(
             say(f"UNKNOWN: {found.reason}")
         return exit_codes.UNKNOWN
     found = found._replace(hints=hints(found.state, found.machine, found.answer))
+    if first is not None:
+        found = with_first_launch(found, first, path)
+        if write and found.command:
+            from preflight.fit.fit_launch import write_first
+
+            found = found._replace(written=write_first(path, found.command))
     # Half of the values would be another launch: neither the old one nor the one that fits.
-    if write and found.edited is not None and not found.edited.advice:
+    elif write and found.edited is not None and not found.edited.advice:
         from preflight.fit.fit_launch import write_edits
 
         found = found._replace(written=write_edits(found.edited.edits))
@@ -115,3 +143,16 @@ def fit(
 
         say(fit_text(found, painter(color), columns()))
     return found.exit_code
+
+
+def _new_file(words: tuple[str, ...], write: bool) -> str:
+    """Return where the first launch is to be written, "" for nowhere."""
+    if len(words) > 1:
+        raise click.UsageError("--model makes a launch: give the file for it, and no command")
+    if words and os.path.lexists(words[0]):
+        raise click.UsageError(
+            f"--model makes a launch, and {words[0]} is there: leave out --model"
+        )
+    if write and not words:
+        raise click.UsageError("--write --model: give the file to write, as launch.sh")
+    return words[0] if words else ""

@@ -23,6 +23,7 @@ from checks.base.unknown import Unknown
 from preflight.base.data_file import data_file
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import Host
+from preflight.sizing.sizes import parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +38,8 @@ _PAGE_TABLE_SHARE = 64
 # Of MemTotal: the kernel, the system's daemons and the drivers of an idle host.
 _IN_USE_PERCENT = 2
 _MOST_DEVICES = 64
+# The PCI id of a GPU that is known by its memory alone: of no product.
+_UNLISTED = "0xffff"
 # What every host has, if there be nothing in it: else nothing would be known of what is there.
 _FOLDERS = frozenset({"/sys/bus/pci/devices", "/sys/class/net", "/sys/fs/cgroup"})
 _MEMORY_LEAST, _MEMORY_MOST = 4 * GIB, 64 * TIB
@@ -116,23 +119,47 @@ def _devices(kind: str, text: str | None) -> Devices | None:
     if text is None:
         return None
     option, known = f"--{kind}", known_models(kind)
-    match = re.fullmatch(r"(\d{1,3})\s*[x*]\s*(\S+)", text.strip(), re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"(\d{1,3})\s*[x*]\s*(\S.*)", text.strip(), re.IGNORECASE | re.ASCII)
     if match is None:
         raise UsageError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
-    name = next((name for name in known if name.lower() == wanted.lower()), None)
-    if name is None:
+    found = {_plain(name): name for name in known}.get(_plain(wanted))
+    model = known[found] if found else _by_memory(wanted) if kind == "gpus" else None
+    if model is None:
         names = ", ".join(known)
-        raise UsageError(f"{option} {text}: {wanted} is not known here: known are {names}")
+        more = "; of others give the memory, as 8x288gb" if kind == "gpus" else ""
+        raise UsageError(f"{option} {text}: {wanted} is not known here: known are {names}{more}")
     if not 1 <= count <= _MOST_DEVICES:
         raise UsageError(f"{option} {text}: must be 1 to {_MOST_DEVICES}")
-    return Devices(count, name, known[name])
+    return Devices(count, found or wanted, model)
+
+
+def _plain(name: str) -> str:
+    """``RTX PRO 6000`` and ``rtx-pro-6000`` are one."""
+    return re.sub(r"[\s_-]", "", name).lower()
+
+
+def _by_memory(text: str) -> Table | None:
+    """Return a GPU of which the memory alone is given, as ``288gb``; None for what is no size."""
+    try:
+        size = parse_size(text)
+    except ValueError:
+        return None
+    told = {"product": "GPU", "device": _UNLISTED, "source": "as given; gb is 2^30 bytes"}
+    return {**told, "memory_mib": size // MIB} if size >= GIB else None
+
+
+def device_names(gpus: str, nics: str | None) -> tuple[int, tuple[str, ...]]:
+    """Return how many GPUs are described, and what the NICs are called."""
+    found, cards = _devices("gpus", gpus), _devices("nics", nics)
+    names = () if cards is None else tuple(f"{cards.name}_{at}" for at in range(cards.number))
+    return (0 if found is None else found.number), names
 
 
 def gpu_bytes(gpus: str) -> int | None:
-    """Return the memory of one GPU of ``8xH800``, as its maker sells it."""
+    """Return the memory of one GPU of ``8xH800``, as its driver tells it."""
     found = _devices("gpus", gpus)
-    return None if found is None else found.model["memory_gib"] * GIB
+    return None if found is None else found.model["memory_mib"] * MIB
 
 
 def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
@@ -152,8 +179,8 @@ def _assumptions(described: Description, one_node: bool) -> tuple[str, ...]:
     if described.gpus is not None:
         count, _, gpu = described.gpus
         assumed.append(
-            f"{count} {gpu['product']} of {gpu['memory_gib']} GiB each (NVIDIA's data sheet), "
-            "evenly over the nodes"
+            f"{count} {gpu['product']} of {format_bytes(gpu['memory_mib'] * MIB)} each "
+            f"({gpu.get('source', 'as the driver tells it')}), evenly over the nodes"
         )
     else:
         assumed.append(
@@ -257,11 +284,15 @@ def _add_nodes(tree: Tree, described: Description) -> None:
 
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
-    """Add so many of one model, evenly over the nodes."""
+    """Add so many of one model, evenly over the nodes; NVML knows NVIDIA's alone."""
     count, _, model = gpus
     devices = []
     for index in range(count):
         node, address = index * nodes // count, f"0000:{0x10 + index:02x}:00.0"
+        if "vendor" in model:
+            ids = "amdgpu", model["vendor"], model["device"], "0x120000"  # processing accelerator
+            _add_function(tree, address, node, *ids)
+            continue
         _add_function(tree, address, node, "nvidia", "0x10de", model["device"], "0x030200")
         tree.add("gpu", index=index, driver=_DRIVER)
         devices.append(
@@ -269,11 +300,14 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
                 "name": model["product"],
                 "uuid": f"GPU-00000000-0000-0000-0000-{index:012d}",
                 "address": f"0000{address.upper()}",
-                "memory_bytes": model["memory_gib"] * GIB,
+                "memory_bytes": model["memory_mib"] * MIB,
                 "numa_node": node,
                 **_table()["calls"]["gpu"],
             }
         )
+    if not devices:
+        _load(tree, "amdgpu")
+        return
     _load(tree, "nvidia_peermem", "nvidia")
     tree.calls["gpus.visible_devices"] = None
     tree.calls["gpus.nvml"] = {"driver": _DRIVER, "cuda": 12080, "devices": devices}
@@ -308,6 +342,8 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
             number=index + 1,
             minor=192 + index,
             libraries=_LIBRARIES,
+            link_layer=model.get("link_layer", "Ethernet"),
+            gid_type=model.get("gid_type", "RoCE v2"),
         )
         kernel[name] = {
             "resources": {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0},

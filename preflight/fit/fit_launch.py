@@ -10,10 +10,14 @@ from typing import NamedTuple
 
 from checks.base.archive import write_whole
 from checks.base.finding import Kind, Setting, Status
+from checks.base.units import GIGABYTE
 from checks.base.unknown import Unknown
+from checks.gpu.facts import read_gpus
 from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
+from preflight.base.data_file import data_file
+from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
 from preflight.fit.hints import shares
 from preflight.fit.judged_values import (
@@ -54,9 +58,9 @@ class Description(NamedTuple):
 class Fitted(NamedTuple):
     """The answer with what goes with it.
 
-    command: the launch's new command line, where it was given as one. host_commands: what sets
-    the pools. assumptions: of a host that was described. state, machine: what was asked about.
-    hints: what would let more fit.
+    command: the launch's new command line, where it was given as one, or the whole script of a
+    first launch. host_commands: what sets the pools. assumptions: of a host that was described.
+    state, machine: what was asked about. hints: what would let more fit.
     """
 
     launch: str
@@ -72,6 +76,78 @@ class Fitted(NamedTuple):
     machine: HostState
     exit_code: int
     hints: tuple[str, ...] = ()
+    first: bool = False
+
+
+class FirstLaunch(NamedTuple):
+    """A launch that nobody has written yet: one server on all GPUs of a host.
+
+    It sets no MC_STORE_USE_HUGEPAGE: on regular pages it starts without a pool, and on every
+    release. where: the host, in words for the reader of the script.
+    """
+
+    model: str
+    ranks: int
+    where: str
+    nics: tuple[str, ...]
+
+    def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
+        """Return the script. l2_gb: of each rank, in 10^9 bytes. segment_bytes: of all ranks."""
+        nics = quote(",".join(self.nics)) if self.nics else ""
+        with open(data_file("first_launch.sh"), encoding="utf-8") as file:
+            return file.read().format(
+                model=quote(self.model),
+                ranks=self.ranks,
+                where=self.where,
+                name=quote(name),
+                l2_gb=l2_gb,
+                segment_bytes=segment_bytes,
+                protocol="rdma" if nics else "tcp",
+                devices=f"export MOONCAKE_DEVICE={nics}\n\n" if nics else "\n",
+                ib_device=' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else "",
+            )
+
+    def words(self) -> tuple[str, ...]:
+        """Return it as a command, with sizes to start from: 1 GB each rank, 64 MiB each segment."""
+        return "bash", "-c", self.script("launch.sh", 1, self.ranks * (64 << 20))
+
+
+def first_launch(model: str, host: Host, described: Description) -> FirstLaunch:
+    """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
+    if described.gpus is not None:
+        from preflight.fit.described_host import device_names
+
+        gpus, nics = device_names(described.gpus, described.nics)
+        return FirstLaunch(model, gpus, f"{described.gpus}, as described", nics)
+    count = len(read_gpus(host.root, None).on_pci)
+    if not count:
+        raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
+    names = host.root.names("/sys/class/infiniband")
+    nics = () if isinstance(names, Unknown) else tuple(sorted(names))
+    return FirstLaunch(model, count, f"{count} GPUs of this host", nics)
+
+
+def with_first_launch(found: Fitted, first: FirstLaunch, path: str) -> Fitted:
+    """Return the answer with the whole script, as it is to stand at ``path``."""
+    values = found.answer.values
+    if found.answer.fits is None or values.l2_bytes is None:
+        return found._replace(command="", first=True)
+    segment = values.segment_bytes or first.ranks * (64 << 20)
+    script = first.script(path or "launch.sh", values.l2_bytes // GIGABYTE, segment)
+    return found._replace(
+        command=script, first=True, launch=path or f"a first launch of {first.model}"
+    )
+
+
+def write_first(path: str, script: str) -> tuple[str, ...]:
+    """Write the script where nothing is yet; returns the paths. Raises UsageError."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(script)
+        os.chmod(path, 0o755)
+    except OSError as error:
+        raise UsageError(f"--write {path}: {error.strerror}") from None
+    return (path,)
 
 
 def host_to_fit(

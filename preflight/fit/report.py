@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from checks.base.finding import Finding, Status
+from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
@@ -29,6 +30,8 @@ _GOALS = {
     Goal.POOL: "the largest segment",
     Goal.BALANCED: "as much L2 as segment, and the rest to L2",
 }
+# Rules that warn where a model or a release is not known, of which one kind ends the server.
+MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
@@ -78,6 +81,8 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
         return paint("UNKNOWN", "yellow")
     if any(map(is_not_described, answer.beside)):
         return paint("THE SIZES FIT, THE REST IS NOT DESCRIBED (see below)", "yellow")
+    if any(finding.check in MAY_END for finding in answer.beside):
+        return paint("THE SIZES FIT, AND THE SERVER MAY END ALL THE SAME (see below)", "yellow")
     return paint("FITS", "green")
 
 
@@ -99,6 +104,8 @@ def _table(found: Fitted) -> list[str]:
         where = "" if target.node is None else f" on node {target.node}"
         name = f"{format_page_size(target.page_bytes)} pages{where}"
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
+    if found.first:  # nobody wrote what it starts from
+        rows = [(name, "", new, note) for name, _, new, note in rows]
     return table(rows, ("", "now", "fits", ""), right=(1, 2)).splitlines()
 
 
@@ -153,11 +160,15 @@ def _share(share: Share) -> str:
 
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
+    """Return a paragraph for each; those that differ in their subject alone are one."""
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for each in findings:
+        key = each.status.value, each.check, each.text or each.have
+        said.setdefault(key, []).append(each.subject)
     lines: list[str] = []
-    for finding in findings:
-        text = finding.text or finding.have
-        said = f"{finding.status.value}: {finding.check}, {finding.subject}: {text}"
-        lines += wrapped(f"  {said}", width, 2)
+    for (status, check, text), names in said.items():
+        subject = fold_names(names) if len(names) > 1 else names[0]
+        lines += wrapped(f"  {status}: {check}, {subject}: {text}", width, 2)
     return lines
 
 
@@ -169,7 +180,10 @@ def _host(found: Fitted) -> list[str]:
 
 
 def _launch(found: Fitted, width: int) -> Iterator[str]:
-    if found.command:
+    if found.first:
+        written = (f"written: {path}" for path in found.written)
+        yield from ("", *(written if found.written else found.command.splitlines()))
+    elif found.command:
         yield from ("", "the launch", f"  {found.command}")
     if found.edited is None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -18,14 +19,18 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from checks.gpu.facts import read_gpus
+from checks.rdma.device_table import device_rows
 from checks.rdma.facts import read_rdma
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_preflight
-from preflight.fit.described_host import described_host, known_models
+from preflight.fit.described_host import described_host, gpu_bytes, known_models
+from preflight.fit.fit_launch import FirstLaunch
 from preflight.fit.launch_edit import Edited, edited, launch_texts
 from preflight.fit.launch_values import Values, knobs
-from preflight.launches.launch_files import read_source
+from preflight.fit.report import MAY_END
+from preflight.launches.launch_files import read_argv, read_source
 from preflight.processes.processes import understand
+from preflight.rules.launch_rules import RULES
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
 from tests.paths import ROOT
 
@@ -259,7 +264,7 @@ def test_a_host_is_described_before_it_is_there(
     assert found["unknown"] == []
     assert {pool["node"] for pool in found["pools"]} == {0, 1}
     said = " ".join(found["assumptions"])
-    for assumed in ("MemTotal 1.97 TiB", "idle", "memlock is unlimited", "80 GiB each"):
+    for assumed in ("MemTotal 1.97 TiB", "idle", "memlock is unlimited", "79.65 GiB each"):
         assert assumed in said
 
 
@@ -309,6 +314,120 @@ def test_what_is_described_and_too_little_fails_as_ever(
     assert failed == {"gpu.count"}
     assert "rdma.no-device" in {f["check"] for f in found["beside"] if f["status"] == "unknown"}
     assert (code, found["status"]) == (1, "fits-but-fails")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "mib"),
+    [("8xH200", 143771), ("8xrtx pro 6000", 97887), ("4xMI300X", 196592), ("2x288gb", 294912)],
+)
+def test_the_memory_of_a_gpu_is_what_its_driver_tells(gpus: str, mib: int) -> None:
+    """141 GB of the data sheet are 140.4 GiB; what is given as a size is taken as it is."""
+    assert gpu_bytes(gpus) == mib * MIB
+
+
+@pytest.mark.parametrize("gpus", ["8xH900", "8x12qq", "8x80", "8x1mb"])
+def test_a_gpu_that_is_not_known_is_refused_with_those_that_are(gpus: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"known are H800, .*of others give the memory, as 8x288gb"
+    ):
+        gpu_bytes(gpus)
+
+
+def test_nics_of_every_family_on_pci_can_be_described() -> None:
+    soft = {"rxe", "siw", "ipathverbs"}  # made by the host itself; no longer made
+    known = {str(row["provider"]) for row in known_models("nics").values()}
+    assert {row.provider for row in device_rows()} - soft == known
+
+
+def test_what_no_table_tells_of_many_nics_is_said_once(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = ("--memory", "1tb", "--gpus", "8xH100", "--nics", "8xirdma")
+    assert run_preflight(["fit", *described, script]) == 3
+    said = capsys.readouterr().out
+    assert "unknown: rdma.table-capacity, irdma_0-7 (each of 8)" in " ".join(said.split())
+
+
+def test_no_fits_stands_above_a_rule_that_the_server_may_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(SCRIPT)
+    described = ["--memory", "2tb", "--gpus", "8xH100", "--nics", "8xmlx5", "--numa", "2"]
+    run_preflight(["fit", *described, str(launch)])
+    assert capsys.readouterr().out.startswith("THE SIZES FIT, AND THE SERVER MAY END ALL THE SAME")
+    run_preflight(["fit", *described, "--mooncake-version", "0.3.13.post1", str(launch)])
+    assert capsys.readouterr().out.startswith("FITS: ")
+
+
+def test_every_rule_by_which_a_server_may_end_is_one_that_the_verdict_knows() -> None:
+    may = {rule.id for rule in RULES.values() if "-may-" in rule.id and "ends" in rule.consequence}
+    assert may == MAY_END
+
+
+# The first launch ------------------------------------------------------------------------------
+
+FIRST = "fit --model Qwen/Qwen3-32B --memory 2tb --gpus 8xH100 --nics 8xmlx5 --numa 2".split()
+
+
+def test_a_first_launch_is_written_and_fits_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_preflight([*FIRST, "--write", "first.sh"]) == 0
+    assert "written: first.sh" in capsys.readouterr().out
+    text = Path("first.sh").read_text()
+    assert os.access("first.sh", os.X_OK)
+    for part in ("--tp 8", "mlx5_0,mlx5_1", "MOONCAKE_PROTOCOL=rdma"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 100
+    again = [*FIRST[:1], *FIRST[3:], "--goal", "balanced", "--json", "first.sh"]
+    assert run_preflight(again) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sizes"]["l2"]["now"] == found["sizes"]["l2"]["value"]
+    assert found["sizes"]["segment"]["now"] == found["sizes"]["segment"]["value"]
+    assert found["edits"] == []
+
+
+def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_preflight([*FIRST, "--goal", "l2"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("FITS: a first launch of Qwen/Qwen3-32B")
+    assert "\n#!/bin/bash\n" in said
+    assert "MOONCAKE_GLOBAL_SEGMENT_SIZE=536870912" in said
+    assert run_preflight([*FIRST, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["command"].startswith("#!/bin/bash\n")
+
+
+def test_a_first_launch_of_a_host_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """As many ranks as it has GPUs, and its own NICs; its memlock stops all sizes."""
+    assert run_preflight(["fit", "--model", "Qwen/Qwen3-32B", "--root", "demo:h800"]) == 2
+    assert "rank 0-7 (each of 8)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "m", "--memory", "1tb"], "how many GPUs there are is not known"),
+        (["--model", "m", "a", "b"], "give the file for it, and no command"),
+        (["--model", "m", "--write"], "give the file to write"),
+        (["--model", "m", __file__], "is there: leave out --model"),
+    ],
+)
+def test_what_a_first_launch_cannot_be_made_of(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_preflight(["fit", *words]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_the_name_of_a_model_is_one_word_of_the_script() -> None:
+    first = FirstLaunch("a b;c\nd", 1, "here", ())
+    reading = read_argv(first.words(), {})
+    words = [word.text for command in reading.commands for word in command.words]
+    assert words[words.index("--model-path") + 1] == "a b;c\nd"
 
 
 def test_describing_needs_memory_first() -> None:

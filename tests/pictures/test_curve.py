@@ -20,6 +20,7 @@ from preflight.capacity.curve import (
     letter_of,
 )
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
+from preflight.capacity.report import percent
 from preflight.pictures.figures import MOST_MARKS, capacity_figure
 
 TIERS = ("L1", "L2", "L3", "SSD")
@@ -93,13 +94,21 @@ def test_a_line_is_what_is_to_be_expected() -> None:
         (Hit(1, 1, 1), "100 %"),
         (Hit(0.999, 0.999, 0.999), "99 %"),
         (Hit(0.58, 0.58, 0.58), "58 %"),  # 57.999... as a binary fraction
+        (Hit(0.0555, 0.0555, 0.8361), "6 to 84 %"),
+        (Hit(0.0001, 0.0001, 0.5), "1 to 50 %"),
         (Hit(0.5, 0.5, 1), "50 to 100 %"),
         (Hit(0, 0.8, 1), "80 % (0 to 100 %)"),
         (Hit(0, 0, 0), "0 %"),
     ],
 )
-def test_parts_are_rounded_down(hit: Hit, text: str) -> None:
+def test_parts_are_rounded_away_from_all_and_nothing(hit: Hit, text: str) -> None:
     assert hit_text(hit) == text
+
+
+@pytest.mark.parametrize("part", [0, 0.0001, 0.0555, 0.5, 0.8361, 0.9999, 1])
+def test_the_page_and_the_terminal_show_the_same_number(part: float) -> None:
+    """One rounded down and the other to the next: 5 to 83 % here, 6 to 84% there."""
+    assert hit_text(Hit(part, part, part)).replace(" ", "") == percent(part)
 
 
 def test_a_farther_tier_is_expected_to_add_to_the_nearer_one() -> None:
