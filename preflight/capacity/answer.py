@@ -49,13 +49,18 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """One server. page_tokens: None where a variable decides it. notes: what to know about it."""
+    """One server. page_tokens: None where a variable decides it. notes: what to know about it.
+
+    deployment, tiers: what ``capacity`` follows from.
+    """
 
     subject: str
     model: str
     page_tokens: int | None
     capacity: Capacity
     notes: tuple[str, ...]
+    deployment: Deployment
+    tiers: Tiers
 
 
 class CapacityAnswer(NamedTuple):
@@ -161,7 +166,9 @@ def _server(
         None if pool is None else pool.keys,
     )
     notes = tuple(_server_notes(deployment, tiers, workload))
-    return ServerCapacity(deployment.process.name, deployment.model, page, capacity, notes)
+    return ServerCapacity(
+        deployment.process.name, deployment.model, page, capacity, notes, deployment, tiers
+    )
 
 
 def _conversation(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from preflight.base.usage_error import UsageError
 from preflight.cli.options import (
     COLOR,
     JSON,
@@ -19,6 +20,27 @@ from preflight.cli.options import (
     with_launch,
 )
 
+
+class Rate(click.ParamType[Any] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
+    """``60%`` or ``0.6``, as a part of 1."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip()
+        try:
+            rate = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            rate = -1.0
+        if not 0 < rate <= 1:
+            self.fail(f"{value!r} is not a part of all hits: write 60% or 0.6", param, ctx)
+        return rate
+
+
+RATE = Rate()
+
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
@@ -27,8 +49,27 @@ if TYPE_CHECKING:
     "capacity",
     "mooncake-preflight capacity launch.sh",
     "mooncake-preflight capacity --nodes-in-cluster 3 --other-segments 120gb launch.sh",
+    "mooncake-preflight capacity --trace requests.jsonl.xz --curve launch.sh",
 )
 @JSON
+@click.option("--trace", metavar="FILE", help="Recorded requests, to replay; - is standard input.")
+@click.option(
+    "--trace-block-tokens",
+    type=Integer(1, 1 << 20),
+    help="Tokens of a block of the trace. Default: what it says, or its format has.",
+)
+@click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
+@click.option("--hit-rate", type=RATE, help="Say how large one cache must be for it, as 60%.")
+@click.option(
+    "--routing",
+    type=click.Choice(["round-robin", "cache-aware", "sticky"]),
+    help="How requests of the trace come to servers side by side.",
+)
+@click.option(
+    "--prefill-tokens-per-second",
+    type=Number(0, 1e12, min_open=True),
+    help="Of the server: hits of the trace in seconds of prefill.",
+)
 @click.option("--clients", type=int, help="Conversations at once.")
 @click.option("--rounds", type=int, help="Questions that each of them asks.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
@@ -61,6 +102,12 @@ if TYPE_CHECKING:
 @with_launch
 def capacity(
     *,
+    trace: str | None,
+    trace_block_tokens: int | None,
+    curve: bool,
+    hit_rate: float | None,
+    routing: str | None,
+    prefill_tokens_per_second: float | None,
     clients: int | None,
     rounds: int | None,
     request_length: int | None,
@@ -93,6 +140,10 @@ def capacity(
     from preflight.capacity.deployment import Cluster
     from preflight.capacity.workload import WorkloadOptions
 
+    given = {"--curve": curve, "--hit-rate": hit_rate is not None, "--routing": routing is not None}
+    for name, wanted in given.items():
+        if wanted and trace is None:
+            raise UsageError(f"{name} is about a trace: give --trace FILE")
     asked = CapacityRequest(
         Cluster(nodes_in_cluster, other_segments),
         WorkloadOptions(clients, rounds, request_length, output_length, workload),
@@ -108,6 +159,17 @@ def capacity(
         else:
             say(f"mooncake-preflight capacity: {found.reason}", err=True)
         return exit_codes.UNKNOWN
+    replayed = None
+    if trace is not None:
+        from preflight.base.progress import Progress
+        from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answer
+        from preflight.traces.formats import open_trace
+
+        told = TraceRequest(routing or "round-robin", prefill_tokens_per_second, curve, hit_rate)
+        progress = Progress()
+        opened = open_trace(trace, page_of(found), trace_block_tokens)
+        replayed = trace_answer(found, opened, told, progress.show)
+        progress.clear()
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
     missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
@@ -115,11 +177,21 @@ def capacity(
     if as_json:
         from preflight.capacity.report import capacity_object
 
-        say_json(public(capacity_object(found, code)))
+        told_object = capacity_object(found, code)
+        if replayed is not None:
+            from preflight.capacity.trace_report import trace_object
+
+            told_object["trace"] = trace_object(found, replayed)
+        say_json(public(told_object))
     else:
         from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(public(capacity_text(found, columns(), painter(color), plain)))
+        text = capacity_text(found, columns(), painter(color), plain)
+        if replayed is not None:
+            from preflight.capacity.trace_report import trace_text
+
+            text = f"{text}\n\n{trace_text(found, replayed, columns())}"
+        say(public(text))
     return code

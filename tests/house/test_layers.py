@@ -32,6 +32,7 @@ ORDER = [
     "preflight.base",
     "preflight.render",
     "preflight.verbs",
+    "preflight.traces",
     "preflight.launches",
     "preflight.programs",
     "preflight.processes",

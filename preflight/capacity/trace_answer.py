@@ -1,0 +1,230 @@
+"""A recorded trace against each server's tiers, and in one cache of any size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.capacity.answer import CapacityAnswer, ServerCapacity
+from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Tier
+from preflight.traces.curve import Curve, CurveCounter, optimum
+from preflight.traces.formats import Trace
+from preflight.traces.tiers import PREFETCH_THRESHOLD_TOKENS, Flows, Replay, Rules, TierSizes
+
+# Of a launch whose page size a variable decides.
+DEFAULT_PAGE_TOKENS = 64
+# Blocks of the smallest cache of the curve.
+_FIRST_SIZE = 125
+# Requests between two words to who watches.
+_TOLD_EVERY = 2000
+
+
+class TraceRequest(NamedTuple):
+    """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes."""
+
+    routing: str = "round-robin"
+    prefill_tokens_per_second: float | None = None
+    curve: bool = False
+    hit_rate: float | None = None
+
+
+class ServerReplay(NamedTuple):
+    """One server's tiers on the trace: with the least that they may hold, and with the most.
+
+    merged: L1 is not known, so what it answers stands with L2.
+    """
+
+    least: Flows
+    most: Flows
+    rules: Rules
+    merged: bool
+    notes: tuple[str, ...]
+
+
+class TraceAnswer(NamedTuple):
+    """A trace as a whole, and each of the answer's servers on it, in their order.
+
+    block_tokens: what hits are counted by: the trace's blocks, or pages where these are larger.
+    span_seconds: from the first request to the last; None where no time is recorded. best: by
+    size in blocks, the part of all accesses that the best cache of that size could answer, None
+    where a sample was followed.
+    """
+
+    trace: Trace
+    block_tokens: int
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    span_seconds: float | None
+    curve: Curve
+    best: tuple[tuple[int, float | None], ...]
+    servers: tuple[ServerReplay | Unknown, ...]
+    notes: tuple[str, ...]
+    asked: TraceRequest
+
+
+def page_of(found: CapacityAnswer) -> int:
+    """The pages by which tokens become blocks: the first server's."""
+    return found.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
+
+
+def trace_answer(
+    found: CapacityAnswer, trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
+) -> TraceAnswer:
+    """Replay ``trace``, which is read once. tell: told now and then how far it is.
+
+    Raises UsageError for a line that cannot be meant.
+    """
+    page = page_of(found)
+    merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
+    block = trace.block_tokens * merge
+    plans = [_plan(server, asked, block) for server in found.servers]
+    replays = [replay for plan in plans if not isinstance(plan, Unknown) for replay in plan.replays]
+    counter = CurveCounter()
+    requests, tokens, outputs = 0, 0, 0
+    times: list[float] = []
+    for request in trace.requests:
+        requests += 1
+        if requests % _TOLD_EVERY == 0:
+            tell(f"{trace.name}: {requests:,} requests, {tokens:,} tokens")
+        if merge > 1:
+            request = request._replace(blocks=request.blocks[merge - 1 :: merge])
+        tokens += request.input_tokens
+        outputs += request.output_tokens
+        if request.seconds is not None:
+            times[1:] = [request.seconds]  # the first, and the last so far
+        counter.take(request.blocks)
+        for replay in replays:
+            replay.take(request)
+    curve = counter.curve()
+    span = times[-1] - times[0] if len(times) > 1 else None
+    sizes = sorted({*_doubling(curve), *_held(found, block)})
+    best: list[float | None] = [None] * len(sizes)
+    if counter.uses is not None and curve.accesses:
+        best = [hits / curve.accesses for hits in optimum(counter.uses, sizes)]
+    rates = tuple(zip(sizes, best, strict=True))
+    servers = tuple(plan if isinstance(plan, Unknown) else plan.replayed() for plan in plans)
+    notes = tuple(_trace_notes(trace, page, block, requests, tokens))
+    return TraceAnswer(
+        trace, block, requests, tokens, outputs, span, curve, rates, servers, notes, asked
+    )
+
+
+def _doubling(curve: Curve) -> Iterator[int]:
+    """Sizes that double, to thousands of blocks, up to where nothing more is gained."""
+    size, end = _FIRST_SIZE, curve.size_for(curve.ceiling) or 1
+    yield size
+    while size < end:
+        size *= 2
+        yield size
+
+
+def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
+    for server in found.servers:
+        for tier in server.capacity.tiers:
+            if isinstance(tier.tokens, Bounds):
+                yield max(1, tier.tokens.most // block)
+
+
+class _Plan(NamedTuple):
+    """The replays of one server: with the least that its tiers hold, and with the most."""
+
+    replays: tuple[Replay, ...]
+    rules: Rules
+    merged: bool
+    notes: tuple[str, ...]
+
+    def replayed(self) -> ServerReplay:
+        flows = [replay.flows for replay in self.replays]
+        return ServerReplay(flows[0], flows[-1], self.rules, self.merged, self.notes)
+
+
+def _plan(server: ServerCapacity, asked: TraceRequest, block: int) -> _Plan | Unknown:
+    deployment, tiers = server.deployment, server.tiers
+    if not deployment.reuses:
+        return Unknown("no request finds what an earlier one left: the radix cache is off")
+    page = server.page_tokens or DEFAULT_PAGE_TOKENS
+    notes = []
+    gpu, host = _own(tiers.gpu), _own(tiers.host)
+    merged = gpu is None
+    if gpu is None and host is None:
+        return Unknown(f"neither L1 nor L2 is known: {_why(tiers.gpu)}")
+    if gpu is None and host is not None:
+        # With write_through L2 has what L1 has: how large L1 is decides who answers alone.
+        gpu = Bounds(host.least // 2, host.most // 2)
+        notes.append("L1 is not known: what it answers is counted with L2, which has it too")
+        if deployment.write_policy != DEFAULT_WRITE_POLICY:
+            notes[-1] = (
+                f"L1 is not known, and {deployment.write_policy} fills L2 by way of it: it is "
+                "taken to hold half of what L2 does"
+            )
+    elif host is None and tiers.host is not None:
+        notes.append(f"L2 is not known, and left out: {_why(tiers.host)}")
+    pool, disk = _total(tiers.pool), _total(tiers.disk)
+    if tiers.pool is not None and pool is None:
+        notes.append(f"L3 is not known, and left out: {_why(tiers.pool)}")
+    if tiers.disk is not None and pool is not None and disk is None:
+        notes.append(f"SSD is not known, and left out: {_why(tiers.disk)}")
+    rules = Rules(
+        deployment.write_policy,
+        deployment.groups,
+        asked.routing,
+        _threshold(server),
+        disk_gets_evicted=tiers.evicted_alone,
+    )
+    least, most = (
+        TierSizes(gpu_tokens, *(part and part[end] for part in (host, pool, disk)))
+        for end, gpu_tokens in enumerate(gpu or (0, 0))
+    )
+    each = (least,) if least == most else (least, most)
+    if rules.caches > 1:
+        notes.append(f"{rules.caches} caches side by side, requests spread {rules.routing}")
+    notes.append(
+        f"one request after the other, {rules.write_policy}: leases, writes on their way and "
+        "prefetch that comes too late are not modelled, nor answers before a later prompt has them"
+    )
+    return _Plan(
+        tuple(Replay(one, rules, block, page) for one in each), rules, merged, tuple(notes)
+    )
+
+
+def _own(tier: Tier | None) -> Bounds | None:
+    """What one cache holds; None where it is not known."""
+    return tier.group_tokens if tier and isinstance(tier.group_tokens, Bounds) else None
+
+
+def _total(tier: Tier | None) -> Bounds | None:
+    return tier.tokens if tier and isinstance(tier.tokens, Bounds) else None
+
+
+def _why(tier: Tier | None) -> str:
+    return tier.tokens.reason if tier and isinstance(tier.tokens, Unknown) else "not sized"
+
+
+def _threshold(server: ServerCapacity) -> int:
+    """prefetch_threshold of --hicache-storage-backend-extra-config."""
+    text = server.deployment.server.value("hicache_storage_backend_extra_config")
+    try:
+        config = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        config = {}
+    given = config.get("prefetch_threshold") if isinstance(config, dict) else None
+    return given if isinstance(given, int) else PREFETCH_THRESHOLD_TOKENS
+
+
+def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
+    yield from trace.notes
+    if block > page and tokens:
+        more = 100 * requests * (block - page) / tokens
+        yield (
+            f"blocks of {block} tokens, pages of {page}: what two prompts share is known to whole "
+            f"blocks, so a request may find up to {block - page} tokens more: at most {more:.1f}% "
+            "of all tokens"
+        )
+    elif page % trace.block_tokens:
+        yield (
+            f"pages of {page} tokens are no whole number of the trace's blocks of "
+            f"{trace.block_tokens}: hits are counted by the trace's blocks"
+        )

@@ -1,0 +1,271 @@
+"""What ``capacity --trace`` answers: for a person, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from checks.base.units import format_bytes
+from checks.base.unknown import Unknown
+from preflight.capacity.answer import CapacityAnswer, ServerCapacity
+from preflight.capacity.deployment import Bounds
+from preflight.capacity.trace_answer import ServerReplay, TraceAnswer
+from preflight.render.plain_data import fields
+from preflight.render.text import filled, table
+from preflight.traces.tiers import TIERS, Flows
+
+
+def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int) -> str:
+    """The trace, each server's tiers on it, and the curve; no final newline."""
+    parts = [filled(_head(answer), width)]
+    for server, replay in zip(found.servers, answer.servers, strict=True):
+        if isinstance(replay, Unknown):
+            parts.append(filled(f"{server.subject}: not replayed: {replay.reason}", width))
+            continue
+        about = f"{server.subject}, {replay.rules.write_policy}, on this trace:"
+        parts.append(f"{filled(about, width)}\n{_tiers(server, replay, answer)}")
+        lines = [*_moved(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
+        parts.append("\n".join(filled(line, width) for line in lines))
+    if answer.asked.curve:
+        parts.append(_curve_table(found, answer))
+    lines = [*curve_sentences(found, answer), *(f"note: {note}" for note in answer.notes)]
+    parts.append("\n".join(filled(line, width) for line in lines))
+    return "\n\n".join(parts)
+
+
+def _head(answer: TraceAnswer) -> str:
+    curve, block = answer.curve, answer.block_tokens
+    over = "" if answer.span_seconds is None else f" in {_duration(answer.span_seconds)}"
+    distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
+    return (
+        f"{answer.trace.name} ({answer.trace.format}): {answer.requests:,} requests{over}, "
+        f"{answer.input_tokens:,} tokens of input; {curve.accesses:,} blocks of {block} "
+        f"tokens{distinct}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    for unit, scale in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * scale:
+            return f"{seconds / scale:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def percent(rate: float) -> str:
+    """``17.8%``."""
+    return f"{100 * rate:.1f}%"
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _rates(least: float, most: float) -> str:
+    low, high = map(percent, sorted((least, most)))
+    return low if low == high else f"{low.removesuffix('%')} to {high}"
+
+
+def _counts(least: int, most: int) -> str:
+    low, high = sorted((least, most))
+    return _span(f"{low:,}", f"{high:,}")
+
+
+def _tiers(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> str:
+    names = [tier.name for tier in server.capacity.tiers]
+    speed = answer.asked.prefill_tokens_per_second
+    heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
+    rows = []
+    for name in names:
+        shown = name
+        if replay.merged and name == "L1":
+            rows.append([name, *["unknown"] * 3])
+            continue
+        low, high = (_of(flows, name, replay.merged) for flows in (replay.least, replay.most))
+        if replay.merged and name == "L2":
+            shown = "L1 and L2"
+        evicted = [size * answer.block_tokens for size in (low[2], high[2])]
+        rows.append(
+            [
+                shown,
+                _rates(low[0], high[0]),
+                _counts(low[1], high[1]),
+                _counts(evicted[0], evicted[1]),
+            ]
+        )
+    least, most = replay.least, replay.most
+    saved = [sum(flows.saved.values()) for flows in (least, most)]
+    rows.append(["all", _rates(1 - least.missed, 1 - most.missed), _counts(*saved), ""])
+    missed = [flows.input_tokens - sum(flows.saved.values()) for flows in (least, most)]
+    rows.append(["none", _rates(least.missed, most.missed), "", ""])
+    if speed is not None:
+        heads.append("seconds of prefill")
+        for row in rows:
+            row.append("")
+        rows[-2][-1] = "saved " + _counts(*(round(each / speed) for each in saved))
+        rows[-1][-1] = "spent " + _counts(*(round(each / speed) for each in missed))
+    return table(rows, heads, right=range(1, len(heads)))
+
+
+def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
+    """The part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
+    names = ("L1", "L2") if merged and name == "L2" else (name,)
+    return (
+        sum(map(flows.rate, names)),
+        sum(flows.saved[each] for each in names),
+        flows.evicted[name],
+    )
+
+
+_MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"), ("SSD", "L2"))
+
+
+def _moved(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
+    size = server.capacity.bytes_per_token
+    if isinstance(size, Unknown):
+        return
+    for move in _MOVES:
+        if replay.merged and "L1" in move:
+            continue
+        least, most = (
+            flows.moved[move] * answer.block_tokens * size for flows in (replay.least, replay.most)
+        )
+        if not most and not least:
+            continue
+        each = ""
+        if answer.span_seconds:
+            rate = max(least, most) / answer.span_seconds
+            each = f", {format_bytes(int(rate))}/s on average"
+        shown = _span(*(format_bytes(each) for each in sorted((least, most))))
+        yield f"{move[0]} to {move[1]}: {shown}{each}"
+    long = replay.least.too_long
+    if long:
+        yield f"{long:,} requests are longer than L1: a server refuses them, and here they are cut"
+
+
+def _sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
+    """The tiers whose sizes are known, in blocks, of all caches together."""
+    return [
+        (tier.name, tier.tokens.most // answer.block_tokens)
+        for server in found.servers
+        for tier in server.capacity.tiers
+        if isinstance(tier.tokens, Bounds)
+    ]
+
+
+def _curve_table(found: CapacityAnswer, answer: TraceAnswer) -> str:
+    size = found.servers[0].capacity.bytes_per_token
+    known: dict[int, str] = {}
+    for name, blocks in _sizes(found, answer):
+        known.setdefault(max(1, blocks), name)
+    rows = [
+        [
+            known.get(blocks, ""),
+            f"{blocks * answer.block_tokens:,}",
+            "" if isinstance(size, Unknown) else format_bytes(blocks * answer.block_tokens * size),
+            percent(answer.curve.rate(blocks)),
+            "unknown" if best is None else percent(best),
+        ]
+        for blocks, best in answer.best
+    ]
+    heads = ["as", "tokens in one cache", "bytes", "hits (LRU)", "best possible"]
+    return table(rows, heads, right=range(1, 5))
+
+
+def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
+    """The ceiling, the knee, and what was asked for."""
+    curve, block = answer.curve, answer.block_tokens
+    size = found.servers[0].capacity.bytes_per_token
+
+    def held(blocks: int) -> str:
+        tokens = blocks * block
+        if isinstance(size, Unknown):
+            return f"{tokens:,} tokens"
+        return f"{tokens:,} tokens ({format_bytes(tokens * size)})"
+
+    yield (
+        f"ceiling: {percent(curve.ceiling)} of all accesses are to a block that was seen before; "
+        "no cache answers more"
+    )
+    if curve.ceiling:
+        yield (
+            f"knee: one cache of {held(curve.knee)} answers {percent(curve.rate(curve.knee))}; "
+            f"beyond it each GiB brings less"
+        )
+    wanted = answer.asked.hit_rate
+    if wanted is not None:
+        need = curve.size_for(wanted)
+        if need is None:
+            yield f"{percent(wanted)}: no cache answers so much of this trace"
+        else:
+            yield f"{percent(wanted)}: one cache of {held(need)}"
+    if curve.sampled < 1:
+        yield (
+            f"from a sample of {percent(curve.sampled)} of the blocks: rates are within "
+            f"{200 * curve.error:.1f} points, 19 times of 20"
+        )
+
+
+def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
+    """All of it, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
+    curve, block = answer.curve, answer.block_tokens
+    sizes = sorted({size for size, _ in answer.best})
+    best = dict(answer.best)
+    return {
+        "name": answer.trace.name,
+        "format": answer.trace.format,
+        "block_tokens": block,
+        **fields(answer, "requests", "input_tokens", "output_tokens", "span_seconds"),
+        "accesses": curve.accesses,
+        "distinct": curve.distinct,
+        "ceiling": curve.ceiling,
+        "knee_tokens": curve.knee * block,
+        "sampled": curve.sampled,
+        "error": curve.error,
+        "curve": [
+            {"tokens": size * block, "lru": curve.rate(size), "best": best[size]} for size in sizes
+        ],
+        "wanted": _wanted(answer),
+        "servers": [
+            {"unknown": replay.reason} if isinstance(replay, Unknown) else _replay(server, replay)
+            for server, replay in zip(found.servers, answer.servers, strict=True)
+        ],
+        "notes": list(answer.notes),
+    }
+
+
+def _wanted(answer: TraceAnswer) -> dict[str, Any] | None:
+    rate = answer.asked.hit_rate
+    if rate is None:
+        return None
+    need = answer.curve.size_for(rate)
+    return {"rate": rate, "tokens": None if need is None else need * answer.block_tokens}
+
+
+def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
+    return {
+        "subject": server.subject,
+        "write_policy": replay.rules.write_policy,
+        "routing": replay.rules.routing,
+        "caches": replay.rules.caches,
+        "l1_with_l2": replay.merged,
+        "least": _flows(replay.least),
+        "most": _flows(replay.most),
+        "notes": list(replay.notes),
+    }
+
+
+def _flows(flows: Flows) -> dict[str, Any]:
+    return {
+        "tiers": [
+            {
+                "name": name,
+                "rate": flows.rate(name),
+                "saved_tokens": flows.saved[name],
+                "evicted_blocks": flows.evicted[name],
+            }
+            for name in TIERS
+        ],
+        "missed": flows.missed,
+        "moved_blocks": {f"{a} to {b}": flows.moved[a, b] for a, b in _MOVES},
+        "too_long": flows.too_long,
+    }

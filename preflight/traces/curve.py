@@ -1,0 +1,267 @@
+"""The part of all block accesses that one cache of any size answers: the exact curve in one pass.
+
+Requests form a tree (see ``formats``), and each touches a path from the root. So what a request
+finds was last touched by a few earlier requests, the later the nearer to the root, and what is
+left of an earlier one is the end of its path. Counting those runs in place of blocks is why this
+needs no library: a run costs two walks of a binary indexed tree over requests, a block one look-up.
+
+A cache of the least recently used evicts the end of a prompt first, as SGLang's radix tree does: a
+leaf before its parent. What a request finds is told before its own new blocks take room.
+
+Sources: R. L. Mattson and others, Evaluation techniques for storage hierarchies (1970); C. A.
+Waldspurger and others, Efficient MRC construction with SHARDS (2015), with its correction of the
+number of accesses.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import ceil
+from statistics import stdev
+from typing import NamedTuple
+
+# Distinct blocks that are followed at once: each takes about 150 bytes.
+MOST_BLOCKS = 4_000_000
+# Independent parts of a sample: how far their curves lie apart tells its error.
+PARTS = 8
+
+Runs = list[list[tuple[int, int]]]
+
+
+class Curve(NamedTuple):
+    """Hits of a cache by its size: straight lines between the points.
+
+    sizes: in blocks, rising, from 0; hits: accesses that a cache of so many blocks answers.
+    accesses: blocks of all requests. distinct: of them, None where a sample was followed. sampled:
+    the part of all blocks that was followed. error: one standard error of a rate, at most.
+    """
+
+    sizes: Sequence[int]
+    hits: Sequence[float]
+    accesses: int
+    distinct: int | None
+    sampled: float = 1.0
+    error: float = 0.0
+
+    def rate(self, blocks: float) -> float:
+        """The part of all accesses that a cache of so many blocks answers."""
+        if not self.accesses:
+            return 0.0
+        at = bisect_right(self.sizes, blocks)
+        if at == len(self.sizes):
+            return self.hits[-1] / self.accesses
+        (low, high), (least, most) = self.sizes[at - 1 : at + 1], self.hits[at - 1 : at + 1]
+        return (least + (most - least) * (blocks - low) / (high - low)) / self.accesses
+
+    @property
+    def ceiling(self) -> float:
+        """What a cache without an end answers."""
+        return self.hits[-1] / self.accesses if self.accesses else 0.0
+
+    def size_for(self, rate: float) -> int | None:
+        """The least cache that answers so much, in blocks; None above the ceiling."""
+        if rate > self.ceiling:
+            return None
+        wanted = rate * self.accesses
+        at = bisect_left(self.hits, wanted)
+        if at == 0:
+            return 0
+        (low, high), (least, most) = self.sizes[at - 1 : at + 1], self.hits[at - 1 : at + 1]
+        # A hair below: a whole number of blocks is not to be missed by a rounding.
+        return ceil(low + (high - low) * (wanted - least) / (most - least) - 1e-6)
+
+    @property
+    def knee(self) -> int:
+        """The size at which the curve stands highest above a straight line to 99% of its end."""
+        end = self.size_for(0.99 * self.ceiling) or 1
+        return int(
+            max(self.sizes, key=lambda size: self.rate(size) - self.ceiling * min(1, size / end))
+        )
+
+
+class _Stack:
+    """Requests in the order of their last touch; ``take`` brings it up to date.
+
+    scale: so many blocks stand for each that is followed.
+    """
+
+    def __init__(self, scale: int = 1) -> None:
+        self.scale, self.accesses = scale, 0
+        self.last: dict[int, int] = {}
+        # A binary indexed tree over requests: the blocks that each was the last to touch.
+        self.tree = [0]
+        # How many more accesses there are at each distance than at the one before.
+        self.steps: dict[int, float] = {}
+
+    def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
+        """Count one request. uses: to each earlier request, who uses what it touched last."""
+        last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
+        now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
+        found = list(map(last.get, blocks))
+        while at < size and (request := found[at]) is not None:
+            start = at
+            at += 1
+            while at < size and found[at] == request:
+                at += 1
+            older, index = 0, request + 1
+            while index:
+                older += tree[index]
+                index &= index - 1
+            first = (seen - older) * scale + 1
+            end = first + (at - start) * scale
+            steps[first] = steps.get(first, 0) + 1
+            steps[end] = steps.get(end, 0) - 1
+            if uses is not None:
+                uses[request].append((now, at - start))
+            # Those still to come are of earlier requests: what they read does not change.
+            index = request + 1
+            while index <= now:
+                tree[index] -= at - start
+                index += index & -index
+        self.accesses += size
+        last.update(dict.fromkeys(blocks, now))
+        self._append(size)
+
+    def _append(self, count: int) -> None:
+        index = len(self.tree)
+        low, below = index & index - 1, index - 1
+        while below > low:
+            count += self.tree[below]
+            below &= below - 1
+        self.tree.append(count)
+
+    def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
+        """A new one that follows the blocks of ``part`` alone, and has counted nothing yet."""
+        found = _Stack(scale)
+        kept = {block: at for block, at in self.last.items() if block % divisor == part}
+        touched: dict[int, int] = {}
+        for at in kept.values():
+            touched[at] = touched.get(at, 0) + 1
+        numbers = {at: number for number, at in enumerate(sorted(touched))}
+        found.last = {block: numbers[at] for block, at in kept.items()}
+        for at in numbers:
+            found._append(touched[at])
+        return found
+
+
+class CurveCounter:
+    """Takes requests one after the other; ``curve`` says what they come to.
+
+    Follows all blocks up to ``most_blocks`` of them, then a part chosen by their names, which is
+    halved each time that they are too many again: memory stays bounded.
+    """
+
+    def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
+        self._most = max(2 * PARTS, most_blocks)
+        self._stacks = [_Stack()]
+        # Of each part, what it has counted: of accesses, and their distances.
+        self._counted: list[dict[int, float]] = [{}]
+        self._begun, self.accesses = 0, 0
+        # Of each request, which later ones use what it touched last: (request, blocks).
+        self.uses: Runs | None = []
+
+    def take(self, blocks: Sequence[int]) -> None:
+        """Count one request's blocks, the first of the prompt first."""
+        self.accesses += len(blocks)
+        if self.uses is not None:
+            self.uses.append([])
+            self._stacks[0].take(blocks, self.uses)
+        else:
+            divisor = self._stacks[0].scale
+            shares: list[list[int]] = [[] for _ in range(PARTS)]
+            for block in blocks:
+                if (part := block % divisor) < PARTS:
+                    shares[part].append(block)
+            for stack, share in zip(self._stacks, shares, strict=True):
+                if share:
+                    stack.take(share)
+        followed = sum(len(one.last) for one in self._stacks)
+        if followed > self._most or len(self._stacks[0].tree) > self._most:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Follow half of the blocks from here on; at first, as many in each of the parts."""
+        self._counted = [self._with_open(part) for part in range(PARTS)]
+        self._begun = self.accesses
+        whole = self.uses is not None
+        self.uses = None
+        old = self._stacks * PARTS if whole else self._stacks
+        scale = 2 * PARTS if whole else 2 * old[0].scale
+        self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
+
+    def _with_open(self, part: int) -> dict[int, float]:
+        """What a part has counted so far, with what it counts now."""
+        stack = self._stacks[part % len(self._stacks)]
+        steps = dict(self._counted[part % len(self._counted)])
+        # A block that every request has is followed by one part or none: what its accesses are
+        # more or fewer than all accesses was, or would have been, found at once.
+        missed = self.accesses - self._begun - stack.accesses * stack.scale
+        for found in (stack.steps, {1: missed, 2: -missed} if missed else {}):
+            for distance, step in found.items():
+                steps[distance] = steps.get(distance, 0) + step
+        return steps
+
+    def curve(self) -> Curve:
+        """The curve of all that was taken so far."""
+        parts = [self._with_open(part) for part in range(len(self._stacks))]
+        steps: dict[int, float] = {}
+        for part in parts:
+            for distance, step in part.items():
+                steps[distance] = steps.get(distance, 0) + step / len(parts)
+        whole = _curve(steps, self.accesses)
+        if self.uses is not None:
+            return whole._replace(distinct=len(self._stacks[0].last))
+        alone = [_curve(part, self.accesses) for part in parts]
+        last = max(1.0, whole.sizes[-1])
+        error = (
+            max(stdev(each.rate(last / 2 ** (at / 4)) for each in alone) for at in range(64))
+            / len(alone) ** 0.5
+        )
+        return whole._replace(sampled=PARTS / self._stacks[0].scale, error=error)
+
+
+def _curve(steps: dict[int, float], accesses: int) -> Curve:
+    """Distances become sizes: a cache of n blocks answers what is found at 1 to n."""
+    sizes, hits, rate = [0], [0.0], 0.0
+    for distance in sorted(steps):
+        if distance > 1:
+            hits.append(hits[-1] + rate * (distance - 1 - sizes[-1]))
+            sizes.append(distance - 1)
+        rate += steps[distance]
+    return Curve(sizes, [max(0.0, hit) for hit in hits], accesses, None)
+
+
+def optimum(uses: Runs, sizes: Sequence[int]) -> list[int]:
+    """Accesses that the best cache of each size could answer, which knows all later requests.
+
+    It keeps what is used soonest, and does not take up what is used later than all it holds
+    (L. A. Belady, A study of replacement algorithms, 1966). What the same request uses next is one
+    run, whose end goes first.
+    """
+    return [_optimum(uses, size) for size in sizes]
+
+
+def _optimum(uses: Runs, size: int) -> int:
+    hits, held = 0, 0
+    kept: dict[int, int] = {}
+    latest: list[int] = []
+    for now, later in enumerate(uses):
+        count = kept.pop(now, 0)
+        hits += count
+        held -= count
+        for request, count in later:
+            if request not in kept:
+                heappush(latest, -request)
+            kept[request] = kept.get(request, 0) + count
+            held += count
+        while held > size:
+            request = -latest[0]
+            dropped = min(kept[request], held - size)
+            kept[request] -= dropped
+            held -= dropped
+            if not kept[request]:
+                del kept[request]
+                heappop(latest)
+    return hits

@@ -1,0 +1,140 @@
+"""``capacity --trace`` as users and scripts meet it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from preflight.cli.main import run
+from tests.builders.capacity_launches import HICACHE, STORED
+from tests.builders.hosts import GIB, Host
+from tests.paths import ROOT
+from tests.traces.test_curve import CONVERSATION, published
+
+SCHEMA = json.loads((ROOT / "preflight/schemas/capacity-v1.schema.json").read_text())
+QWEN = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=60, segment="80gb")
+# Three conversations in turn, three questions each, blocks of 512 tokens.
+TURNS = [
+    {
+        "timestamp": 1000 * (3 * turn + talk),
+        "input_length": 1024 * (turn + 1),
+        "output_length": 1,
+        "hash_ids": [100 * talk + at for at in range(2 * turn + 2)],
+    }
+    for turn in range(3)
+    for talk in range(3)
+]
+
+Ask = Callable[..., int]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
+    Host(memory_bytes=2048 * GIB).write(tmp_path / "host")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "t.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))
+
+    def call(*words: str, script: str = QWEN, trace: str = "t.jsonl") -> int:
+        (tmp_path / "run.sh").write_text(f"{script}\n")
+        versions = ("--mooncake-version", "0.3.14", "--sglang-version", "0.5.23")
+        host = ("--root", str(tmp_path / "host"))
+        return run(["capacity", *host, *versions, "--trace", trace, *words, "run.sh"])
+
+    return call
+
+
+def answer(ask: Ask, capsys: pytest.CaptureFixture[str], *words: str, **named: str) -> Any:
+    code = ask("--json", *words, **named)
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == code
+    return found["trace"]
+
+
+def test_each_tier_says_what_it_answers(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--gpu-memory", "80gb", "--prefill-tokens-per-second", "1000") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "t.jsonl (Mooncake): 9 requests in 8 s, 18,432 tokens of input; 36 blocks of 512" in out
+    # Two blocks of the first question, then four: three conversations.
+    assert "L1 50.0% 9,216 0 L2 0.0% 0 0 L3 0.0% 0 0 all 50.0% 9,216 saved 9" in out
+    assert "none 50.0% spent 9" in out
+    assert "L1 to L2: 1.27 GiB" in out
+    assert "ceiling: 50.0% of all accesses" in out
+    assert "pages of 64: what two prompts share is known to whole blocks" in out
+
+
+def test_small_tiers_hand_down(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    """L1 holds 8 blocks: all first questions, then less; what it evicts is found again in L2."""
+    script = f"{HICACHE.format(model='Qwen/Qwen3-8B', tp=1)} --max-total-tokens 4096"
+    found = answer(ask, capsys, "--gpu-memory", "80gb", script=f"{script} --hicache-ratio 4")
+    (server,) = found["servers"]
+    assert server["least"] == server["most"]
+    tiers = {tier["name"]: tier for tier in server["least"]["tiers"]}
+    # The second questions of the first two find 2 blocks each in L1; that of the third 2 in L2,
+    # and the third questions 4 each.
+    assert (tiers["L1"]["rate"], tiers["L2"]["rate"]) == (4 / 36, 14 / 36)
+    assert (tiers["L1"]["saved_tokens"], tiers["L2"]["saved_tokens"]) == (4 * 512, 14 * 512)
+    assert server["least"]["moved_blocks"]["L2 to L1"] == 14
+
+
+def test_without_the_gpu_l1_stands_with_l2(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(ask, capsys)
+    (server,) = found["servers"]
+    assert server["l1_with_l2"]
+    assert "L1 is not known: what it answers is counted with L2" in server["notes"][0]
+    assert ask() == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "L1 unknown unknown unknown L1 and L2 50.0% 9,216 0" in out
+
+
+def test_the_curve_and_its_inverse(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--gpu-memory", "80gb", "--curve", "--hit-rate")
+    assert ask(*words, "40%") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "64,000 8.79 GiB 50.0% 50.0%" in out
+    assert "40.0%: one cache of" in out
+    assert ask(*words, "60%") == 0
+    assert "60.0%: no cache answers so much of this trace" in capsys.readouterr().out
+    assert answer(ask, capsys, *words, "0.6")["wanted"] == {"rate": 0.6, "tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hit-rate", "much"), "'much' is not a part of all hits: write 60% or 0.6"),
+        (("--hit-rate", "160%"), "'160%' is not a part of all hits"),
+        (("--routing", "sticky"), ""),
+        (("--trace", "none.jsonl"), "--trace none.jsonl: No such file"),
+    ],
+)
+def test_what_cannot_be_meant(
+    ask: Ask, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code = ask("--gpu-memory", "80gb", *words)
+    out, err = capsys.readouterr()
+    assert code == (64 if said else 0)
+    assert said in err
+    assert "Traceback" not in out + err
+
+
+def test_the_curve_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["capacity", "--curve", "run.sh"]) == 64
+    assert "--curve is about a trace: give --trace FILE" in capsys.readouterr().err
+
+
+@published
+@pytest.mark.slow
+def test_the_published_trace(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask("--gpu-memory", "80gb", "--curve", trace=str(CONVERSATION)) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    hits = {row[0]: row[3] for row in rows if len(row) == 5 and row[-1].endswith("%")}
+    assert hits["4,096,000"] == "17.8%"
+    assert hits["8,192,000"] == "26.3%"
+    assert hits["16,384,000"] == "33.2%"
+    assert hits["32,768,000"] == "35.9%"
