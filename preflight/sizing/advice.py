@@ -55,6 +55,22 @@ def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
     return need + held
 
 
+def to_set(sizing: Sizing) -> str:
+    """Return the numbers that make the pools large enough for the launch as it is written."""
+    targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
+    if not targets:
+        return "nothing: the pools are large enough"
+    settings = reserve_settings(targets, sizing.inputs.launch.default_page_bytes)
+    if sizing.inputs.available_bytes is not None:
+        said = ", ".join(f"{setting.name}={setting.wanted}" for setting in settings)
+        return f"{said}, on the host whose huge pages --available-hugetlb gives"
+    said = ", ".join(
+        f"{setting.name}={setting.wanted} (now {setting.now or 'unknown'})" for setting in settings
+    )
+    cannot = ", which this host cannot give now: see below" if _why_refused(sizing, targets) else ""
+    return f"{said}{cannot}"
+
+
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
     if not sizing.need_bytes:
         return []

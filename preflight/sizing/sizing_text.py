@@ -13,7 +13,7 @@ from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
 from preflight.render.text import cell_widths, table, wrapped
-from preflight.sizing.advice import recommend
+from preflight.sizing.advice import recommend, to_set
 from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:  # they come with a launch alone
@@ -81,10 +81,13 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
     word, colour, meaning = HEADLINES[sizing.status]
     verdict = f"{paint(word, colour)}: {sizing.reason or meaning}"
     if shown is None:
-        return _parts(verdict, _findings(findings, paint), reading)
-    body = sizing_text(shown, rule, paint, findings)
+        return _parts(_filled(verdict), _findings(findings, paint), reading)
     if (sizing.status, sizing.reason) != (shown.status, shown.reason):
-        body = f"{verdict}\n\nBy its huge pages alone, {body}"
+        # What decides is not the huge pages: of those it is said what they are, as no verdict.
+        verdict += f"\n  Of its huge pages: {_headline(shown)[1]}"
+        body = sizing_text(shown, rule, paint, findings, verdict)
+    else:
+        body = sizing_text(shown, rule, paint, findings)
     needs = ""
     if explained:
         from preflight.sizing.launch_needs import host_needs
@@ -94,14 +97,18 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def sizing_text(
-    sizing: Sizing, rule: str, paint: Paint, findings: Iterable[RuleFinding] = ()
+    sizing: Sizing,
+    rule: str,
+    paint: Paint,
+    findings: Iterable[RuleFinding] = (),
+    verdict: str = "",
 ) -> str:
-    """Return the whole answer, without a final newline."""
+    """Return the whole answer, without a final newline. verdict: where another one decides."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     return _parts(
         lead if rule == "documented" else "",
-        _headline(sizing, paint),
+        _head(sizing, paint, verdict),
         _processes(sizing),
         _pools(sizing),
         _documented(sizing),
@@ -161,17 +168,32 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
     return "\n".join(lines)
 
 
-def _headline(sizing: Sizing, paint: Paint) -> str:
+def _headline(sizing: Sizing) -> tuple[str, str, str]:
+    """Return the verdict's word, what it means here, and its colour."""
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.starts_by_luck:
         word = "MAY NOT START"
-    lines = [f"{paint(word, colour)}: {sizing.reason or meaning}"]
+    if sizing.status == "fits" and not sizing.need_bytes:
+        meaning = "it takes no huge pages"
+    return word, sizing.reason or meaning, colour
+
+
+def _head(sizing: Sizing, paint: Paint, verdict: str) -> str:
+    """Return the answer, what is short of what, and the one number to set."""
+    word, reason, colour = _headline(sizing)
+    lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     for shortage in sizing.verdict.shortages:
         lines.append(
             f"  {_where(shortage.spot)}: have {_have(shortage.available)}, "
             + _needs(shortage.spot, shortage.need_pages, shortage.start_pages)
         )
-    return "\n".join(lines)
+    if sizing.need_bytes:
+        lines.append(f"  Set: {to_set(sizing)}")
+    return "\n".join(_filled(line) for line in lines)
+
+
+def _filled(text: str) -> str:
+    return "\n".join(_wrapped(text))
 
 
 def _needs(spot: Spot, need: int, start: int) -> str:

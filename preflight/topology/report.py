@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from checks.base.finding import Status
+from checks.base.finding import Finding, Status
 from checks.base.fold import fold, folded
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
@@ -28,12 +28,44 @@ def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bo
     width = min(width, MOST_COLUMNS)
     strokes = ASCII if ascii_only else LINES
     parts = [
+        _verdict(answer, paint, width),
         boxes(answer.topology, width, strokes),
         matrix(answer.topology, starred(answer), paint, width),
         _mooncake(answer, paint, width),
         _judged(answer, paint, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+_MEANINGS = {
+    Status.FAIL: "a device that the launch needs is missing, or none is left to it",
+    Status.UNKNOWN: "what decides cannot be known, or was not measured",
+    Status.WARN: "something is not as it should be",
+    Status.PASS: "nothing is wrong in how GPUs and NICs sit",
+}
+_NEAREST = "Mooncake takes the nearest of the NICs in use"
+
+
+def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
+    """Return the status, what it means, and how much is said of it below."""
+    status, shown = answer.status, _shown(answer)
+    text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
+    told = [
+        f"{number} {word}{'s' * (number > 1)}"
+        for number, word in ((len(shown), "finding"), (len(answer.notes), "note"))
+        if number
+    ]
+    below = f" ({', '.join(told)} below)" if told else ""
+    first, *rest = wrapped(f"{status.value.upper()}: {text}{below}", width)
+    word, colon, after = first.partition(":")
+    return [f"{paint(word, COLOURS.get(status, 'green'))}{colon}{after}", *rest]
+
+
+def _shown(answer: TopologyAnswer) -> list[Finding]:
+    """Return what is not fine, the worst first; what was seen of it is in --json alone."""
+    plain = (found._replace(evidence=(), settings=()) for found in answer.findings)
+    found = fold(plain)
+    return [each for status in COLOURS for each in found if each.status is status]
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
@@ -114,19 +146,17 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
 
 def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
-    for status, colour in COLOURS.items():
-        shown = [finding for finding in answer.findings if finding.status is status]
-        # What was seen is in --json; alike but for that, they are one here.
-        for finding in fold(finding._replace(evidence=(), settings=()) for finding in shown):
-            amounts = (("have", finding.have), ("need", finding.need))
-            said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
-            seen = f": {said}" if said else ""
-            head = f"{finding.check}, {clean(finding.subject)}{seen}"
-            lines += wrapped(f"{paint(status.value, colour)}: {head}", width)
-            if finding.text:
-                lines += wrapped(f"    {clean(finding.text)}", width)
-            if finding.advice:
-                lines += wrapped(f"    to do: {clean(finding.advice)}", width)
+    for finding in _shown(answer):
+        amounts = (("have", finding.have), ("need", finding.need))
+        said = ", ".join(f"{word} {clean(amount)}" for word, amount in amounts if amount)
+        seen = f": {said}" if said else ""
+        status = finding.status
+        head = f"{finding.check}, {clean(finding.subject)}{seen}"
+        lines += wrapped(f"{paint(status.value, COLOURS[status])}: {head}", width)
+        if finding.text:
+            lines += wrapped(f"    {clean(finding.text)}", width)
+        if finding.advice:
+            lines += wrapped(f"    to do: {clean(finding.advice)}", width)
     for note in answer.notes:
         lines += wrapped(f"note: {clean(note)}", width)
     return lines

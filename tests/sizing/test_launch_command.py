@@ -55,6 +55,27 @@ def test_a_script(script: Path, host: Path) -> None:
     assert f"{script}:4" in ran.out
 
 
+def test_the_number_to_set_stands_under_the_answer(script: Path, tmp_path: Path) -> None:
+    words = [str(script), "--mooncake-version", "0.3.13.post1"]
+    short = Host({2 * MIB: HostPool(total=PAGES - 1)}, memory_bytes=512 * GIB)
+    head = run(words, root=short.write(tmp_path / "short")).out.split("\n\n")[0].splitlines()
+    assert head[-1] == f"  Set: vm.nr_hugepages={PAGES} (now {PAGES - 1})"
+    assert not head[0].startswith("FITS")
+    enough = Host({2 * MIB: HostPool(total=PAGES)}, memory_bytes=512 * GIB)
+    head = run(words, root=enough.write(tmp_path / "enough")).out.split("\n\n")[0].splitlines()
+    assert head[0].startswith("FITS: ")
+    assert head[-1] == "  Set: nothing: the pools are large enough"
+
+
+def test_a_verdict_is_never_followed_by_another(script: Path, host: Path) -> None:
+    """What decides here is SGLang's own refusal; the huge pages suffice."""
+    script.write_text(SCRIPT.replace("export MOONCAKE_MASTER=127.0.0.1:50051", ""))
+    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
+    assert ran.out.startswith("WILL NOT START: SGLang: ")
+    assert "\n  Of its huge pages: every mapping that is asked for gets its huge pages" in ran.out
+    assert "FITS" not in ran.out
+
+
 def test_a_script_as_json(script: Path, host: Path) -> None:
     got = checked(run([str(script), "--mooncake-version", "0.3.13.post1", "--json"], root=host))
     assert got["status"] == "fits"
