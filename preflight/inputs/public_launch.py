@@ -77,11 +77,12 @@ def understood(reading: Reading) -> Reading:
         found for command in reading.commands if (found := _command(command, dropped)) is not None
     )
     gone = sorted({text for text in dropped if len(text) >= _LEAST_DROPPED}, key=len, reverse=True)
-    files = {
-        path: word._replace(text=str(public_file(word.text)))
-        for path, word in reading.files.items()
-    }
-    return Reading(commands, tuple(_note(note, gone) for note in reading.notes), files)
+    notes = tuple(_note(note, gone) for note in reading.notes)
+    return Reading(commands, notes, _files(reading.files))
+
+
+def _files(files: Mapping[str, Word]) -> dict[str, Word]:
+    return {path: word._replace(text=str(public_file(word.text))) for path, word in files.items()}
 
 
 def _note(note: SourceNote, dropped: Sequence[str]) -> SourceNote:
@@ -113,7 +114,10 @@ def _command(command: Command, dropped: list[str]) -> Command | None:
         if is_read(name):
             environment[name] = word._replace(text=REMOVED if word.text else "")
     wrappers = tuple(_wrapper(words, dropped) for words in command.wrappers)
-    return command._replace(words=tuple(kept), environment=environment, wrappers=wrappers)
+    files = _files(command.files)
+    return command._replace(
+        words=tuple(kept), environment=environment, wrappers=wrappers, files=files
+    )
 
 
 def _program(words: Sequence[Word]) -> Iterator[Word]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
@@ -31,6 +33,12 @@ _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]*)\))")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 # Variables that the kubelet makes of the services of a namespace.
 _SERVICE = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT(_\w+)?$|^KUBERNETES_")
+# Kinds of Kubernetes and of operators that start no process.
+_STARTS_NOTHING = re.compile(
+    r"(Account|Autoscaler|Binding|Budget|Claim|Class|Definition|Domain|Endpoints|EndpointSlice"
+    r"|Gateway|Ingress|Model|ModelServer|Monitor|Namespace|Network|Objective|Policy|Pool|PodGroup"
+    r"|Queue|Quota|Range|Role|Route|Rule|Template|VirtualService|Volume|^Service)$"
+)
 # More than any manifest has; one whose roles share a template can ask for any number.
 _MOST_CONTAINERS = 10_000
 _QUANTITY = re.compile(r"(\d{1,20})(?:\.(\d{1,20}))?(m|[kKMGTPE]i?|[eE]\d{1,2})?", re.ASCII)
@@ -49,6 +57,11 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
         for item in objects
         if item.at("kind").text == "ConfigMap"
     }
+    secrets = {
+        item.at("metadata", "name").text: {**_decoded(item), **item.at("stringData").fields}
+        for item in objects
+        if item.at("kind").text == "Secret"
+    }
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
         kind = item.at("kind").text or ""
@@ -63,16 +76,63 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                     raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
                 own = container.at("name").text or ""
                 wrapper = ("kubernetes", f"{kind}/{called}", *pod.role, own)
-                readings.append(_Container(container, wrapper, name, pod, maps).reading())
+                files = _mounted_files(pod.spec, container, maps, secrets, name)
+                readings.append(_Container(container, wrapper, name, pod, maps, files).reading())
             readings.append(Reading((), tuple(_finished(pod.spec, name))))
-        if kind and not found and kind != "ConfigMap":
-            said = f"{kind} {called} starts no process that is read here"
-            note = SourceNote("kind-not-read", said, Origin(name, item.line))
+        if kind and not found and kind not in ("ConfigMap", "Secret"):
+            known = _STARTS_NOTHING.search(kind) is not None
+            said = f"{kind} {called} starts no process"
+            if not known:
+                said = f"what {kind} {called} starts is not read: give the pods that it makes"
+            identifier = "kind-not-read" if known else "resource-not-read"
+            note = SourceNote(identifier, said, Origin(name, item.line))
             readings.append(Reading((), (note,)))
     if apart > 1:
         said = f"{apart} pods are read as if one of each ran on the same host: give those that do"
         readings.append(Reading((), (SourceNote("pods-together", said, Origin(name)),)))
     return joined(readings)
+
+
+def _decoded(secret: Node) -> dict[str, Node]:
+    """Return the data of a Secret, which stands there in base64, as it is mounted."""
+    found = {}
+    for key, node in secret.at("data").fields.items():
+        try:
+            text = binascii.a2b_base64(node.text or "").decode()
+        except (ValueError, UnicodeDecodeError):
+            continue
+        found[key] = node._replace(value=text)
+    return found
+
+
+def _mounted_files(
+    pod: Node,
+    container: Node,
+    maps: Mapping[str | None, Mapping[str, Node]],
+    secrets: Mapping[str | None, Mapping[str, Node]],
+    name: str,
+) -> dict[str, Word]:
+    """Return the files that ConfigMaps and Secrets of the manifest are to a container."""
+    volumes: dict[str | None, list[tuple[str, Node]]] = {}
+    for volume in pod.at("volumes").items:
+        for source in (volume, *volume.at("projected", "sources").items):
+            for key, held in (("configMap", maps), ("secret", secrets)):
+                one = source.at(key)
+                data = held.get(one.at("name").text or one.at("secretName").text, {})
+                paths = {
+                    item.at("key").text: item.at("path").text for item in one.at("items").items
+                }
+                found = [(paths.get(k) or k, node) for k, node in data.items() if one.fields]
+                chosen = [each for each in found if not paths or each[0] in paths.values()]
+                volumes.setdefault(volume.at("name").text, []).extend(chosen)
+    files: dict[str, Word] = {}
+    for mount in container.at("volumeMounts").items:
+        target, inner = mount.at("mountPath").text or "", mount.at("subPath").text
+        for path, node in volumes.get(mount.at("name").text, []):
+            if inner is None or inner == path:
+                where = target if inner else posixpath.join(target, path)
+                files[posixpath.normpath(where)] = Word(node.text or "", Origin(name, node.line))
+    return files
 
 
 def _objects(documents: list[Node]) -> Iterator[Node]:
@@ -108,12 +168,14 @@ class _Container:
         name: str,
         pod: Pod,
         maps: Mapping[str | None, Mapping[str, Node]],
+        files: Mapping[str, Word],
     ) -> None:
         self.node = node
         self.wrapper = wrapper
         self.name = name
         self.pod = pod
         self.maps = maps
+        self.files = files
         # Whether variables may be set that the manifest does not show.
         self.open = pod.open
         self.variables: dict[str, Word] = {}
@@ -149,16 +211,22 @@ class _Container:
                 self.note("image-command", said, self.node)
                 words = [] if first.startswith("-") else words
         settings = _settings(self.pod.spec, self.node)
-        inner = read_words(words, self.variables, inside=True)
+        inner = read_words(words, self.variables, inside=True, beside=self.beside)
         commands = tuple(
             command._replace(
                 wrappers=(self.wrapper, *command.wrappers),
                 container=settings,
                 copies=self.pod.copies * command.copies,
+                files={**self.files, **inner.files},
             )
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes), inner.files)
+        return Reading(commands, (*self.notes, *inner.notes))
+
+    def beside(self, name: str) -> str | None:
+        """Return the text of a file that lies in the container, as far as the manifest says."""
+        word = self.files.get(posixpath.normpath(name))
+        return None if word is None else word.text
 
     def read_sources(self) -> None:
         """``envFrom``: what a ConfigMap of the same manifest holds; else nobody knows."""

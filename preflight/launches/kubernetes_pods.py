@@ -73,7 +73,9 @@ def pods(item: Node) -> Iterator[Pod]:
         templates = {
             node.at("name").text or "": node.at("template") for node in _role_templates(item)
         }
-        yield from _walk(item.at("spec"), (), templates)
+        shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
+        for pod in _walk(item.at("spec"), (), templates):
+            yield _with_variables(pod, shared) if shared else pod
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
@@ -86,10 +88,10 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
         yield Pod(worker, ("worker",), _numbered(_LWS, size, None), copies=_others(size))
 
 
-def _number(node: Node) -> int:
-    """Return a count that an object gives, 1 where it gives none."""
+def _number(node: Node, default: int = 1) -> int:
+    """Return a count that an object gives, ``default`` where it gives none."""
     text = node.text or ""
-    return int(text) if text.isdecimal() and len(text) < 7 else 1
+    return int(text) if text.isdecimal() and len(text) < 7 else default
 
 
 def _others(size: str) -> int:
@@ -114,10 +116,51 @@ def _role_templates(item: Node) -> list[Node]:
 
 def _walk(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Pods anywhere below a node, as many as it asks for."""
-    # Dynamo's nodeCount is the pods of one replica.
-    times = _number(node.at("replicas")) * _number(node.at("multinode", "nodeCount"))
+    # Dynamo's nodeCount and AIBrix's podGroupSize are the pods of one replica.
+    times = _number(node.at("replicas"))
+    times *= _number(node.at("multinode", "nodeCount")) * _number(node.at("podGroupSize"))
+    dynamo = not node.fields.keys().isdisjoint(("extraPodSpec", "podTemplate"))
     for pod in _below(node, role, templates):
-        yield pod._replace(copies=times * pod.copies) if times != 1 else pod
+        made = _component(node, pod) if dynamo else pod
+        yield made._replace(copies=times * made.copies) if times != 1 else made
+
+
+def _component(node: Node, pod: Pod) -> Pod:
+    """Return the pod of a component of Dynamo with what the component itself says of it.
+
+    Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
+    frontend runs ``python3 -m dynamo.frontend``.
+    """
+    main, *others = pod.spec.at("containers").items or [Node({})]
+    fields = dict(main.fields)
+    if node.at("envs").items:
+        fields["env"] = Node([*node.at("envs").items, *main.at("env").items], node.line)
+    frontend = "frontend" in (node.at("componentType").text, node.at("type").text)
+    if frontend and not main.at("command").items and not main.at("args").items:
+        words = [Node(word, main.line) for word in ("python3", "-m", "dynamo.frontend")]
+        fields["command"] = Node(words, main.line)
+    spec = dict(pod.spec.fields)
+    size = node.at("sharedMemory", "size").text or node.at("sharedMemorySize").text
+    if size is not None:
+        memory = Node({"medium": Node("Memory"), "sizeLimit": Node(size)})
+        volume = Node({"name": Node("shared-memory"), "emptyDir": memory})
+        mount = Node({"name": Node("shared-memory"), "mountPath": Node("/dev/shm")})
+        spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
+        fields["volumeMounts"] = Node([*main.at("volumeMounts").items, mount])
+    if node.at("resources").fields and not main.at("resources").fields:
+        fields["resources"] = node.at("resources")
+    spec["containers"] = Node([Node(fields, main.line), *others], node.line)
+    return pod._replace(spec=Node(spec, pod.spec.line))
+
+
+def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
+    """Return a pod whose containers have some more variables in front of their own."""
+    containers = [
+        Node({**one.fields, "env": Node([*variables, *one.at("env").items], one.line)}, one.line)
+        for one in pod.spec.at("containers").items
+    ]
+    spec = {**pod.spec.fields, "containers": Node(containers, pod.spec.line)}
+    return pod._replace(spec=Node(spec, pod.spec.line))
 
 
 def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
@@ -140,12 +183,17 @@ def _below(node: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
         yield from _group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:
         yield from _group(_template(node, templates), replaced, role, _LWS)
+    elif node.at("entryTemplate").fields:  # kthena's roles: one entry, and its workers
+        yield Pod(node.at("entryTemplate", "spec"), role, open=True)
+        worker = node.at("workerTemplate", "spec")
+        if worker.fields and (count := _number(node.at("workerReplicas"), 0)):
+            yield Pod(worker, (*role, "worker"), open=True, copies=count)
     elif node.at("templateRef").fields:
         yield Pod(_template(node, templates).at("spec"), role, open=True)
     else:
         for key, inner in node.fields.items():
             if key not in _APART:
-                named = "runner" in inner.fields or any(
+                named = not inner.fields.keys().isdisjoint(("runner", "extraPodSpec")) or any(
                     "runner" in below.fields for below in inner.fields.values()
                 )
                 yield from _walk(inner, (*role, key) if named else role, templates)

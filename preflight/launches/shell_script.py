@@ -111,14 +111,16 @@ def read_words(
         reader = _Script(origin.source, shell, depth + 1, beside)
         reader.read(stripped.script.text, origin.line)
         inner = reader.reading()
+        apart = stripped.container is not None  # its files are its container's
         commands = tuple(
             command._replace(
                 wrappers=(*stripped.wrappers, *command.wrappers),
                 container=command.container or stripped.container,
+                files=inner.files if apart else command.files,
             )
             for command in inner.commands
         )
-        return Reading(commands, (*notes, *inner.notes), inner.files)
+        return Reading(commands, (*notes, *inner.notes), {} if apart else inner.files)
     if not stripped.words or (program := stripped.words[0].text) in BUILTINS or not program:
         return Reading((), tuple(notes))
     origin = stripped.words[0].origin

@@ -60,7 +60,8 @@ class Command(NamedTuple):
     outermost first, each as its words. container: what the container is given that it runs in,
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
-    runs only once it has ended.
+    runs only once it has ended. files: what its container alone holds of what the launch says, by
+    path: mounted ConfigMaps, and what a script in there writes.
     """
 
     words: tuple[Word, ...]
@@ -71,6 +72,7 @@ class Command(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     copies: int = 1
     waited: bool = False
+    files: Mapping[str, Word] = {}
 
 
 class Reading(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Command, ReadFile
+from preflight.launches.source import Command, ReadFile, reads_written
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
@@ -79,6 +79,9 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     """Return a reader of the files that a process of this command opens."""
+    if command.files:
+        own = command._replace(files={})
+        return reads_written(command.files, reads_in(own, read_file))
 
     def read(name: str) -> str | Unknown:
         if not name.startswith("/"):

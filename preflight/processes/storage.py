@@ -93,7 +93,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
                 yield Storage(kind, path, process.name, setting.origin)
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
-        if word is not None:
+        if word is not None and word.text not in process.command.files:
             path = unresolved(word) if word.unresolved else word.text
             path = _on_host(process, path)
             yield Storage("config", path, process.name, f"{variable} at {word.origin}")

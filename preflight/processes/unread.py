@@ -21,8 +21,8 @@ UNCOUNTED = {
 # Notices of the readers that tell of settings or programs that were not read.
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
-    "image-command include-not-read loop-not-counted manifest-not-read script-not-read "
-    "source-not-read".split()
+    "image-command include-not-read loop-not-counted manifest-not-read resource-not-read "
+    "script-not-read source-not-read".split()
 )
 # Programs that start no server, whatever their words are.
 _TOOLS = frozenset(

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from checks.base.unknown import Unknown
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.kubernetes_pods import merged
 from preflight.launches.source import Reading, SourceError
+from preflight.processes.processes import understand
+from preflight.processes.services import ports
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2
@@ -266,3 +269,110 @@ def test_patches_are_applied_as_kubectl_applies_them(patch: dict[str, Any], tmp_
 
     ours = plain(merged(node(BASE), node(patch)))
     assert bare(ours) == bare(json.loads(judged.stdout)["spec"])
+
+
+MAPS = """\
+kind: ConfigMap
+metadata: {name: cm}
+data:
+  run.sh: "mooncake_client --port 7 $@"
+  m.json: '{"master_server_address": "h:1", "global_segment_size": "3gb"}'
+---
+kind: Secret
+metadata: {name: s}
+data: {k: cnBjX3BvcnQ6IDcwNwo=}
+---
+kind: Pod
+metadata: {name: p}
+spec:
+  containers:
+  - name: a
+    command: [bash, /cm/run.sh, --protocol=rdma]
+    volumeMounts: [{name: c, mountPath: /cm}]
+  - name: b
+    command: [mooncake_master, --config_path=/etc/m/renamed.yaml]
+    volumeMounts: [{name: s, mountPath: /etc/m}]
+  volumes:
+  - {name: c, configMap: {name: cm}}
+  - {name: s, secret: {secretName: s, items: [{key: k, path: renamed.yaml}]}}
+"""
+
+
+def test_config_maps_and_secrets_are_files_of_the_containers_that_mount_them() -> None:
+    client, master = read_kubernetes(MAPS, "m.yaml", {}).commands
+    assert [word.text for word in client.words[1:]] == ["--port", "7", "--protocol=rdma"]
+    assert client.files["/cm/m.json"].text.startswith("{")
+    assert {path: word.text for path, word in master.files.items()} == {
+        "/etc/m/renamed.yaml": "rpc_port: 707\n"
+    }
+    (_, process) = understand((client, master), lambda name: Unknown("no file"))
+    assert next(ports(process)).port == 707
+
+
+DYNAMO = """\
+kind: DynamoGraphDeployment
+metadata: {name: g}
+spec:
+  envs: [{name: MC_A, value: a}]
+  services:
+    Frontend: {componentType: frontend, extraPodSpec: {mainContainer: {image: x}}}
+    decode:
+      replicas: 2
+      multinode: {nodeCount: 2}
+      envs: [{name: MC_B, value: b}]
+      resources: {limits: {memory: 200Gi}}
+      sharedMemory: {size: 80Gi}
+      extraPodSpec:
+        mainContainer: {image: x, command: [python3, -m, dynamo.sglang], args: [--tp, "16"]}
+---
+kind: DynamoGraphDeployment
+metadata: {name: b}
+spec:
+  components:
+  - {name: Frontend, type: frontend, podTemplate: {spec: {containers: [{name: main, image: x}]}}}
+  - name: decode
+    multinode: {nodeCount: 2}
+    podTemplate: {spec: {containers: [{name: main, command: [python3, -m, dynamo.sglang]}]}}
+  env: [{name: MC_C, value: c}]
+"""
+
+
+def test_components_of_dynamo_have_what_their_graph_says_of_them() -> None:
+    reading = read_kubernetes(DYNAMO, "m.yaml", {})
+    assert [note.id for note in reading.notes] == ["pods-together"]
+    front, worker, other, second = reading.commands
+    assert [c.words[2].text for c in (front, other)] == ["dynamo.frontend", "dynamo.frontend"]
+    assert (worker.copies, second.copies) == (4, 2)
+    assert {name: word.text for name, word in worker.environment.items()} == {
+        "MC_A": "a",
+        "MC_B": "b",
+    }
+    assert worker.container is not None
+    assert worker.container.shm_size_bytes == 80 << 30
+    assert worker.container.memory_bytes == 200 << 30
+    assert second.environment["MC_C"].text == "c"
+
+
+@pytest.mark.parametrize(
+    ("spec", "copies"),
+    [
+        ("roles: [{name: p, replicas: 3, podGroupSize: 2, template: {spec: POD}}]", [6]),
+        ("roles: [{name: p, replicas: 2, entryTemplate: {spec: POD}}]", [2]),
+        (
+            "roles: [{name: p, entryTemplate: {spec: POD}, workerReplicas: 3, "
+            "workerTemplate: {spec: POD}}]",
+            [1, 3],
+        ),
+    ],
+)
+def test_pods_of_a_group_are_counted(spec: str, copies: list[int]) -> None:
+    pod = "{containers: [{name: c, command: [mooncake_client]}]}"
+    text = "kind: Any\nspec:\n  template:\n    " + spec.replace("POD", pod)
+    found = read_kubernetes(text, "m.yaml", {}).commands
+    assert [command.copies for command in found] == copies
+
+
+def test_a_resource_whose_pods_an_operator_makes_is_named() -> None:
+    text = "kind: VLLMRuntime\nmetadata: {name: v}\nspec: {}\n---\nkind: Service\nspec: {}\n"
+    ids = [note.id for note in read_kubernetes(text, "m.yaml", {}).notes]
+    assert ids == ["resource-not-read", "kind-not-read"]
