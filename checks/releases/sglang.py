@@ -105,6 +105,14 @@ class SglangRelease(NamedTuple):
     # Size and ratio both unset: the ratio shrinks to what --hicache-host-memory-fraction allows.
     auto_size: bool = False
     default_layout: str = "layer_first"
+    # An fp8 row of sparse attention is raw (no scales, an fp8 rotary part) where TensorRT-LLM's
+    # kernels read it, and theirs are the default on Blackwell; with some kernels on AMD's GPUs; and
+    # with TileLang's on NVIDIA's. The kernels of both phases count, later only those of the role.
+    # Source: calculate_mla_kv_cache_dim and what sets dsa_prefill_backend, of each release.
+    blackwell_trtllm: bool = False
+    raw_on_amd: frozenset[str] = frozenset()  # the kernels that read it
+    role_decides_row: bool = False
+    raw_for_tilelang: bool = False
     # L2 comes from the storage backend's allocator; else from torch.empty, on regular pages.
     backend_allocates: bool = False
     hugepage_environment: bool = False  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
@@ -168,7 +176,14 @@ _CHANGES = (
     ),
     _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
     _change("0.5.9", indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX),
-    _change("0.5.10", indexer=Indexer.INSIDE, hybrid_size=HybridSize.EACH, binds_numa=True),
+    _change(
+        "0.5.10",
+        indexer=Indexer.INSIDE,
+        hybrid_size=HybridSize.EACH,
+        binds_numa=True,
+        blackwell_trtllm=True,
+        raw_on_amd=frozenset({"tilelang"}),
+    ),
     _change("0.5.11", indexer=Indexer.ON_TOP, draft=DraftPool.OWN_PAGE),
     _change(
         "0.5.12",
@@ -183,11 +198,19 @@ _CHANGES = (
         looks_at_pinning=True,
         protocol="rdma",
     ),
-    _change("0.5.14", default_layout="page_first", asymmetric_heads=True),
+    _change(
+        "0.5.14",
+        default_layout="page_first",
+        asymmetric_heads=True,
+        raw_on_amd=frozenset({"tilelang", "aiter"}),
+    ),
     _change("0.5.15", must_exceed_device=False, stages_share_tokens=True, probes_numactl=True),
     _change("0.5.16", mem_fraction_rules=True),
     _change(
-        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
+        "0.5.17",
+        hybrid_size=HybridSize.SHARED,
+        decode_offload_allocates=True,
+        absent=frozenset(),
     ),
     _change("0.5.18", draft_indexer=True, packed_drafts=True, decode_ratio=1.0, numa_switch=True),
     _change(
@@ -198,6 +221,7 @@ _CHANGES = (
         pins_in_chunks=True,
         buffer_only=True,
     ),
+    _change("0.5.20", role_decides_row=True, raw_on_amd=frozenset({"tilelang", "aiter", "triton"})),
     _change(
         "0.5.21",
         cgroup_headroom=True,
@@ -208,7 +232,7 @@ _CHANGES = (
         hostname_first=True,
         typed=_PREFETCH | _PREFIX,
     ),
-    _change("0.5.22", compact_index=True),
+    _change("0.5.22", compact_index=True, raw_for_tilelang=True),
     _change("0.5.23", draft=DraftPool.EXACT, protocol_from_environment=True),
 )
 

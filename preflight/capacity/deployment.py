@@ -76,7 +76,9 @@ def deployments(
 ) -> tuple[Deployment, ...]:
     """Every server of the launch. Raises UsageError where there is none, or a number cannot be."""
     models = Models(root, options.model_config)
-    gpu = gpu_memory(options.gpu_bytes, root, True, options.available_bytes is not None)
+    elsewhere = options.available_bytes is not None
+    gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
+    here = None if elsewhere else root
     found = []
     for process in inputs.processes:
         if process.server is None:
@@ -87,7 +89,7 @@ def deployments(
         given = SizedServer(
             process.server,
             ranks,
-            server_hardware(process.server, models, inputs.sglang, gpu),
+            server_hardware(process.server, models, inputs.sglang, gpu, root=here),
             inputs.sglang,
         )
         pools = inputs.memory.get(process.number) or ServerMemory((), (), "not sized")

@@ -22,11 +22,26 @@ _ITEM_BYTES = {"fp8_e5m2": 1, "fp8_e4m3": 1, "bf16": 2, "bfloat16": 2, "auto": N
 _ROW_HEADROOM_TOKENS = 4
 
 
+class GpuKind(Enum):
+    """GPUs on which SGLang stores sparse attention's rows in different ways by itself."""
+
+    BEFORE_BLACKWELL = "NVIDIA before Blackwell"
+    BLACKWELL = "NVIDIA B200, B300 and their kin"
+    AMD = "AMD"
+
+
+_NO_GPU = Unknown(
+    "sparse attention's rows follow the GPU: give --kv-cache-dtype, and with fp8 "
+    "--dsa-prefill-backend and --dsa-decode-backend"
+)
+
+
 class Hardware(NamedTuple):
     """What a server's pools depend on beside its command line.
 
     gpu_bytes: the memory of the smallest GPU. host: what SGLang reads of the host's memory, for a
     pool whose size is left to it. context_tokens: of the model's config, None where it says none.
+    gpu: read for models of sparse attention alone.
     """
 
     geometry: ModelGeometry | Unknown
@@ -35,6 +50,7 @@ class Hardware(NamedTuple):
     drafts: Drafts = Drafts()
     context_tokens: int | None = None
     host: FreeMemory | Unknown = Unknown("the host's memory is not read")
+    gpu: GpuKind | Unknown = _NO_GPU
 
 
 class Purpose(Enum):
@@ -70,6 +86,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     dcp = known(server.number("dcp_size"))
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
+    item_bytes, raw_rows = _row(sized, kv_type)
     partition = _partition(sized)
     drafts = Drafts() if sized.purpose is Purpose.OFFLOAD else hardware.drafts
     own = None if isinstance(drafts.own, Unknown) else drafts.own
@@ -88,12 +105,52 @@ def pool_request(sized: SizedServer) -> PoolRequest:
         dp=ranks.attention_dp,
         attention_dp=ranks.attention_dp > 1,
         dcp=max(1, dcp),
-        kv_item_bytes=_ITEM_BYTES[kv_type],
+        kv_item_bytes=item_bytes,
+        raw_fp8_rows=raw_rows,
         packed_drafts=drafts.packed,
         draft=own,
         draft_item_bytes=draft_bytes,
         partition=partition,
     )
+
+
+def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
+    """Return the bytes of an element, None for the model's own; and whether an fp8 row is raw.
+
+    Sparse attention takes fp8 by itself on Blackwell alone, and bfloat16 elsewhere, whatever the
+    checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3).
+    """
+    geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
+    if isinstance(geometry, Unknown) or not geometry.index_layers:
+        return _ITEM_BYTES[kv_type], False
+    if kv_type == "auto":
+        kv_type = "fp8_e4m3" if known(gpu) is GpuKind.BLACKWELL else "bfloat16"
+    if _ITEM_BYTES[kv_type] == 1:
+        return 1, _raw_row(sized, gpu)
+    return _ITEM_BYTES[kv_type], False
+
+
+def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
+    """As calculate_mla_kv_cache_dim decides by the kernels of either phase."""
+    release = sized.release
+    prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
+    given = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
+    hisparse = sized.value("enable_hisparse") is True
+    if release.blackwell_trtllm and None in given and not hisparse:
+        gpu = known(gpu)
+    default = "flashmla_kv"
+    if gpu is GpuKind.AMD:
+        default = "tilelang"
+    elif gpu is GpuKind.BLACKWELL and release.blackwell_trtllm and not hisparse:
+        default = "trtllm"
+    prefill, decode = (backend or default for backend in given)
+    roles = {"prefill": (prefill,), "decode": (decode,)}
+    deciding = roles.get(sized.server.mode, ()) if release.role_decides_row else ()
+    if "trtllm" in (deciding or (prefill, decode)):
+        return True
+    if gpu is GpuKind.AMD and release.raw_on_amd & {prefill, decode}:
+        return True
+    return release.raw_for_tilelang and prefill == decode == "tilelang"
 
 
 def _partition(sized: SizedServer) -> tuple[int, ...]:

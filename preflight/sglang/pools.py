@@ -29,6 +29,7 @@ from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.sglang.launch import Ranks
 from preflight.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
 from preflight.sglang.pool_request import (
+    GpuKind,
     Hardware,
     Purpose,
     SizedServer,
@@ -142,15 +143,30 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
 
 
 def _pool(sized: SizedServer) -> ServerMemory:
-    geometry = sized.hardware.geometry
+    geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
     memory = _sized(sized) if unfit is None else _unsized(unfit)
+    if memory.missing is not None and memory.missing is gpu:
+        memory = _on_either(sized, gpu)
     if sized.purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
         # A model of another kind has no such pool.
         memory = memory._replace(least_pools_bytes=(), least_by_stage=(), pools=())
     if sized.purpose is Purpose.PREFIX_CACHE:
         return memory
     return memory._replace(why=f"{sized.purpose.value}: {memory.why}")
+
+
+def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
+    """Return the bounds over the GPUs whose rows differ; one answer where they agree."""
+    kinds = (GpuKind.BEFORE_BLACKWELL, GpuKind.BLACKWELL)
+    found = [_sized(sized._replace(hardware=sized.hardware._replace(gpu=kind))) for kind in kinds]
+    least = min(found, key=lambda memory: sum(memory.least_pools_bytes))
+    most = max(found, key=_most_bytes)
+    memory = _between(least, most, most.why)
+    if least.least_pools_bytes != memory.most_pools_bytes:
+        said = f"between two kinds of GPU: {why.reason}; at most {most.why}"
+        memory = memory._replace(missing=why, why=said)
+    return memory
 
 
 def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:

@@ -9,6 +9,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
 from checks.numa.meminfo import read_whole_meminfo
+from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
@@ -35,7 +36,7 @@ from preflight.sglang.launch import (
     server_ranks,
 )
 from preflight.sglang.model import Models, server_drafts
-from preflight.sglang.pool_request import Hardware
+from preflight.sglang.pool_request import GpuKind, Hardware
 from preflight.sglang.pools import ServerMemory, server_memory
 from preflight.sizing.sizing_inputs import MOST_RANKS
 
@@ -161,7 +162,29 @@ def hardware_of(server: SglangServer, host: SizedHost, memory: FreeMemory | Unkn
     """Return the model and its drafts, the GPU, and what the host has, as far as each is known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
-    return server_hardware(server, host.models, host.sglang, gpu, memory)
+    root = None if elsewhere else host.root
+    return server_hardware(server, host.models, host.sglang, gpu, memory, root)
+
+
+# The upper half of an NVIDIA device's number stands for its architecture (pci.ids): from Maxwell to
+# Hopper; and GB100 (B200), GB110 (B300). Cards for workstations have kernels of their own.
+_BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
+
+
+@or_unknown
+def _gpu_kind(root: Root) -> GpuKind | None:
+    """Return what all GPUs of this host are; None where it has none, several kinds or others."""
+    kinds: set[GpuKind | None] = set()
+    for gpu in known(read_accelerators(root)):
+        maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
+        number = int(known(gpu.device), 16) >> 8
+        if maker == "NVIDIA" and number in _BEFORE_BLACKWELL:
+            kinds.add(GpuKind.BEFORE_BLACKWELL)
+        elif maker == "NVIDIA" and number in _BLACKWELL:
+            kinds.add(GpuKind.BLACKWELL)
+        else:
+            kinds.add(GpuKind.AMD if maker == "AMD" else None)
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 @or_unknown
@@ -186,13 +209,20 @@ def server_hardware(
     release: SglangRelease,
     gpu_bytes: int | Unknown,
     memory: FreeMemory | Unknown = _NOT_READ,
+    root: Root | None = None,
 ) -> Hardware:
-    """gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang."""
+    """gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang.
+
+    root: of the host that it runs on, None where that is another.
+    """
     model = models.target(server.value("model_path"))
+    geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
-    return Hardware(
-        model.geometry, gpu_bytes, model.weights_bytes, drafts, model.context_tokens, memory
-    )
+    found = Hardware(geometry, gpu_bytes, model.weights_bytes, drafts, model.context_tokens, memory)
+    if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
+        return found
+    kind = _gpu_kind(root)
+    return found._replace(gpu=kind) if isinstance(kind, GpuKind) else found
 
 
 def follows_gpu(server: SglangServer) -> bool:

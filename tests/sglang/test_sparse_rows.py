@@ -1,0 +1,90 @@
+"""The bytes of one row of sparse attention, by its dtype, its kernels, the GPU and the role.
+
+What calculate_mla_kv_cache_dim and the defaults of its backends return, of each release that
+changed them (0.5.9, 0.5.10, 0.5.20, 0.5.22); a row of 576 elements: 1152 bytes of bfloat16, 576 raw
+fp8 ones, 656 with scales.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.processes.processes import LaunchOptions
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.sglang.test_source_pools import bounds
+from tests.sizing.test_source_sizing import size
+
+SERVER = (
+    "python3 -m sglang.launch_server --model-path zai-org/GLM-5.2 --tp 8 --page-size 64 "
+    "--enable-hierarchical-cache --hicache-size 20"
+)
+FP8 = "--kv-cache-dtype fp8_e4m3"
+HOPPER, BLACKWELL, WORKSTATION = "0x2330", "0x2901", "0x2bb5"
+LAYERS, INDEX_LAYERS, INDEX_BYTES = 78, 21, 132
+
+
+def l2_bytes(row: int, index_layers: int = INDEX_LAYERS) -> int:
+    """20 GB of rows in pages of 64 tokens, and one page more; the index keys on top of that."""
+    pages = 20 * 10**9 // (row * LAYERS) // 64 + 1
+    return pages * 64 * row * LAYERS + (pages + 1) * 64 * INDEX_BYTES * index_layers
+
+
+def measured(tmp_path: Path, flags: str, version: str, gpu: str | None) -> tuple[int, int]:
+    root = Host({2 * MIB: HostPool(total=0)}, memory_bytes=2048 * GIB).write(tmp_path)
+    if gpu is not None:
+        maker, device = ("0x1002", "0x74a1") if gpu == "AMD" else ("0x10de", gpu)
+        folder = root / "sys/bus/pci/devices/0000:17:00.0"
+        folder.mkdir(parents=True)
+        for name, text in (("vendor", maker), ("device", device), ("class", "0x030200")):
+            (folder / name).write_text(text)
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version=version)
+    return bounds(size(root, f"{SERVER} {flags}", options=options))
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "row"),
+    [
+        ("", HOPPER, 1152),
+        ("", BLACKWELL, 576),
+        ("", "AMD", 1152),
+        (FP8, HOPPER, 656),
+        (FP8, BLACKWELL, 576),
+        (FP8, "AMD", 576),
+        ("--kv-cache-dtype bfloat16", None, 1152),
+        (f"{FP8} --dsa-prefill-backend trtllm --dsa-decode-backend trtllm", None, 576),
+        (f"{FP8} --dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", HOPPER, 576),
+        (f"{FP8} --dsa-prefill-backend tilelang --dsa-decode-backend tilelang", HOPPER, 576),
+        (f"{FP8} --dsa-prefill-backend flashmla_kv --dsa-decode-backend flashmla_kv", None, 656),
+        (f"{FP8} --enable-hisparse", BLACKWELL, 656),
+    ],
+)
+def test_rows_of_0_5_23(tmp_path: Path, flags: str, gpu: str | None, row: int) -> None:
+    found = measured(tmp_path, flags, "0.5.23", gpu)
+    assert found == (l2_bytes(row), l2_bytes(row))
+
+
+@pytest.mark.parametrize("gpu", [None, WORKSTATION])
+def test_a_gpu_that_is_not_known_is_two_bounds(tmp_path: Path, gpu: str | None) -> None:
+    """bfloat16 on one and raw fp8 on the other; with fp8 asked for, scaled and raw."""
+    plain = measured(tmp_path / "plain", "", "0.5.23", gpu)
+    assert plain == (l2_bytes(1152), l2_bytes(576))
+    assert measured(tmp_path / "fp8", FP8, "0.5.23", gpu) == (l2_bytes(656), l2_bytes(576))
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "row"),
+    [
+        # A prefill server had the decode kernel's row too, until the role alone decided.
+        ("0.5.19", "--dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", 576),
+        ("0.5.20", "--dsa-prefill-backend flashmla_kv --dsa-decode-backend trtllm", 656),
+        ("0.5.21", "--dsa-prefill-backend tilelang --dsa-decode-backend tilelang", 656),
+        ("0.5.22", "--dsa-prefill-backend tilelang --dsa-decode-backend tilelang", 576),
+    ],
+)
+def test_what_releases_changed(tmp_path: Path, version: str, flags: str, row: int) -> None:
+    found = measured(tmp_path, f"{FP8} {flags} --disaggregation-mode prefill", version, HOPPER)
+    # Before 0.5.22 each layer kept index keys on the host.
+    layers = LAYERS if version < "0.5.22" else INDEX_LAYERS
+    assert found == (l2_bytes(row, layers), l2_bytes(row, layers))
