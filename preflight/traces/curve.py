@@ -233,23 +233,25 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
     return Curve(sizes, [max(0.0, hit) for hit in hits], accesses, None)
 
 
-def optimum(uses: Runs, sizes: Sequence[int]) -> list[int]:
+def optimum(uses: Runs, sizes: Sequence[int], since: int = 0) -> list[int]:
     """Accesses that the best cache of each size could answer, which knows all later requests.
+
+    since: those of this request and later ones.
 
     It keeps what is used soonest, and does not take up what is used later than all it holds
     (L. A. Belady, A study of replacement algorithms, 1966). What the same request uses next is one
     run, whose end goes first.
     """
-    return [_optimum(uses, size) for size in sizes]
+    return [_optimum(uses, size, since) for size in sizes]
 
 
-def _optimum(uses: Runs, size: int) -> int:
+def _optimum(uses: Runs, size: int, since: int) -> int:
     hits, held = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []
     for now, later in enumerate(uses):
         count = kept.pop(now, 0)
-        hits += count
+        hits += count if now >= since else 0
         held -= count
         for request, count in later:
             if request not in kept:
