@@ -30,6 +30,7 @@ def ran(script: str, shell: str = "bash") -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.slow
 @fewer(20)
 @given(st.lists(WORDS, max_size=4))
 def test_words_are_read_back_by_bash(words: list[str]) -> None:
@@ -39,6 +40,7 @@ def test_words_are_read_back_by_bash(words: list[str]) -> None:
     assert ran(said).split("\0")[:-1] == [*words, "end"]
 
 
+@pytest.mark.slow
 @fewer(20)
 @given(WORDS)
 def test_an_assignment_is_read_back_by_any_shell(value: str) -> None:
@@ -61,6 +63,7 @@ def test_what_only_the_reader_knows_is_filled_in_where_it_is_typed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_file_is_written_and_added_to(tmp_path: object) -> None:
     place = f"{tmp_path}/a b"
     ran(write("1 2", place))

@@ -16,7 +16,7 @@ import pytest
 import preflight.fleet
 from checks.base.finding import Status
 from preflight.check.catalogue import catalogue
-from preflight.cli.explain import list_text
+from preflight.cli.explain import list_rows, list_text
 from preflight.cli.main import run
 from preflight.fleet.remote.reply import NodeReply, report_of
 from preflight.fleet.reports.rows import STATUSES, FleetFinding
@@ -203,9 +203,9 @@ def test_a_silent_node_is_unknown_with_a_page() -> None:
 @pytest.mark.parametrize("id_", sorted(DECLARED))
 def test_list_and_explain_show_it(id_: str, capsys: pytest.CaptureFixture[str]) -> None:
     (check,) = (one for one in FLEET_CHECKS if one.id == id_)
-    assert re.search(
-        rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$", list_text(200), re.MULTILINE
-    )
+    rows = list_rows(catalogue())
+    asks = rf"^{re.escape(id_)} +{re.escape(check.page.asks)}$"
+    assert re.search(asks, list_text(rows, 200), re.MULTILINE)
     assert run(["explain", id_]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{id_}\n")

@@ -18,7 +18,10 @@ from tests.paths import ROOT
 TOOL = ROOT / "tools" / "compare_answers.py"
 PAIRS = 3
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the tool reads TOML: 3.11")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="the tool reads TOML: 3.11"),
+]
 
 PROJECT = """
 [project.scripts]

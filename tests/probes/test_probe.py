@@ -454,6 +454,7 @@ class FullDevice:
         self.held.clear()
 
 
+@pytest.mark.slow
 def test_what_was_measured_comes_through_the_pipe_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

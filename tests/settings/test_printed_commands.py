@@ -146,6 +146,7 @@ def named(value: str, folder: Path) -> list[tuple[Setting, list[list[str]]]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_shell_starts_what_is_meant_with_the_words_that_are_meant(
     value: str, tmp_path: Path
@@ -158,6 +159,7 @@ def test_a_shell_starts_what_is_meant_with_the_words_that_are_meant(
     assert sorted(called("\n".join(lines), tmp_path / "run")) == sorted(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES[1:], ids=lambda place: place.container or "root")
 def test_everywhere_else_nothing_else_is_started(place: Context, tmp_path: Path) -> None:
     settings = [setting for value in HOSTILE for setting, _ in named(value, tmp_path)]
@@ -169,6 +171,7 @@ def test_everywhere_else_nothing_else_is_started(place: Context, tmp_path: Path)
     assert programs <= {*PROGRAMS} - {"sudo", "touch", "docker", "rdma", "ip", "setpci"}
 
 
+@pytest.mark.slow
 def test_checks_carry_words_as_they_found_them(tmp_path: Path) -> None:
     """An offload path, an interpreter, a bridge and a unit, by way of their checks."""
     found: list[Finding] = []
@@ -198,6 +201,7 @@ def test_only_the_constructor_makes_a_command() -> None:
             assert made is None or path.name == "finding.py", path
 
 
+@pytest.mark.slow
 def test_dialects_that_a_shell_reads_start_nothing(tmp_path: Path) -> None:
     variables = {f"MC_{at}": value for at, value in enumerate(HOSTILE)}
     found = environment_plan(plain_facts(tmp_path / "host"), variables)

@@ -562,6 +562,7 @@ def test_color(arguments: str, environment: dict[str, str], colored: bool, host:
     assert ("\x1b[" in ran.out) is colored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shell_completion(shell: str) -> None:
     ran = run("", {"_MOONCAKE_HICACHE_SIZING_COMPLETE": f"{shell}_source"})
