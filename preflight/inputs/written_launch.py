@@ -12,13 +12,18 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
-from preflight.launches.launch_files import read_argv, read_source
+from preflight.launches.launch_files import read_argv, read_source, read_text
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
 from preflight.sizing.launch_sizing import LaunchSizing, size_launch
 from preflight.sizing.regular_memory import with_regular_memory
 from preflight.sizing.sizing_inputs import installed_there
+
+_KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+_COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
+# A folder whose bases lie here renders in well under a second; one that fetches others may not.
+_RENDERS_SECONDS = 20.0
 
 
 class WrittenLaunch(NamedTuple):
@@ -46,6 +51,8 @@ def read_launch(
     try:
         if script is not None:
             name = launch[script]
+            if (folder := _folder(name)) is not None:
+                return _of_folder(name, folder, environment, root)
             given = launch[script + 1 :]
             reading = read_source(name, environment, env_files, given, host_words(root))
         else:
@@ -59,6 +66,51 @@ def read_launch(
     folder = os.path.dirname(name) if script is not None else ""
     read_file = reads_written(reading.files, _reader(root, folder))
     return WrittenLaunch(reading, name, read_file)
+
+
+def _folder(name: str) -> str | None:
+    """Return the folder that is given as a launch, by itself or by what makes it one."""
+    if "\0" not in name and os.path.isdir(name):
+        return name
+    return os.path.dirname(name) or "." if os.path.basename(name) in _KUSTOMIZATIONS else None
+
+
+def _of_folder(name: str, folder: str, environment: Mapping[str, str], root: Root) -> WrittenLaunch:
+    """Return what a folder starts: of Compose, or of Kustomize, as kubectl renders it."""
+    for usual in _COMPOSE_FILES:
+        if os.path.isfile(os.path.join(folder, usual)) and folder == name:
+            return read_launch((os.path.join(folder, usual),), (), environment, root)
+    if os.path.isfile(os.path.join(folder, "Chart.yaml")):
+        raise SourceError(f"{name} is a Helm chart: give what helm template {folder} prints")
+    if not any(os.path.isfile(os.path.join(folder, one)) for one in _KUSTOMIZATIONS):
+        usual = ", ".join((*_COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
+        raise SourceError(f"{name} is a folder without {usual}: give a script or manifest")
+    import shutil
+    import subprocess
+
+    program = shutil.which("kubectl")
+    asked = f"give what kubectl kustomize {folder} prints"
+    if program is None:
+        raise SourceError(f"{name} is rendered by kubectl, which is not installed here: {asked}")
+    try:
+        done = subprocess.run(
+            [program, "kustomize", folder],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_RENDERS_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"{name}: kubectl kustomize did not answer ({error}): {asked}") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise SourceError(f"{name}: kubectl kustomize says {said[0][:200]}")
+    text = done.stdout.decode(errors="replace")
+    shown = f"{folder.rstrip('/')} (kubectl kustomize).yaml"
+    reading = read_text(text, shown, environment)
+    if not reading.commands:
+        raise NoLaunchError(f"{name}: starts no program that is known here")
+    return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
 
 
 def _script(launch: tuple[str, ...]) -> int | None:

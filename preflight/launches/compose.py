@@ -46,11 +46,13 @@ def read_compose(
     environment: Mapping[str, str | Word],
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
+    depth: int = 0,
 ) -> Reading:
     """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
-    others, and ``.env``. Raises SourceError, as load_documents does.
+    others, and ``.env``. depth: of files that include each other. Raises SourceError, as
+    load_documents does.
     """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
@@ -66,13 +68,38 @@ def read_compose(
         return given[path] if path in given else beside(path)
 
     for document in documents:
-        if (include := document.at("include")).value is not None:
-            said = "include: the files that it names are not read; give them on their own"
-            note = SourceNote("include-not-read", said, Origin(name, include.line))
-            readings.append(Reading((), (note,)))
-        for service in services(document, name, surroundings):
-            readings.append(_ServiceReader(name, service, surroundings, read_file).reading())
+        for path in _included(document.at("include")):
+            shown = interpolate(path.text or "", surroundings, Origin(name, path.line))
+            text_there = None if shown.unresolved or depth else read_file(shown.text)
+            if text_there is None:
+                said = f"include: {brief(shown.text)} is not read; give it on its own"
+                readings.append(Reading((), (SourceNote("include-not-read", said, shown.origin),)))
+                continue
+            there = os.path.dirname(shown.text)
+            readings.append(
+                read_compose(
+                    text_there,
+                    os.path.join(os.path.dirname(name), shown.text),
+                    surroundings,
+                    beside=_below(read_file, there),
+                    depth=1,
+                )
+            )
+        for service in services(document, name, surroundings, read_file):
+            reader = _ServiceReader(name, service, surroundings, read_file)
+            reader.configs = document.at("configs").fields
+            readings.append(reader.reading())
     return joined(readings)
+
+
+def _included(node: Node) -> Iterator[Node]:
+    for item in node.items or [node]:
+        path = item.at("path") if item.fields else item
+        yield from (each for each in path.items or [path] if each.text)
+
+
+def _below(read_file: Beside, folder: str) -> Beside:
+    return lambda path: read_file(os.path.normpath(os.path.join(folder, path)))
 
 
 class _ServiceReader:
@@ -84,6 +111,7 @@ class _ServiceReader:
         self.wrapper = ("docker", "compose", "up", service.name)
         self.surroundings = surroundings
         self.read_file = read_file
+        self.configs: Mapping[str, Node] = {}
         self.notes: list[SourceNote] = list(service.notes)
 
     def reading(self) -> Reading:
@@ -104,7 +132,8 @@ class _ServiceReader:
             )
             self.notes.append(SourceNote("image-command", text, origin))
             words = [] if first.startswith("-") else words
-        inner = read_words(words, variables, inside=True)
+        files = dict(self.files())
+        inner = read_words(words, variables, inside=True, beside=self.beside(files))
         settings = self.settings() if inner.commands else None
         if settings is not None:
             for why in refusals(settings):
@@ -114,11 +143,44 @@ class _ServiceReader:
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         commands = tuple(
             command._replace(
-                wrappers=(self.wrapper, *command.wrappers), container=settings, copies=copies
+                wrappers=(self.wrapper, *command.wrappers),
+                container=settings,
+                copies=copies,
+                files={**files, **inner.files},
             )
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes), inner.files)
+        return Reading(commands, (*self.notes, *inner.notes))
+
+    def files(self) -> Iterator[tuple[str, Word]]:
+        """Yield the files of ``configs``, by path: their content stands here, or beside."""
+        for item in self.node.at("configs").items:
+            called = item.text or item.at("source").text or ""
+            config = self.configs.get(called, Node(None))
+            target = item.at("target").text or f"/{called}"
+            origin = Origin(self.name, config.line)
+            content = config.at("content")
+            path = config.at("file").text
+            text = self.read_file(path) if path else None
+            if content.text is not None:
+                yield target, interpolate(content.text, self.surroundings, origin)
+            elif text is not None:
+                yield target, Word(text, origin)
+
+    def beside(self, files: Mapping[str, Word]) -> Beside:
+        """Return a reader of what lies in the container of the files beside the Compose file."""
+        mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
+
+        def near(path: str) -> str | None:
+            if path in files:
+                return None if files[path].unresolved else files[path].text
+            for mount in mounts:
+                target = mount.target.rstrip("/")
+                if path == target or path.startswith(target + "/"):
+                    return self.read_file(mount.source + path[len(target) :])
+            return None
+
+        return near
 
     def word(self, node: Node) -> Word:
         return interpolate(node.text or "", self.surroundings, Origin(self.name, node.line))
@@ -169,6 +231,8 @@ class _ServiceReader:
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
             found = None if path.unresolved else self.read_file(path.text)
+            if found is None and item.at("required").text == "false":
+                continue
             if found is None:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
                 self.notes.append(SourceNote("env-file-not-read", text, path.origin))
@@ -215,6 +279,13 @@ class _ServiceReader:
             )
         yield from map(tmpfs, self.texts("tmpfs"))
 
+    def absolute(self, mount: Mount) -> Mount:
+        """Return a mount of a path beside the Compose file by where that lies."""
+        if mount.kind != "bind" or not mount.source.startswith("."):
+            return mount
+        folder = os.path.dirname(os.path.abspath(self.name))
+        return mount._replace(source=os.path.normpath(os.path.join(folder, mount.source)))
+
     def ulimits(self) -> Iterator[tuple[str, Limits]]:
         for name, node in self.node.at("ulimits").fields.items():
             if node.fields:
@@ -254,7 +325,7 @@ class _ServiceReader:
             cap_add=self.texts("cap_add"),
             cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
-            mounts=tuple(self.mounts()),
+            mounts=tuple(map(self.absolute, self.mounts())),
             cpuset_cpus=self.one("cpuset"),
             memory_bytes=docker_size(memory, "the memory limit"),
             user=self.one("user"),
@@ -279,13 +350,18 @@ class Service(NamedTuple):
     notes: tuple[SourceNote, ...] = ()
 
 
-def services(document: Node, name: str, surroundings: Mapping[str, Word]) -> Iterator[Service]:
+def services(
+    document: Node,
+    name: str,
+    surroundings: Mapping[str, Word],
+    read_file: Beside = lambda _: None,
+) -> Iterator[Service]:
     """Yield those that are started, as far as is known, in the order of the file ``name``."""
     found = document.at("services").fields
     chosen = surroundings.get("COMPOSE_PROFILES")
     for called, node in found.items():
         notes: list[SourceNote] = []
-        whole = _extended(called, node, found, name, notes, 0)
+        whole = _extended(called, node, found, name, notes, 0, read_file)
         profiles = [item.text for item in whole.at("profiles").items if item.text]
         if profiles:
             wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
@@ -310,12 +386,18 @@ def _extended(
     name: str,
     notes: list[SourceNote],
     depth: int,
+    read_file: Beside,
 ) -> Node:
     extends = node.at("extends")
     base = extends.text or extends.at("service").text
     if not base:
         return node
     file = extends.at("file").text
+    text = read_file(file) if file and depth < _DEEPEST_EXTENDS else None
+    if file and text is not None:
+        there = next(iter(load_documents(text, file)), Node(None)).at("services")
+        found = _without_lines(there).fields  # which are of another file
+        file, read_file = None, _below(read_file, os.path.dirname(file))
     if file or base not in found or depth >= _DEEPEST_EXTENDS:
         where = f" of {brief(file)}" if file else ""
         said = (
@@ -323,8 +405,16 @@ def _extended(
         )
         notes.append(SourceNote("extends-not-read", said, Origin(name, extends.line)))
         return node
-    whole = _extended(base, found[base], found, name, notes, depth + 1)
+    whole = _extended(base, found[base], found, name, notes, depth + 1, read_file)
     return _merged(whole, node)
+
+
+def _without_lines(node: Node) -> Node:
+    if node.fields:
+        return Node({key: _without_lines(inner) for key, inner in node.fields.items()})
+    if node.items:
+        return Node([_without_lines(inner) for inner in node.items])
+    return node._replace(line=None)
 
 
 def _merged(base: Node, own: Node, key: str = "", above: str = "") -> Node:

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from preflight.launches import (
     compose,
+    config_alone,
     dockerfile,
     kubernetes,
     python_program,
     shell_script,
     srt_slurm,
+    supervisord,
     systemd_unit,
 )
 from preflight.launches.env_files import read_small_file
@@ -25,11 +27,13 @@ from preflight.launches.variables import Layers, environment_words
 # The first that recognises a file reads it.
 KINDS[:] = (
     systemd_unit.KIND,
+    supervisord.KIND,
     dockerfile.KIND,
     python_program.KIND,
     compose.KIND,
     kubernetes.KIND,
     srt_slurm.KIND,
+    config_alone.KIND,
     shell_script.KIND,
 )
 _MARK = "\ufeff"

@@ -75,6 +75,13 @@ def read_kind(launch: LaunchText) -> Reading:
     for kind in KINDS:
         if kind.recognises(launch):
             return kind.read(launch)
+    name = launch.path.rpartition("/")[2]
+    if launch.documents and name.startswith("kustomization"):
+        folder = launch.path.removesuffix(name).rstrip("/") or "."
+        raise SourceError(f"{launch.path}: give what kubectl kustomize {folder} prints")
+    if launch.documents and "values" in name:
+        said = f"give what helm template CHART -f {name} prints"
+        raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")
     *names, script = (kind.name for kind in KINDS)
     said = f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
     raise SourceError(said)

@@ -1,0 +1,104 @@
+"""A configuration of supervisord: the processes of its programs, as many as ``numprocs`` says.
+
+Source: supervisord.org/configuration.html ("[program:x] Section Settings").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.shell_script import read_words
+from preflight.launches.source import Origin, Reading, Word, joined
+from preflight.launches.variables import Layers
+
+_PROGRAM = re.compile(r"^\[program:([^\]]+)\]", re.MULTILINE)
+_SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=:]\s*(.*)", re.DOTALL)
+_EXPANSION = re.compile(r"%\((\w+)\)(?:0?\d*)[sd]|%%")
+_PAIR = re.compile(r"""([A-Za-z_]\w*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,\s]*)""", re.DOTALL)
+# More processes of one program than anybody starts.
+_MOST = 1024
+
+
+def _read(launch: LaunchText) -> Reading:
+    variables, notes = with_env_files(launch)
+    readings = [Reading((), notes)]
+    shared: dict[str, Word | None] = {}
+    for section, settings in _sections(launch):
+        own = dict(shared)
+        origin, said = settings.get("environment", (Origin(launch.path), ""))
+        for match in _PAIR.finditer(said):
+            value = match.group(2)
+            value = value[1:-1] if value[:1] in ("'", '"') else value
+            own[match.group(1)] = _filled(value, origin, section, 0, Layers(variables, own))
+        if section == "":
+            shared = own
+            continue
+        origin, line = settings.get("command", (Origin(launch.path), ""))
+        count = settings.get("numprocs", (origin, "1"))[1]
+        environment = Layers(variables, own)
+        for number in range(min(int(count), _MOST) if count.isdecimal() else 1):
+            words = _words(line, origin, section, number, environment)
+            readings.append(read_words(words, environment, beside=launch.beside))
+    return joined(readings)
+
+
+def _sections(launch: LaunchText) -> Iterator[tuple[str, dict[str, tuple[Origin, str]]]]:
+    """Yield the programs, and first, as "", what is said of all; with their settings' places."""
+    found: dict[str, dict[str, tuple[Origin, str]]] = {"": {}}
+    section: str | None = None
+    name = ""
+    for number, written in enumerate(launch.text.splitlines(), start=1):
+        line = re.split(r"(?:^|\s);", written)[0].rstrip()
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if line.startswith("["):
+            program = _PROGRAM.match(line)
+            section = program.group(1) if program else "" if line == "[supervisord]" else None
+            name = ""
+        elif section is not None and line[:1].isspace() and name:  # a line that goes on
+            origin, before = found[section][name]
+            found[section][name] = (origin, f"{before}\n{line.strip()}")
+        elif section is not None and (match := _SETTING.fullmatch(line)):
+            name = match.group(1)
+            found.setdefault(section, {})[name] = (Origin(launch.path, number), match.group(2))
+    yield from found.items()
+
+
+def _words(line: str, origin: Origin, section: str, number: int, environment: Layers) -> list[Word]:
+    import shlex
+
+    try:
+        texts = shlex.split(line)
+    except ValueError:
+        texts = line.split()
+    return [_filled(text, origin, section, number, environment) for text in texts]
+
+
+def _filled(text: str, origin: Origin, section: str, number: int, environment: Layers) -> Word:
+    unresolved: list[str] = []
+
+    def fill(match: re.Match[str]) -> str:
+        name = match.group(1)
+        if name is None:
+            return "%"
+        if name in ("program_name", "group_name"):
+            return section
+        if name == "process_num":
+            return str(number)
+        word = environment.get(name.removeprefix("ENV_")) if name.startswith("ENV_") else None
+        if word is None:
+            unresolved.append(name)
+            return match.group()
+        unresolved.extend(word.unresolved)
+        return word.text
+
+    return Word(_EXPANSION.sub(fill, text), origin, tuple(dict.fromkeys(unresolved)))
+
+
+KIND = LaunchKind(
+    "a configuration of supervisord, which has [program:...]",
+    lambda launch: _PROGRAM.search(launch.text) is not None,
+    _read,
+)

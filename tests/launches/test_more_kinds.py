@@ -1,0 +1,186 @@
+"""Launches of supervisord, a server's own configuration, folders, and what Compose takes in."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from checks.base.root import Root
+from preflight.base.usage_error import UsageError
+from preflight.inputs.written_launch import read_launch
+from preflight.launches.launch_files import read_source
+from preflight.launches.source import Reading, SourceError
+from preflight.processes.processes import understand
+from preflight.reading.understood import PROGRAMS
+
+
+def kind(tmp_path: Path, name: str, text: str, **environment: str) -> Reading:
+    path = tmp_path / name
+    path.write_text(text)
+    return read_source(str(path), environment)
+
+
+def words(reading: Reading) -> list[str]:
+    return [" ".join(word.text for word in command.words) for command in reading.commands]
+
+
+def test_programs_of_supervisord_with_their_environment_and_numbers(tmp_path: Path) -> None:
+    text = (
+        '[supervisord]\nenvironment=MC_A="1",MC_B="two words"\n\n[program:master]\n'
+        "command=mooncake_master --port %(ENV_P)s ; a comment\n[program:client]\n"
+        "command=mooncake_client --port 500%(process_num)d\n    --protocol=tcp\nnumprocs=2\n"
+        "environment=MC_A=3,MC_C=%(program_name)s\n[eventlistener:x]\ncommand=other\n"
+    )
+    found = kind(tmp_path, "supervisord.conf", text, P="77")
+    assert words(found) == [
+        "mooncake_master --port 77",
+        "mooncake_client --port 5000 --protocol=tcp",
+        "mooncake_client --port 5001 --protocol=tcp",
+    ]
+    assert [found.commands[1].environment[f"MC_{x}"].text for x in "ABC"] == [
+        "3",
+        "two words",
+        "client",
+    ]
+    assert [command.origin.line for command in found.commands] == [5, 7, 7]
+    (missing,) = kind(tmp_path, "s.conf", "[program:m]\ncommand=x %(ENV_NO)s\n").commands
+    assert missing.words[1].unresolved == ("ENV_NO",)
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("model-path: Qwen/Qwen3-8B\ntp-size: 2\n", "python3 -m sglang.launch_server --config"),
+        ("model_path: m\n", "python3 -m sglang.launch_server --config"),
+        ("model: m\ntensor-parallel-size: 2\n", "vllm serve --config"),
+    ],
+)
+def test_a_servers_configuration_alone_is_that_server(
+    tmp_path: Path, text: str, program: str
+) -> None:
+    found = kind(tmp_path, "config.yaml", text)
+    assert words(found) == [f"{program} config.yaml"]
+    assert found.files["config.yaml"].text == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("kustomization.yaml", "resources: [a.yaml]\n", "kubectl kustomize"),
+        ("values.yaml", "servingEngineSpec: {}\n", "helm template CHART -f values.yaml"),
+    ],
+)
+def test_what_is_to_be_rendered_first_gets_the_line_that_renders_it(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        kind(tmp_path, name, text)
+
+
+DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  replicas: 3
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec: {containers: [{name: c, image: i, command: [mooncake_client, --port, "5"]}]}
+"""
+
+
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "kustomization.yaml").write_text("resources: [d.yaml]\n")
+    (tmp_path / "base" / "d.yaml").write_text(DEPLOYMENT)
+    (tmp_path / "kustomization.yaml").write_text(
+        "resources: [base]\nreplicas: [{name: d, count: 7}]\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+def test_a_folder_of_kustomize_is_what_kubectl_makes_of_it(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    for name in (str(place), str(place / "kustomization.yaml")):
+        (command,) = read_launch((name,), (), {}, Root("/")).reading.commands
+        assert (command.copies, command.words[-1].text) == (7, "5")
+    (place / "base" / "d.yaml").unlink()
+    with pytest.raises(UsageError, match="kubectl kustomize says"):
+        read_launch((str(place),), (), {}, Root("/"))
+
+
+def test_a_folder_says_what_it_is_where_it_cannot_be_rendered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match=f"give what kubectl kustomize {place} prints"):
+        read_launch((str(place),), (), {}, Root("/"))
+    chart = tmp_path / "chart"
+    chart.mkdir()
+    with pytest.raises(UsageError, match=r"a folder without compose\.yaml"):
+        read_launch((str(chart),), (), {}, Root("/"))
+    (chart / "Chart.yaml").write_text("name: c\n")
+    with pytest.raises(UsageError, match=f"helm template {chart} prints"):
+        read_launch((str(chart),), (), {}, Root("/"))
+    (chart / "compose.yaml").write_text("services: {m: {image: i, command: mooncake_master}}\n")
+    (master,) = read_launch((str(chart),), (), {}, Root("/")).reading.commands
+    assert master.words[0].text == "mooncake_master"
+
+
+COMPOSE = """\
+include: [inc/more.yaml, {path: [gone.yaml]}]
+configs:
+  mc: {content: "rpc_port: ${PORT}"}
+services:
+  a:
+    extends: {file: base.yml, service: b}
+    environment: {X: "1"}
+  s:
+    image: i
+    configs: [{source: mc, target: /etc/mc.yaml}]
+    command: mooncake_master --config_path=/etc/mc.yaml
+    env_file: [{path: ./none.env, required: false}, ./some.env]
+  r:
+    image: i
+    volumes: ["./run.sh:/run.sh"]
+    command: bash /run.sh 7
+"""
+
+
+def test_what_compose_takes_from_other_files(tmp_path: Path) -> None:
+    (tmp_path / "inc").mkdir()
+    for name, text in {
+        "inc/more.yaml": "services: {m: {image: i, command: mooncake_master --port 9}}\n",
+        "base.yml": "services: {b: {image: v, command: mooncake_client --port 3}}\n",
+        "some.env": 'MOONCAKE_PROTOCOL="rdma"\n',
+        "run.sh": "mooncake_client --port $1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    found = kind(tmp_path, "compose.yaml", COMPOSE, PORT="707")
+    assert words(found) == [
+        "mooncake_master --port 9",
+        "mooncake_client --port 3",
+        "mooncake_master --config_path=/etc/mc.yaml",
+        "mooncake_client --port 7",
+    ]
+    _, extended, master, _ = found.commands
+    assert extended.environment["X"].text == "1"
+    assert extended.container is not None
+    assert (extended.container.image, extended.words[0].origin.line) == ("v", None)
+    assert master.environment["MOONCAKE_PROTOCOL"].text == "rdma"
+    assert master.files["/etc/mc.yaml"].text == "rpc_port: 707"
+    assert [note.id for note in found.notes] == ["include-not-read"]
+    assert {PROGRAMS[p.kind] for p in understand(found.commands, str)} == {
+        "mooncake_master",
+        "mooncake_client",
+    }
+
+
+def test_a_file_that_extends_itself_ends(tmp_path: Path) -> None:
+    text = "services: {a: {extends: {file: compose.yaml, service: a}, command: x}}\n"
+    assert [note.id for note in kind(tmp_path, "compose.yaml", text).notes] == ["extends-not-read"]
