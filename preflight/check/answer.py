@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import NamedTuple
 
 from checks.base.check import Check, Judge
@@ -11,7 +12,7 @@ from checks.base.unknown import Unknown
 from checks.run.runner import every_check
 from preflight.base.usage_error import UsageError
 from preflight.check.report import Findings, Report, consequences, report
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
@@ -30,25 +31,23 @@ def checked(
     root: str,
     timeout_seconds: float,
     *,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    ignore: Sequence[str] = (),
+    chosen: Chosen = ALL_CHECKS,
     more_topics: Iterable[str] = (),
     slow: Callable[[list[str]], None] | None = None,
 ) -> Checked:
     """Judge ``launch`` on the host at ``root``. Raises UsageError.
 
-    only, skip: patterns over ids; ignore: waivers, as ID=REASON. more_topics: to be read too.
-    ``slow`` is told what takes long to read.
+    more_topics: to be read too. ``slow`` is told what takes long to read.
     """
     host_checks = list(every_check())
-    selection = _selection(only, skip, ignore, host_checks)
+    selection = selection_of(chosen)
     chosen = [pair for pair in host_checks if selection.takes(pair[0].id)]
     seen = judge_host(launch, root, timeout_seconds, chosen, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
-    found = _explained([*seen.of_host, *of_launch], seen, host_checks)
+    over = waiver_findings(selection)
+    found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks)
     understood = ""
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
         from preflight.reading.understood import sentence, uses_neither
@@ -67,19 +66,23 @@ def _checked_all_the_same(findings: Iterable[Finding]) -> str:
     return f"Checked all the same: {', '.join(sorted(topics))}"
 
 
-def _selection(
-    only: Sequence[str],
-    skip: Sequence[str],
-    ignore: Sequence[str],
-    host_checks: Sequence[tuple[Check, Judge]],
-) -> Selection:
-    if not (only or skip or ignore):
+def selection_of(chosen: Chosen) -> Selection:
+    """Return what is chosen, of the checks and rules that there are. Raises UsageError."""
+    if chosen == ALL_CHECKS:
         return Selection()
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
-    known = [*(check.id for check, _ in host_checks), *(check.id for check in LAUNCH_CHECKS)]
-    return select(only, skip, ignore, [*known, *RULES])
+    known = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
+    only, skip, ignore, path = chosen
+    waivers = () if path is None else read_waivers(path)
+    over = tuple(one for one in waivers if one.until is not None and one.until < date.today())
+    ignore = (*(f"{one.check}={one.text}" for one in waivers if one not in over), *ignore)
+    try:
+        found = select(only, skip, ignore, [*known, *RULES])
+        return found._replace(over=tuple(_known_waiver(one, [*known, *RULES]) for one in over))
+    except UsageError as error:
+        raise error if path is None else UsageError(f"{error} (--waivers {path})") from None
 
 
 def _explained(
@@ -88,27 +91,115 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
 ) -> Findings:
     """With what follows from each, and what mends it where it will run."""
-    declared = [check for check, _ in host_checks]
-    if seen.launch is not None:
-        from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.judging.launch_checks import LAUNCH_CHECKS
 
-        declared += LAUNCH_CHECKS
+    declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
     from preflight.settings.commands import commands, context_of
 
     context = context_of(seen.facts)
     return Findings(found, consequences(declared), lambda one: commands(one.settings, context))
 
 
+# Of a file of waivers; longer is none.
+_MOST_CHARACTERS = 1 << 20
 # A waiver without a reason says so, in the place where the reason would stand.
 NO_REASON = "no reason given"
 
 
+class Waiver(NamedTuple):
+    """One of a file of waivers. until: the last day on which it holds; None for always."""
+
+    check: str
+    reason: str
+    until: date | None
+
+    @property
+    def text(self) -> str:
+        """The reason, as it is shown beside what it waives."""
+        return self.reason if self.until is None else f"{self.reason} (until {self.until})"
+
+
+def read_waivers(path: str) -> tuple[Waiver, ...]:
+    """Return the waivers of a file: TOML, a table [[waiver]] each. Raises UsageError.
+
+    ``check`` and ``reason`` are needed, ``until`` is a date: 2026-12-31.
+    """
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    from preflight.base.within import LIMIT_SECONDS, within
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MOST_CHARACTERS)
+
+    where = f"--waivers {path}"
+    try:
+        table = tomllib.loads(within(LIMIT_SECONDS, where, read))
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{where}: {why}") from None
+    rows = table.get("waiver", [])
+    if set(table) - {"waiver"} or not isinstance(rows, list) or not rows:
+        raise UsageError(
+            f"{where}: write a table [[waiver]] for each, with check, reason and until"
+        )
+    return tuple(_waiver(where, number, row) for number, row in enumerate(rows, 1))
+
+
+def _waiver(where: str, number: int, row: object) -> Waiver:
+    row = row if isinstance(row, dict) else {}
+    check, reason, until = (row.get(name) for name in Waiver._fields)
+    place = f"{where}: waiver {number} ({check})"
+    if set(row) - set(Waiver._fields):
+        extra = ", ".join(sorted(set(row) - set(Waiver._fields)))
+        raise UsageError(f"{place}: {extra}: it has check, reason and until alone")
+    if not (isinstance(check, str) and isinstance(reason, str) and check and reason.strip()):
+        raise UsageError(f"{place}: give its check, and a reason that others understand, as texts")
+    if until is not None and type(until) is not date:
+        raise UsageError(f"{place}: until = {until}: write a date without quotes, as 2026-12-31")
+    return Waiver(check, " ".join(reason.split()), until)
+
+
+def _known_waiver(waiver: Waiver, ids: Sequence[str]) -> Waiver:
+    select((), (), (waiver.check,), ids)
+    return waiver
+
+
+def waiver_findings(selection: Selection) -> list[Finding]:
+    """Return a warning for each waiver that is over."""
+    from preflight.judging.launch_checks import WAIVER
+
+    text = "the waiver holds no more, and what the check finds counts again"
+    return [
+        Finding(
+            WAIVER.id,
+            Status.WARN,
+            one.check,
+            f"a waiver until {one.until}",
+            text=text,
+            advice=f"mend it, or give the waiver a new date; its reason was: {one.reason}",
+        )
+        for one in selection.over
+        if selection.takes(one.check)
+    ]
+
+
 class Selection(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``); ignore: id -> reason of the waiver."""
+    """only, skip: patterns over ids (``rdma.*``); ignore: id -> reason of the waiver.
+
+    over: waivers whose last day is past, which hold no more.
+    """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     ignore: Mapping[str, str] = {}
+    over: tuple[Waiver, ...] = ()
 
     def takes(self, check: str) -> bool:
         """Whether the check is to be made."""

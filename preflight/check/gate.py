@@ -12,8 +12,8 @@ from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
-from preflight.check.answer import checked
-from preflight.inputs.launch_words import LaunchWords
+from preflight.check.answer import checked, selection_of
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 
 if TYPE_CHECKING:
     from preflight.check.report import Report
@@ -33,12 +33,15 @@ def run_behind_the_gate(
     apply_environment: bool,
     report_path: str | None,
     timeout_seconds: float,
+    chosen: Chosen = ALL_CHECKS,
 ) -> int:
     """Check, then become the command. Returns an exit code only where the command is not run.
 
-    Raises UsageError for a mode that there is not.
+    Raises UsageError for a mode or a check that there is not.
     """
     mode = _mode(os.environ)
+    if mode != "off" and chosen != ALL_CHECKS:
+        selection_of(chosen)
     environment = dict(os.environ)
     _stop_at_once()
     if mode == "off":
@@ -46,7 +49,9 @@ def run_behind_the_gate(
     from preflight.base.apart import apart
 
     def judge() -> bytes:
-        judged = _judged(launch, fail_on, apply_environment, report_path, timeout_seconds, mode)
+        judged = _judged(
+            launch, fail_on, apply_environment, report_path, timeout_seconds, mode, chosen
+        )
         return json.dumps(judged).encode() + b"\n"
 
     answer = apart(judge, limit_seconds=STEPS * timeout_seconds)
@@ -78,6 +83,7 @@ def _judged(
     report_path: str | None,
     timeout_seconds: float,
     mode: str,
+    chosen: Chosen,
 ) -> Judged:
     """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
 
@@ -85,7 +91,7 @@ def _judged(
     """
     changes: dict[str, str] = {}
     try:
-        report, reason = _checked(launch, timeout_seconds)
+        report, reason = _checked(launch, timeout_seconds, chosen)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         say(f"{NAME}: nothing to check: {error}", err=True)
@@ -96,7 +102,7 @@ def _judged(
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            report, reason = _checked(launch, timeout_seconds)
+            report, reason = _checked(launch, timeout_seconds, chosen)
     _save(report_path, report, reason, timeout_seconds)
     starts = mode == "warn" or not _refused(report, fail_on)
     if not starts:
@@ -137,10 +143,12 @@ def _mode(environment: Mapping[str, str]) -> str:
     return mode
 
 
-def _checked(launch: LaunchWords, timeout_seconds: float) -> tuple[Report | None, str]:
+def _checked(
+    launch: LaunchWords, timeout_seconds: float, chosen: Chosen
+) -> tuple[Report | None, str]:
     """The report; without one, why: no launch that is known, or one that could not be read."""
     try:
-        return checked(launch, "/", timeout_seconds).report, ""
+        return checked(launch, "/", timeout_seconds, chosen=chosen).report, ""
     except NoLaunchError:
         raise
     except UsageError as error:

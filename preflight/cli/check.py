@@ -9,17 +9,17 @@ import click
 
 from preflight.cli.options import (
     COLOR,
-    IGNORE,
     JSON,
     ROOT,
     TIMEOUT,
     command,
+    with_checks,
     with_launch,
     with_verbosity,
 )
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
     from preflight.pictures.check_page import Made
 
 # As preflight.check.forms, which is imported where it is used.
@@ -33,9 +33,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
     "mooncake-preflight check --root host.tar.gz --skip 'pci.*' launch.sh",
 )
 @JSON
-@click.option("--only", multiple=True, metavar="GLOB", help="These checks alone, as 'rdma.*'.")
-@click.option("--skip", multiple=True, metavar="GLOB", help="All but these.")
-@IGNORE
+@with_checks
 @TIMEOUT
 @ROOT
 @click.option(
@@ -60,9 +58,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @with_launch
 def check(
     *,
-    only: tuple[str, ...],
-    skip: tuple[str, ...],
-    ignore: tuple[str, ...],
+    chosen: Chosen,
     timeout_seconds: float,
     root: str,
     protocol: str,
@@ -106,9 +102,7 @@ def check(
             launch,
             root,
             timeout_seconds,
-            only=only,
-            skip=skip,
-            ignore=ignore,
+            chosen=chosen,
             more_topics=topics,
             slow=slow,
         )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import TIMEOUT, command, with_launch
+from preflight.cli.options import TIMEOUT, command, with_checks, with_launch
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
 @command(
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
 @click.option("--report", metavar="FILE", help="The JSON of the check, whatever it says.")
+@with_checks
 @TIMEOUT
 @with_launch
 def exec_(
@@ -35,6 +36,7 @@ def exec_(
     fail_on: str,
     apply_env: bool,
     report: str | None,
+    chosen: Chosen,
     timeout_seconds: float,
     launch: LaunchWords,
 ) -> int:
@@ -49,4 +51,4 @@ def exec_(
     from preflight.check.gate import run_behind_the_gate
 
     command_line = launch._replace(is_command=True)
-    return run_behind_the_gate(command_line, fail_on, apply_env, report, timeout_seconds)
+    return run_behind_the_gate(command_line, fail_on, apply_env, report, timeout_seconds, chosen)

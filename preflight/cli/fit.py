@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Integer, command, with_launch
+from preflight.cli.options import (
+    COLOR,
+    JSON,
+    SIZE,
+    TIMEOUT,
+    Integer,
+    command,
+    with_checks,
+    with_launch,
+)
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 # As preflight.fit.judged_values.Goal, which is imported where it is used.
 GOALS = ("l2", "pool", "balanced")
@@ -56,6 +65,7 @@ GOALS = ("l2", "pool", "balanced")
 @click.option("--gpus", help="Of a host that is described, as 8xH800 or 8x288gb.")
 @click.option("--nics", help="Of a host that is described, as 8xmlx5 or 2xerdma.")
 @click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a host that is described.")
+@with_checks
 @COLOR
 @with_launch
 def fit(
@@ -71,6 +81,7 @@ def fit(
     gpus: str | None,
     nics: str | None,
     numa: int | None,
+    chosen: Chosen,
     color: str,
     launch: LaunchWords,
 ) -> int:
@@ -112,7 +123,9 @@ def fit(
         launch = described.with_gpu(launch)
     wanted = goal or ("balanced" if first else "l2")
     edits = write and first is None
-    found = fitted(launch, host, described, assumptions, wanted, keep, edits, timeout_seconds)
+    found = fitted(
+        launch, host, described, assumptions, wanted, keep, edits, timeout_seconds, chosen
+    )
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.error_object import error_object

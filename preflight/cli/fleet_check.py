@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.node_options import with_answer, with_remote, with_ssh_nodes
-from preflight.cli.options import IGNORE, Integer, command, with_launch
+from preflight.cli.options import Integer, command, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
     from preflight.fleet.remote.program import Program, SshNodes
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
 @command("check")
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     ),
 )
 @with_remote
-@with_answer(IGNORE)
+@with_answer()
+@with_checks
 @with_launch
 def check(
     *,
     where: SshNodes,
     program: Program,
-    ignore: tuple[str, ...],
+    chosen: Chosen,
     shown: Shown,
     launch: LaunchWords,
 ) -> int:
@@ -41,4 +42,4 @@ def check(
             f"--connect-timeout {where.connect_seconds} leaves nothing of "
             f"--timeout {where.timeout_seconds:g}: give it less"
         )
-    return run_fleet_check(launch, where, program, ignore, shown)
+    return run_fleet_check(launch, where, program, chosen, shown)

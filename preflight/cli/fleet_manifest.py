@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import IGNORE, Integer, Number, command, timeout_option, with_launch
+from preflight.cli.options import Integer, Number, command, timeout_option, with_checks, with_launch
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
 @command("manifest")
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     help="This program in the image.",
 )
 @timeout_option(Number(1, 3600), 10.0, "Seconds after which what was not read is unknown.")
-@IGNORE
+@with_checks
 @with_launch
 def manifest(
     *,
@@ -88,7 +88,7 @@ def manifest(
     pull_secrets: tuple[str, ...],
     remote_command: str,
     timeout_seconds: float,
-    ignore: tuple[str, ...],
+    chosen: Chosen,
     launch: LaunchWords,
 ) -> int:
     """Print a Kubernetes Job or DaemonSet whose pods print their nodes' reports, for fleet collect.
@@ -121,7 +121,7 @@ def manifest(
         capabilities=tuple(dict.fromkeys((*own.capabilities, *capabilities))),
         resources=resources if claim else {},
     )
-    sent = sent_launch(launch, timeout_seconds, ignore)
+    sent = sent_launch(launch, timeout_seconds, chosen)
     where = where_of(kind, nodes, selectors, tolerations, runtime_class)
     request = ManifestRequest(
         kind, image, name, namespace, where, lent, tool, service_account, pull_secrets

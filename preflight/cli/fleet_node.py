@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import IGNORE, ROOT, TIMEOUT, command, with_launch
+from preflight.cli.options import ROOT, TIMEOUT, command, with_checks, with_launch
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
 @command("node")
 @click.option(
     "--name", default="", help="The name that this node goes by. Default: its own host name."
 )
-@IGNORE
+@with_checks
 @TIMEOUT
 @ROOT
 @with_launch
 def node(
-    *, name: str, ignore: tuple[str, ...], timeout_seconds: float, root: str, launch: LaunchWords
+    *, name: str, chosen: Chosen, timeout_seconds: float, root: str, launch: LaunchWords
 ) -> int:
     """Print this node's report: one JSON object on one line, for fleet merge.
 
@@ -33,4 +33,4 @@ def node(
     """
     from preflight.fleet.node.report import run_node
 
-    return run_node(launch, root, timeout_seconds, name, ignore)
+    return run_node(launch, root, timeout_seconds, name, chosen)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.node_options import with_answer, with_remote
-from preflight.cli.options import IGNORE, Integer, Number, command, timeout_option, with_launch
+from preflight.cli.options import Integer, Number, command, timeout_option, with_checks, with_launch
 
 if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
     from preflight.fleet.remote.program import Program
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
 @command("run")
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     help="As '--partition=gpu --account=infra --gres=gpu:8 --time=5'.",
 )
 @with_remote
-@with_answer(IGNORE)
+@with_answer()
+@with_checks
 @with_launch
 def run(
     *,
@@ -47,7 +48,7 @@ def run(
     queue_seconds: int,
     srun_options: str,
     program: Program,
-    ignore: tuple[str, ...],
+    chosen: Chosen,
     shown: Shown,
     launch: LaunchWords,
 ) -> int:
@@ -71,6 +72,6 @@ def run(
         queue_seconds=queue_seconds,
         srun_options=srun_options,
         program=program,
-        ignore=ignore,
+        chosen=chosen,
         shown=shown,
     )

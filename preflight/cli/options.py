@@ -19,7 +19,7 @@ from preflight.base.within import LIMIT_SECONDS, within
 from preflight.sizing.sizes import bare_number, parse_size
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.inputs.launch_words import Chosen, LaunchWords
 
     AnyParamType = click.ParamType[Any]
 else:
@@ -185,12 +185,6 @@ ROOT: Option = click.option(
     show_default=True,
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
-IGNORE: Option = click.option(
-    "--ignore",
-    multiple=True,
-    metavar="ID=REASON",
-    help="Show what this check finds, and do not count it.",
-)
 
 
 def timeout_option(type_: Number, default: float, help_: str) -> Option:
@@ -204,6 +198,23 @@ TIMEOUT = timeout_option(
     Number(0, 3600, min_open=True),
     LIMIT_SECONDS,
     "Seconds after which what was not read is unknown.",
+)
+
+_CHOSEN = ("only", "skip", "ignore", "waivers")
+_CHECKS: tuple[Option, ...] = (
+    click.option("--only", multiple=True, metavar="GLOB", help="These checks alone, as 'rdma.*'."),
+    click.option("--skip", multiple=True, metavar="GLOB", help="All but these."),
+    click.option(
+        "--ignore",
+        multiple=True,
+        metavar="ID=REASON",
+        help="Show what this check finds, and do not count it.",
+    ),
+    click.option(
+        "--waivers",
+        metavar="FILE",
+        help="The same from a file, each with a reason and a last day.",
+    ),
 )
 
 NIC_NODES: Option = click.option(
@@ -260,6 +271,17 @@ def gathered(
         return function(**given, **{name: made})
 
     return with_one
+
+
+def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add which checks are made, and what of them counts: ``chosen: Chosen``."""
+    return with_options(*_CHECKS)(gathered(function, "chosen", _chosen, *_CHOSEN))
+
+
+def _chosen(**given: Any) -> Chosen:
+    from preflight.inputs.launch_words import Chosen
+
+    return Chosen(**given)
 
 
 def with_launch(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,9 +19,11 @@ from preflight.base import exit_codes
 from preflight.base.data_file import data_file
 from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
+from preflight.check.answer import Waiver, selection_of
 from preflight.fit.hints import shares
 from preflight.fit.judged_values import (
     GATES,
+    KEEP,
     FitAnswer,
     Goal,
     HostState,
@@ -33,7 +35,7 @@ from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, open_host, size_within
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
 
@@ -60,7 +62,8 @@ class Fitted(NamedTuple):
 
     command: the launch's new command line, where it was given as one, or the whole script of a
     first launch. host_commands: what sets the pools. assumptions: of a host that was described.
-    state, machine: what was asked about. hints: what would let more fit.
+    state, machine: what was asked about. hints: what would let more fit. ignored: checks that
+    count for nothing, with the reason; waivers_over: those that count again.
     """
 
     launch: str
@@ -77,6 +80,8 @@ class Fitted(NamedTuple):
     exit_code: int
     hints: tuple[str, ...] = ()
     first: bool = False
+    ignored: tuple[tuple[str, str], ...] = ()
+    waivers_over: tuple[Waiver, ...] = ()
 
 
 class FirstLaunch(NamedTuple):
@@ -175,8 +180,10 @@ def fitted(
     keep_bytes: int,
     write: bool,
     timeout_seconds: float,
+    chosen: Chosen = ALL_CHECKS,
 ) -> Fitted | Unknown:
     """Return the answer; Unknown where the launch was not read in time. Raises UsageError."""
+    selection = selection_of(chosen)
     sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
         return sized
@@ -192,7 +199,12 @@ def fitted(
     if assumptions:
         with_gpus, with_nics = described.gpus is not None, described.nics is not None
         checks = tolerant(checks, GATES, with_gpus, with_nics)
-    machine = HostState(host.root, facts, checks, keep_bytes)
+
+    def left_out(check: str) -> bool:
+        return check in selection.ignore or (check != KEEP and not selection.takes(check))
+
+    checks = [pair for pair in checks if not left_out(pair[0].id)]
+    machine = HostState(host.root, facts, checks, keep_bytes, left_out)
     answer = solve(state, machine, Goal(goal))
     if answer.fits is not None:
         models = Models(host.root, options.model_config)
@@ -215,6 +227,8 @@ def fitted(
         state,
         machine,
         _exit_code(answer),
+        ignored=tuple(selection.ignore.items()),
+        waivers_over=tuple(selection.over),
     )
 
 

@@ -8,7 +8,7 @@ nobody described of a host is not known: no check may find it absent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -102,12 +102,16 @@ GATES = (
 
 
 class HostState(NamedTuple):
-    """A host as it is now. facts: all topics, read once. keep_bytes: to stay available."""
+    """A host as it is now. facts: all topics, read once. keep_bytes: to stay available.
+
+    left_out: whether a check's findings, by its id, are none of this answer's.
+    """
 
     root: Root
     facts: Facts
     checks: Sequence[tuple[Check, Judge]]
     keep_bytes: int
+    left_out: Callable[[str], bool] = lambda _: False
 
 
 class LaunchState(NamedTuple):
@@ -230,6 +234,7 @@ def judged_values(
     findings += judge(facts, needs, chosen)
     findings += launch_findings(sizing)
     findings += _kept(needs, facts, host.keep_bytes)
+    findings = [found for found in findings if not host.left_out(found.check)]
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings))
 
 

@@ -65,6 +65,11 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
     if answer.beside:
         lines += ["", "whatever the sizes, check says of this launch here"]
         lines += _listed(answer.beside, width)
+    for check, reason in found.ignored:
+        lines += ["", *wrapped(f"ignored: {check}: {reason}", width, 2)]
+    for one in found.waivers_over:
+        said = f"warn: launch.waiver, {one.check}: a waiver until {one.until}: it counts again"
+        lines += ["", *wrapped(said, width, 2)]
     if found.assumptions:
         lines += ["", "the host is described, so this is assumed of it"]
         lines += [line for text in found.assumptions for line in wrapped(f"  {text}", width, 2)]

@@ -1,4 +1,4 @@
-"""The launch as the command line gives it."""
+"""The launch as the command line gives it, and which checks it is held against."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ class LaunchWords(NamedTuple):
     model_config: str | None = None
     gpu_bytes: int | None = None
     is_command: bool = False
+
+
+class Chosen(NamedTuple):
+    """only, skip: patterns over ids (``rdma.*``). ignore: waivers, as ID=REASON.
+
+    waivers: a file of them, each with a reason and a last day; None for none.
+    """
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    waivers: str | None = None
+
+
+ALL_CHECKS = Chosen()

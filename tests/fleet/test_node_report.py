@@ -28,7 +28,7 @@ from preflight.fleet.remote import psutil_stand_in
 from preflight.fleet.remote.program import COMMAND, SAYS, Program, zipapp
 from preflight.fleet.remote.reply import NodeReply, lacks_tool, report_of
 from preflight.fleet.remote.sent_launch import sent_launch
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.paths import ROOT
@@ -46,7 +46,7 @@ def report_on(path: Path, host: SyntheticHost, launch: str = LAUNCH, *words: str
     script = path / "launch.sh"
     script.write_text(launch)
     given = LaunchWords((str(script),) if launch else ())
-    found = node_report(given, str(path / "node"), PATIENCE_SECONDS, "gpu001", words)
+    found = node_report(given, str(path / "node"), PATIENCE_SECONDS, "gpu001", Chosen(ignore=words))
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -291,7 +291,7 @@ def test_the_launch_travels_with_what_it_names(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("export SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=store.json\n" + LAUNCH)
     sent = sent_launch(
-        LaunchWords((str(script),), (str(tmp_path / "env"),), rank_nodes=(0, 1)), 10, ()
+        LaunchWords((str(script),), (str(tmp_path / "env"),), rank_nodes=(0, 1)), 10, ALL_CHECKS
     )
     assert sent.files == {
         "env": b"A=1\n",
@@ -316,7 +316,7 @@ def test_a_mistake_is_told_before_a_node_is_asked(
 ) -> None:
     """Ten thousand nodes need not tell it."""
     with pytest.raises(UsageError, match=said):
-        sent_launch(launch, 10, ignored)
+        sent_launch(launch, 10, Chosen(ignore=ignored))
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from checks.base.finding import Status
@@ -16,7 +16,7 @@ from preflight.fleet.base.decode import Json
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.text import cut
 from preflight.fleet.node.records import NodeFinding, NodeReport, empty_report
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 
 if TYPE_CHECKING:
     from preflight.check.report import Report, Row
@@ -30,11 +30,11 @@ LONGEST_PASS = 80
 
 
 def run_node(
-    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str]
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, chosen: Chosen
 ) -> int:
     """Print the report; returns the exit code of its verdict. Raises UsageError."""
     try:
-        found = node_report(launch, root, timeout_seconds, node, ignore)
+        found = node_report(launch, root, timeout_seconds, node, chosen)
     except UsageError as error:
         say(one_line(error_object(node, exit_codes.USAGE, str(error))))
         raise
@@ -43,37 +43,31 @@ def run_node(
 
 
 def node_report(
-    launch: LaunchWords, root: str, timeout_seconds: float, node: str, ignore: Sequence[str] = ()
+    launch: LaunchWords, root: str, timeout_seconds: float, node: str, chosen: Chosen = ALL_CHECKS
 ) -> Json:
     """Return the report as data; ``node`` is the name it goes by, "" for its own.
 
     Raises UsageError for what is no launch or no host.
     """
     from checks.run.runner import every_check
+    from preflight.check.answer import selection_of, waiver_findings
     from preflight.check.report import Findings, consequences, report
     from preflight.judging.judge_host import judge_host
     from preflight.judging.launch_checks import LAUNCH_CHECKS
 
     checks = list(every_check())
-    waivers = waivers_of(ignore)
-    seen = judge_host(launch, root, timeout_seconds, checks)
+    selection = selection_of(chosen)
+    made = [pair for pair in checks if selection.takes(pair[0].id)]
+    # What nodes are held against each other by is read, whatever is checked.
+    seen = judge_host(launch, root, timeout_seconds, made)
+    unread = isinstance(seen.launch, Unknown)
+    of_launch = [one for one in seen.of_launch if unread or selection.takes(one.check)]
+    findings = [*waiver_findings(selection), *seen.of_host, *of_launch]
     declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
     # What mends a finding is for the one node that somebody looks at: check says it there.
-    found = Findings(seen.findings, consequences(declared), lambda _: ())
-    return _object(_report(report(found, waivers, seen.needs, seen.host.name), seen, node))
-
-
-def waivers_of(ignore: Sequence[str]) -> Mapping[str, str]:
-    """``ID=REASON`` by id. Raises UsageError where there is no such check."""
-    if not ignore:
-        return {}
-    from checks.run.runner import every_check
-    from preflight.check.answer import select
-    from preflight.judging.launch_checks import LAUNCH_CHECKS
-    from preflight.rules.launch_rules import RULES
-
-    declared = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
-    return select((), (), ignore, [*declared, *RULES]).ignore
+    found = Findings(findings, consequences(declared), lambda _: ())
+    judged = report(found, selection.ignore, seen.needs, seen.host.name)
+    return _object(_report(judged, seen, node))
 
 
 def _report(report: Report, seen: JudgedHost, node: str) -> NodeReport:

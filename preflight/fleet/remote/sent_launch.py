@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.output import say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, within
 from preflight.fleet.remote.program import SCRIPT, TOOL
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import Chosen, LaunchWords
 from preflight.launches.env_files import LARGEST_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -32,14 +33,20 @@ class Sent(NamedTuple):
     words: tuple[str, ...]
 
 
-def sent_launch(launch: LaunchWords, node_seconds: float, ignored: tuple[str, ...]) -> Sent:
+def sent_launch(launch: LaunchWords, node_seconds: float, chosen: Chosen) -> Sent:
     """Raises UsageError for what is no launch, and for options that every node would refuse."""
-    from preflight.fleet.node.report import waivers_of
+    from preflight.check.answer import selection_of
 
-    waivers_of(ignored)
+    # The file of waivers is read here: what still holds of it goes along, the rest is said.
+    selection = selection_of(chosen)
+    for one in selection.over:
+        said = f"--waivers: {one.check}: over since {one.until}: it counts again on every node"
+        say(f"mooncake-preflight: {said}", err=True)
     sent = launch_alone(launch)
     words = ["fleet", "node", f"--timeout={node_seconds:g}"]
-    words += [f"--ignore={one}" for one in ignored]
+    words += [f"--only={one}" for one in selection.only]
+    words += [f"--skip={one}" for one in selection.skip]
+    words += [f"--ignore={check}={reason}" for check, reason in selection.ignore.items()]
     return sent._replace(words=(*words, *sent.words))
 
 

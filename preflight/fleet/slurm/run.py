@@ -46,7 +46,7 @@ from preflight.fleet.slurm.srun import (
     run_step,
     srun_words,
 )
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import Chosen, LaunchWords
 
 # The finding that stands for a node to which Slurm does not get.
 SLURM = "fleet.slurm"
@@ -86,14 +86,14 @@ def run_fleet_run(
     queue_seconds: int,
     srun_options: str,
     program: Program,
-    ignore: tuple[str, ...],
+    chosen: Chosen,
     shown: Shown,
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError."""
     job = job_nodes(node_set, os.environ)
     options = option_words("--srun-options", srun_options)
     reading = max(1.0, min(_MOST_READING_SECONDS, timeout_seconds - _OVERHEAD_SECONDS))
-    sent = sent_launch(launch, reading, ignore)
+    sent = sent_launch(launch, reading, chosen)
     prepare(shown)
     token = os.urandom(8).hex()
     run = _SlurmRun(job, timeout_seconds, queue_seconds, options, sent, program, token, {}, {})

@@ -12,7 +12,7 @@ from preflight.fleet.merge.command import Shown, answer, keep, prepare
 from preflight.fleet.remote.program import Program, SshNodes
 from preflight.fleet.remote.reply import NodeReply, report_of
 from preflight.fleet.remote.sent_launch import sent_launch
-from preflight.inputs.launch_words import LaunchWords
+from preflight.inputs.launch_words import Chosen, LaunchWords
 
 NO_CLUSTERSHELL = (
     "ClusterShell, which reaches the nodes, is not installed: "
@@ -23,7 +23,7 @@ _OVERHEAD_SECONDS = 5.0
 
 
 def run_fleet_check(
-    launch: LaunchWords, where: SshNodes, program: Program, ignore: tuple[str, ...], shown: Shown
+    launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
     nodes = nodes_of(where)
@@ -33,7 +33,7 @@ def run_fleet_check(
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
     # What a node may take to read itself, so that it can still say what it could not read.
     left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
-    files, words = sent_launch(launch, max(1.0, min(10.0, left)), ignore)
+    files, words = sent_launch(launch, max(1.0, min(10.0, left)), chosen)
     prepare(shown)
     progress = Progress(shown.verbosity >= 0)
     reports: dict[str, Json] = {}

@@ -1,0 +1,139 @@
+"""Which checks are made and what of them counts: the same options for every command that judges."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from preflight.check.answer import Waiver, read_waivers
+from preflight.cli.main import run
+from preflight.fleet.remote.sent_launch import sent_launch
+from preflight.inputs.launch_words import Chosen, LaunchWords
+
+DEMO = ("--root", "demo:h800", "--timeout", "600")
+HOLDS = '[[waiver]]\ncheck = "memlock.limit"\nreason = "lifted by the unit"\nuntil = 2999-12-31\n'
+OVER = '[[waiver]]\ncheck = "hugetlb.shortage"\nreason = "at the next boot"\nuntil = 2020-01-31\n'
+UNNEEDED = '[[waiver]]\ncheck = "pci.acs"\nreason = "the firmware\'s"\n'
+
+
+@pytest.fixture
+def waivers(tmp_path: Path) -> str:
+    path = tmp_path / "waivers.toml"
+    path.write_text(HOLDS + OVER + UNNEEDED)
+    return str(path)
+
+
+def test_a_file_of_waivers_is_read(waivers: str) -> None:
+    assert read_waivers(waivers) == (
+        Waiver("memlock.limit", "lifted by the unit", date(2999, 12, 31)),
+        Waiver("hugetlb.shortage", "at the next boot", date(2020, 1, 31)),
+        Waiver("pci.acs", "the firmware's", None),
+    )
+
+
+def test_a_waiver_is_shown_warns_when_it_is_over_and_is_named_when_nothing_needs_it(
+    waivers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", *DEMO, "--waivers", waivers, "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    by = {(each["id"], each["status"]): each for each in found["findings"]}
+    assert by["memlock.limit", "fail"]["ignored"] == "lifted by the unit (until 2999-12-31)"
+    assert by["hugetlb.shortage", "fail"]["ignored"] is None
+    assert by["launch.waiver", "warn"]["subject"] == "hugetlb.shortage"
+    assert found["unused_ignores"] == ["pci.acs"]
+    run(["check", *DEMO, "--waivers", waivers])
+    text = capsys.readouterr().out
+    assert "lifted by the unit" in text
+    assert "launch.waiver: hugetlb.shortage" in text
+
+
+def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
+    waivers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["check", *DEMO, "--waivers", waivers, "--only", "memlock.*", "--json"]
+    assert run(words) == 0
+    assert "launch.waiver" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[waiver]]\ncheck = 1", "give its check, and a reason"),
+        ('[[waiver]]\ncheck = "memlock.limit"', "give its check, and a reason"),
+        ('[[waiver]]\ncheck = "memlock.limit"\nreason = " "', "give its check, and a reason"),
+        (HOLDS + 'till = "x"', "till: it has check, reason and until alone"),
+        (HOLDS.replace("2999-12-31", '"soon"'), "write a date without quotes"),
+        (HOLDS.replace("2999-12-31", "2999-12-31T00:00:00"), "write a date without quotes"),
+        ("", "write a table"),
+        ("waiver = 1", "write a table"),
+        ("waivers = []", "write a table"),
+        ("[[waiver", "waivers.toml"),
+        (HOLDS.replace("memlock.limit", "memlock.limt"), "did you mean memlock.limit"),
+        (OVER.replace("hugetlb.shortage", "hugetlb.shortag"), "did you mean hugetlb.shortage"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused_by_name(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "waivers.toml"
+    path.write_text(text)
+    assert run(["check", "--waivers", str(path)]) == 64
+    err = capsys.readouterr().err
+    assert said in " ".join(err.split())
+    assert "waivers.toml" in err
+
+
+def test_a_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "--waivers", "/nowhere.toml"]) == 64
+    assert "--waivers /nowhere.toml: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_fit_leaves_out_what_is_ignored_and_shows_it(
+    waivers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lifted memlock is what makes sizes possible at all on this host."""
+    assert run(["fit", *DEMO]) == 2
+    assert run(["fit", *DEMO, "--ignore", "memlock.limit=lifted by the unit"]) == 0
+    assert "ignored: memlock.limit: lifted by the unit" in capsys.readouterr().out
+    assert run(["fit", *DEMO, "--skip", "memlock.limit"]) == 0
+    assert run(["fit", *DEMO, "--waivers", waivers]) == 0
+    said = capsys.readouterr().out
+    assert "ignored: memlock.limit: lifted by the unit (until 2999-12-31)" in said
+    assert "launch.waiver, hugetlb.shortage: a waiver until 2020-01-31" in said
+
+
+def test_a_node_makes_the_checks_that_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fleet", "node", *DEMO, "--only", "memlock.*", "--skip", "memlock.inert*"]
+    assert run([*words, "--ignore", "memlock.limit=known"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {each["check"] for each in report["findings"]} == {"memlock.limit"}
+    assert report["findings"][0]["ignored"] == "known"
+    assert [check for check, *_ in report["passes"]] == ["memlock.user-namespace"]
+    assert report["facts"]["hugetlb.2048KiB.pages"] == 120000  # nodes are compared by all of them
+
+
+def test_what_is_chosen_goes_to_the_nodes_and_what_is_over_is_said_here(
+    waivers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
+    words = sent_launch(LaunchWords(), 10, chosen).words
+    assert words[3:] == (
+        "--only=memlock.*",
+        "--only=hugetlb.*",
+        "--only=pci.*",
+        "--skip=memlock.inert*",
+        "--ignore=memlock.limit=lifted by the unit (until 2999-12-31)",
+        "--ignore=pci.acs=the firmware's",
+    )
+    assert "hugetlb.shortage: over since 2020-01-31" in capsys.readouterr().err
+
+
+def test_the_gate_refuses_a_check_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is started: a typing error must not widen what passes."""
+    server = ["--", "python3", "-m", "sglang.launch_server"]
+    assert run(["exec", "--skip", "memlock.limt", *server]) == 64
+    assert "did you mean memlock.limit" in capsys.readouterr().err
