@@ -175,7 +175,20 @@ def _text_config(config: Mapping[str, object]) -> Mapping[str, object]:
             if isinstance(nested, Mapping) and nested:
                 text = nested
                 break
-    return text
+    return {**_class_defaults(config, text), **text}
+
+
+def _class_defaults(
+    config: Mapping[str, object], text: Mapping[str, object]
+) -> Mapping[str, object]:
+    """What transformers' class of the model type takes for a field that is left out.
+
+    A checkpoint that brings its own class has defaults that only its code tells.
+    """
+    with open(data_file("config_defaults.json"), encoding="utf-8") as file:
+        table: dict[str, dict[str, object]] = json.load(file)["defaults"]
+    kind = text.get("model_type")
+    return table.get(kind, {}) if isinstance(kind, str) and "auto_map" not in config else {}
 
 
 def _heads(text: Mapping[str, object]) -> Heads:

@@ -299,3 +299,26 @@ def test_parameters_follow_from_the_config(name: str, intermediate: int, vocabul
 def test_the_table_is_plain_json() -> None:
     known = json.dumps(well_known_names())
     assert "Qwen3-8B" in known
+
+
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [
+        # transformers' Qwen2Config says 32, whatever the attention heads are: run on 0.5.23.
+        ({"model_type": "qwen2"}, Heads(32, 128, 128)),
+        ({"model_type": "qwen2", "num_key_value_heads": None}, Heads(28, 128, 128)),
+        ({"model_type": "qwen2", "auto_map": {"AutoConfig": "own.Config"}}, Heads(28, 128, 128)),
+        ({"model_type": "llama"}, Heads(28, 128, 128)),
+        ({"model_type": "gemma3_text"}, Heads(4, 256, 256)),
+        ({}, Heads(28, 128, 128)),
+    ],
+)
+def test_a_field_left_out_is_that_of_its_class(fields: dict[str, Any], heads: Heads) -> None:
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "hidden_size": 3584,
+        **fields,
+    }
+    assert geometry(config).heads == heads
