@@ -49,6 +49,7 @@ class MemoryKind(str, Enum):
     SEGMENT = "global segment"
     OFFLOAD_BUFFER = "SSD offload buffer"
     PD_METADATA = "PD metadata"
+    CPU_POOL = "CPU pool"
 
     def __str__(self) -> str:
         return self.value
@@ -134,7 +135,8 @@ class ProcessNeeds(NamedTuple):
 
     id: which one; the replay of what it maps has the same. role: its name without the line of the
     launch that starts it ("rank 3").
-    program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router.
+    program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router, or
+    another engine's worker (vllm, lmcache).
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
     memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
     gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.

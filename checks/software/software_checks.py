@@ -39,7 +39,10 @@ FILES_OF = {
     "store_service": ("store", "_store"),
     "mooncake_client": ("mooncake_client",),
     "mooncake_master": ("mooncake_master",),
+    "vllm": ("engine", "store", "_store"),
 }
+# These use Mooncake where the launch says so.
+_SERVERS = ("sglang", "vllm")
 
 
 def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
@@ -55,7 +58,7 @@ def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
         process
         for process in launch.processes
         if process.program in FILES_OF
-        and (process.program != "sglang" or stored or process.rdma is not None)
+        and (process.program not in _SERVERS or stored or process.rdma is not None)
     ]
     if not found:
         raise UnjudgedError(skip("no process of the launch uses Mooncake"))

@@ -209,6 +209,8 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
             count = ranks.tp * ranks.pp * ranks.replicas * each
         elif process.store is not None:
             client = process.store.client
+            if process.consumer is not None:
+                count *= known(process.consumer.ranks)
         client = known(client)
         if client is not None and client.segment_bytes > 0:
             what = "ranks" if process.server is not None else process.kind.value

@@ -209,6 +209,9 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Plac
             return _in_words(command, index)
         if path is not None:
             return Place("file", path.text, (index,), -1, "", path.origin)
+    path = command.environment.get("MOONCAKE_CONFIG_PATH")
+    if process.consumer is not None and path is not None:
+        return Place("file", path.text, (index,), -1, "", path.origin)
     if process.kind is Kind.STORE_SERVICE:
         for at, word in enumerate(command.words):
             name, equals, value = word.text.partition("=")

@@ -2,7 +2,8 @@
 
 1. host pools (SGLang's L2): one memfd each, or one anonymous mapping where SGLang's own allocator
    takes them, which does without huge pages when there are none;
-2. per store client: hot cache, local buffer, global segment, SSD offload buffer. The first of
+2. pools of other engines, which they map themselves;
+3. per store client: hot cache, local buffer, global segment, SSD offload buffer. The first of
    local buffer and segment to be mapped directly creates the arena, once per process; both then
    come from it while they fit (a bump pointer), and are mapped on their own otherwise.
 
@@ -28,7 +29,7 @@ from preflight.mooncake.allocations import (
     Outcome,
     Pools,
 )
-from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
+from preflight.programs.memory_records import Launch, MappedProcess, OwnPool, Protocol, StoreClient
 
 # facebook::cachelib::Slab::kSize: the least size of a segment on regular pages.
 SLAB_BYTES = 16 * MIB
@@ -80,7 +81,7 @@ class ProcessRun:
         self.process = process
         self.arena: _Arena | None = None
         self.done: list[Allocation] = []
-        self.host_pools_left = len(process.host_pools_bytes)
+        self.host_pools_left = len(process.host_pools_bytes) + len(process.own_pools)
         self._launch = launch
         self._pools = pools
         self._offload_folders = offload_folders  # those that a client of the launch holds
@@ -102,6 +103,9 @@ class ProcessRun:
                 elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
                     mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
                 yield mapped
+        for pool in self.process.own_pools:
+            self.host_pools_left -= 1
+            yield self._own_pool(pool)
         for client in self.process.clients:
             yield from self._dummy_client(client) if client.dummy else self._client(client)
 
@@ -121,6 +125,13 @@ class ProcessRun:
             yield _regular(what, size, registered)
         else:
             yield self._shared_memory(what, size, registered)
+
+    def _own_pool(self, pool: OwnPool) -> Allocation:
+        what, registered = MemoryKind.CPU_POOL, pool.registered
+        if pool.hugepage_bytes is None:
+            return _regular(what, pool.bytes, registered)
+        fails, page = OnShortage.FAILS, pool.hugepage_bytes
+        return self._map(what, pool.bytes, Backing.HUGETLB, registered, fails, pool.error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
         # The process that owns the segment registers this buffer, on its own NICs.

@@ -25,6 +25,8 @@ def uses_mooncake(process: LaunchProcess) -> bool:
     """The store, disaggregation or expert parallelism over Mooncake, or a program of its own."""
     if process.server is not None:
         return _server_uses_mooncake(process.server)
+    if process.consumer is not None:
+        return bool(process.consumer.stores) or process.consumer.transfer is not None
     return process.kind in _PROGRAMS
 
 
@@ -32,7 +34,7 @@ def store_clients(process: LaunchProcess) -> bool:
     """Tell whether a process is a client of the Mooncake store."""
     if process.server is not None:
         return process.server.store is not None
-    return process.kind in (Kind.STORE_SERVICE, Kind.CLIENT)
+    return process.store is not None
 
 
 def settings_of(
@@ -101,6 +103,9 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
+    transfer = None if process.consumer is None else process.consumer.transfer
+    if transfer is not None and (store is None or store.devices == ""):
+        return RdmaUse(_names(transfer.value), transfer.origin)
     if store is None or isinstance(store.client, Unknown):
         return None
     if store.client.protocol.value != "rdma":
@@ -115,6 +120,8 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
         flag = word.text.lstrip("-").partition("=")[0].replace("-", "_")
         if word.text.startswith("-") and flag in ("device_names", "device_name"):
             return f"--{flag} at {word.origin}", ""
+    if process.consumer is not None and "store.device_name" in process.consumer.settings:
+        return process.consumer.settings["store.device_name"].origin, ""
     named = process.command.environment.get("MOONCAKE_DEVICE")
     if process.kind is Kind.STORE_SERVICE and named is not None:
         return f"MOONCAKE_DEVICE at {named.origin}", "MOONCAKE_DEVICE"

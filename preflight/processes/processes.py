@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from checks.base.installed import Installed
 from checks.base.unknown import Unknown
+from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.programs.master_config import with_config_file
@@ -146,6 +147,8 @@ class SglangServer(NamedTuple):
 class LaunchProcess(NamedTuple):
     """One process: ``server`` of an SGLang server, ``store`` of a store's own process.
 
+    consumer: of another engine, whose first store client is ``store``.
+
     number: of its command in the launch, which all that is made of the process carries. unread:
     why a file that decides about it was not read.
     """
@@ -157,6 +160,7 @@ class LaunchProcess(NamedTuple):
     store: StoreProcess | None = None
     number: int = 0
     unread: Unknown | None = None
+    consumer: Consumer | None = None
 
     @property
     def name(self) -> str:
@@ -186,6 +190,12 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     if kind is Kind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
+    if kind is Kind.VLLM:
+        from preflight.consumers.vllm import read_vllm
+
+        consumer = read_vllm(arguments, environment, read_file)
+        first = next(iter(consumer.stores), None)
+        return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is Kind.STORE_SERVICE:
         store = read_store_service(arguments, environment, read_file)

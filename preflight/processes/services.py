@@ -73,6 +73,10 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
         if server.mode == "prefill":
             yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
         return
+    if process.consumer is not None:
+        for what, setting in process.consumer.ports:
+            yield BoundPort(what, setting.value, process.name, setting.origin)
+        return
     for what, flag, default in _fixed_ports(process):
         port = _flag_port(process, what, flag, default)
         yield port._replace(customary=port.port == default)
@@ -165,7 +169,7 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
         metadata = value_of(process.arguments, "metadata_server")
         if process.kind is Kind.CLIENT and metadata is not None:
             yield from _metadata(process, _word_setting(metadata), bound)
-        if process.kind is Kind.STORE_SERVICE:
+        if process.kind is Kind.STORE_SERVICE or process.consumer is not None:
             yield from _metadata(process, Setting(process.store.metadata, process.name), bound)
 
 

@@ -12,7 +12,6 @@ from preflight.processes.processes import Kind, LaunchProcess, is_program
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
-    Kind.VLLM: "the memory of vLLM and of what its KV connector takes",
     Kind.DYNAMO_VLLM: "the memory of vLLM and of what its KV connector takes",
     Kind.DYNAMO_SGLANG: "the memory of the SGLang server that it runs",
     Kind.LMCACHE: "the memory of LMCache's own pools",
@@ -76,10 +75,18 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[Unread
 
 def _programs(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
     for process in processes:
+        consumer = process.consumer
+        if consumer is not None:
+            texts = [word.text for word in process.command.words]
+            for what in consumer.uncounted:
+                yield Unread(
+                    brief(" ".join(texts[:3])), f"{what}: not counted", process.command.origin
+                )
+            continue
         why = UNCOUNTED.get(process.kind)
         if why is not None:
             texts = [word.text for word in process.command.words]
-            what = brief(" ".join(texts[: 4 if process.kind is not Kind.VLLM else 3]))
+            what = brief(" ".join(texts[:4]))
             yield Unread(what, f"{why} is not counted", process.command.origin)
         elif process.kind is Kind.OTHER and (why := _unknown_program(process.command)):
             words = " ".join(word.text for word in process.command.words[:4])

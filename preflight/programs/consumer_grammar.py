@@ -1,12 +1,14 @@
-"""How Python consumers read values: SGLang's and the store service's sizes, booleans and integers.
+"""How Python consumers read values: SGLang's, the store service's and vLLM's sizes and booleans.
 
 Each function returns the value, or raises ValueError in the consumer's own words. Sources: SGLang
 0.5.23 ``mem_cache/storage/mooncake_store/mooncake_store.py`` and ``environ.py``; Mooncake
-``mooncake-wheel/mooncake/mooncake_config.py``.
+``mooncake-wheel/mooncake/mooncake_config.py``; vLLM 0.33.0 ``vllm/distributed/mooncake_store.py``
+and ``vllm/utils/argparse_utils.py``.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _STORE_SUFFIXES = (
@@ -53,6 +55,49 @@ def store_segment_bytes(value: Any) -> int:
                 return _int(float(number) * scale)
         return _int(float(text))
     return _int(value)
+
+
+_VLLM_SIZE = re.compile(r"^\s*([\d.]+)\s*(gb|mb|kb|b)?\s*$")
+
+
+def vllm_size_bytes(value: Any) -> int:
+    """vLLM's ``_parse_size``: floats with b, kb, mb or gb. Raises TypeError for what is no size."""
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, str):
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"Unsupported type for size: {type(value)}") from None
+    text = value.strip().lower()
+    if not text:
+        raise ValueError("Size cannot be empty.")
+    match = _VLLM_SIZE.match(text)
+    if not match:
+        raise ValueError(f"Invalid format: '{value}'")
+    try:
+        number = float(match[1])
+    except ValueError:
+        raise ValueError(f"Invalid numeric value '{match[1]}' in: '{value}'") from None
+    return int(number * dict(_STORE_SUFFIXES)[match[2] or "b"])
+
+
+_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
+_POWERS = "kmgt"
+
+
+def human_readable_int(text: str) -> int:
+    """vLLM's: ``80m`` is 80 * 10^6, ``80M`` is 80 * 2^20. Raises ValueError for what is neither."""
+    text = text.strip()
+    match = _HUMAN.fullmatch(text)
+    if match is None:
+        return int(text)
+    power = _POWERS.index(match[2].lower()) + 1
+    if match[2].islower():
+        return int(float(match[1]) * 10 ** (3 * power))
+    if "." in match[1]:
+        raise ValueError(f"Decimals are not allowed with binary suffixes like {match[2]}.")
+    return int(match[1]) << 10 * power
 
 
 def store_bool(value: Any) -> bool:

@@ -88,6 +88,22 @@ class OwnAllocator(NamedTuple):
     hugepage_bytes: int | None = None
 
 
+class OwnPool(NamedTuple):
+    """Host memory that a program beside SGLang maps itself, whatever Mooncake's variables say.
+
+    least_bytes: what it comes to at least, where the model decides how much of ``bytes`` is used.
+    registered: with the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of
+    its own huge pages, without which it ends with ``error``; None for regular pages.
+    """
+
+    bytes: int
+    least_bytes: int
+    registered: bool = False
+    shared_memory: bool = False
+    hugepage_bytes: int | None = None
+    error: str = ""
+
+
 class MappedProcess(NamedTuple):
     """One process, with what it maps in the order in which it asks.
 
@@ -97,7 +113,7 @@ class MappedProcess(NamedTuple):
     ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
     ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
     ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
-    are not named are handed over whole.
+    are not named are handed over whole. ``own_pools``: mapped before the clients.
     """
 
     name: str
@@ -110,6 +126,7 @@ class MappedProcess(NamedTuple):
     metadata_registered: bool = False
     split_pools: tuple[bool, ...] = ()
     id: ProcessId = ProcessId()
+    own_pools: tuple[OwnPool, ...] = ()
 
 
 class Launch(NamedTuple):

@@ -9,6 +9,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.capture.secrets import is_secret
 from preflight.base.usage_error import NoLaunchError
+from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.source import Origin, Reading, SourceNote, Word
@@ -320,12 +321,33 @@ def _brief(process: LaunchProcess) -> str:
     server, store = process.server, process.store
     if server is not None:
         return ", ".join(_of_server(server))
+    if process.consumer is not None:
+        return ", ".join(_of_consumer(process.consumer))
     if store is not None:
         client = store.client
         if isinstance(client, Unknown):
             return "size not known"
         return format_bytes(client.segment_bytes)
     return ""
+
+
+def _of_consumer(consumer: Consumer) -> Iterator[str]:
+    model = consumer.settings["model"].value if "model" in consumer.settings else None
+    if isinstance(model, str):
+        yield model.rstrip("/").rpartition("/")[2]
+    if isinstance(consumer.ranks, Unknown):
+        yield "workers not known"
+    elif consumer.ranks > 1:
+        yield f"{consumer.ranks} workers"
+    for store in consumer.stores:
+        client = store.client
+        if isinstance(client, Unknown):
+            yield "size not known"
+        else:
+            yield f"{format_bytes(client.segment_bytes)} a worker"
+    for pool in consumer.pools:
+        each = "an engine" if pool.of_engine else "a worker"
+        yield f"CPU pool {format_bytes(pool.memory.bytes)} {each}"
 
 
 def _of_server(server: SglangServer) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.rules import (
+    consumers,
     devices,
     hicache,
     memory,
@@ -24,6 +25,7 @@ RULE_SETS = (
     offload.RULES,
     programs.RULES,
     memory.RULES,
+    consumers.RULES,
 )
 RULES: dict[str, Rule] = {id_: rule for rules in RULE_SETS for id_, rule in rules.page.items()}
 _WORST_FIRST = (Severity.FAIL, Severity.WARN, Severity.NOTE)

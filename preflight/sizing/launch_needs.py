@@ -49,6 +49,7 @@ _PROGRAMS = {
     Kind.MASTER: "mooncake_master",
     Kind.METADATA: "metadata_server",
     Kind.ROUTER: "router",
+    Kind.VLLM: "vllm",
 }
 
 
@@ -108,6 +109,7 @@ def _source_name(sizing: LaunchSizing) -> str:
 
 def _hosts(processes: Sequence[LaunchProcess]) -> int:
     numbers = [process.server.number("nnodes") for process in processes if process.server]
+    numbers += [process.consumer.hosts for process in processes if process.consumer]
     return max([number for number in numbers if isinstance(number, int)], default=1)
 
 
@@ -127,6 +129,7 @@ def _members(
         role=process.kind.value,
     )
     sized = process.server is not None or process.store is not None
+    ranked = process.server is not None or process.consumer is not None
     unknown = memory.most_pools_bytes if memory is not None else ()
     if not replays and sized and not isinstance(unknown, Unknown):
         unknown = Unknown(f"{process.name}: what it maps is not known")
@@ -142,13 +145,14 @@ def _members(
         member = base._replace(
             id=replay.process.id,
             name=replay.process.name,
-            role=base.role if process.server is None else f"rank {rank}",
+            role=f"rank {rank}" if ranked else base.role,
             node=replay.process.node,
             gpu=_gpu(process, rank),
             rdma=store_devices(process, rank),
             gpu_registered_bytes=_gpu_registered(process),
             segment_nodes=_segment_nodes(replay),
-            shm_bytes=_shm(process, rank, environment),
+            shm_bytes=_shm(process, rank, environment)
+            + sum(pool.bytes for pool in replay.process.own_pools if pool.shared_memory),
         )
         if not isinstance(unknown, Unknown):
             mapped = (*replay.allocations, *replay.heap)
@@ -204,6 +208,8 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     """Prefill and decode register the KV cache on the GPU, which only a start tells."""
     server = process.server
+    if process.consumer is not None and process.consumer.registers_gpu:
+        return Unknown(process.consumer.registers_gpu)
     if server is None or server.mode not in ("prefill", "decode"):
         return 0
     if server.value("disaggregation_transfer_backend") != "mooncake":

@@ -13,6 +13,7 @@ from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
+from preflight.consumers.consumer import Consumer
 from preflight.mooncake.placement import (
     ClientNics,
     RankPlacement,
@@ -70,6 +71,8 @@ def share_of(
     """Return what ``process`` maps. hardware: of a server. memory: to which a server's is added."""
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
+    if process.consumer is not None:
+        return _consumer_share(process, process.consumer, host)
     if process.store is None:
         return Share()
     client = offloading(known(process.store.client), process, host.mooncake)
@@ -79,6 +82,39 @@ def share_of(
     process_id = ProcessId(process.number)
     alone = (MappedProcess(name, settings, (), (host.nics.place(process, client),), id=process_id),)
     return Share(alone, alone, notes)
+
+
+def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
+    """Every worker sets up all clients; a pool of an engine is mapped once, in its first."""
+    ranks = known(consumer.ranks)
+    if ranks > MOST_RANKS:
+        raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
+    clients = tuple(
+        host.nics.place(process, offloading(known(store.client), process, host.mooncake))
+        for store in consumer.stores
+    )
+    environment = plain_environment(process.command.environment)
+    settings, notes = read_store_settings(environment, host.mooncake)
+    if not clients:  # nothing of Mooncake's is mapped
+        settings, notes = settings._replace(hugepages=False), ()
+    most = tuple(
+        MappedProcess(
+            f"{process.command.origin} {process.kind.value} rank {rank}",
+            settings,
+            clients=clients,
+            id=ProcessId(process.number, rank),
+            own_pools=consumer.pools_of(rank),
+        )
+        for rank in range(ranks)
+        if clients or consumer.pools or consumer.transfer is not None
+    )
+    least = tuple(
+        one._replace(
+            own_pools=tuple(pool._replace(bytes=pool.least_bytes) for pool in one.own_pools)
+        )
+        for one in most
+    )
+    return Share(least, most, notes)
 
 
 def _server_share(

@@ -155,7 +155,7 @@ def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) 
         notes.append(Note("arena-not-created", f"the arena is never created: {why}"))
     on_regular = sorted({a.what for a in allocations if a.backing is Backing.REGULAR})
     # Neither is ever on huge pages; nor does Mooncake map what SGLang allocates by itself.
-    never = {MemoryKind.HOT_CACHE, MemoryKind.OFFLOAD_BUFFER}
+    never = {MemoryKind.HOT_CACHE, MemoryKind.OFFLOAD_BUFFER, MemoryKind.CPU_POOL}
     if process.process.own_allocator is not None:
         never.add(MemoryKind.HOST_POOL)
     wanted = [what for what in on_regular if what not in never]

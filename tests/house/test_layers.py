@@ -35,6 +35,7 @@ ORDER = [
     "preflight.traces",
     "preflight.launches",
     "preflight.programs",
+    "preflight.consumers",
     "preflight.processes",
     "preflight.mooncake",
     "preflight.sglang",

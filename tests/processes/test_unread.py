@@ -24,11 +24,15 @@ def sized(tmp_path: Path, script: str, **files: str) -> LaunchSizing:
     return size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
 
 
+# A connector of which nothing is known here.
+NIXL = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+
+
 @pytest.mark.parametrize(
     ("words", "kind"),
     [
-        ("vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8", Kind.VLLM),
-        ("python3 -m vllm.entrypoints.openai.api_server --model m", Kind.VLLM),
+        (f"vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8 {NIXL}", Kind.VLLM),
+        (f"python3 -m vllm.entrypoints.openai.api_server --model m {NIXL}", Kind.VLLM),
         ("lmcache_server 0.0.0.0 8100", Kind.LMCACHE),
         ("lmcache server --l1-size-gb 60", Kind.LMCACHE),
         ("python3 -m dynamo.sglang --model-path m", Kind.DYNAMO_SGLANG),

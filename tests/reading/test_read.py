@@ -85,7 +85,8 @@ def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> Non
 def test_what_is_not_read_is_named_and_the_exit_code_says_so(read: Callable[..., Any]) -> None:
     text = 'mooncake_master &\nif [ "$ROLE" = a ]; then ARGS="--tp 4"; fi\n' + (
         "source /etc/site.sh\nfor h in $HOSTS; do mooncake_client --port 1; done\n"
-        "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8\n"
+        "vllm serve Qwen/Qwen3-8B --tensor-parallel-size 8 --kv-transfer-config "
+        '\'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}\'\n'
     )
     found = answer(read(text, "--json"))
     assert found["exit_code"] == 3

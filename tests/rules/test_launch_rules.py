@@ -12,6 +12,7 @@ from tests.rules import (
     test_rules_allocator,
     test_rules_arguments,
     test_rules_ascend,
+    test_rules_consumers,
     test_rules_devices,
     test_rules_flags,
     test_rules_hicache,
@@ -35,6 +36,7 @@ SHOWN = (
     test_rules_allocator.EXAMPLES,
     test_rules_transfer.EXAMPLES,
     test_rules_ascend.EXAMPLES,
+    test_rules_consumers.EXAMPLES,
 )
 
 

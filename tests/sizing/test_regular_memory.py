@@ -40,7 +40,9 @@ def test_an_engine_alone_is_unknown_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "launch.sh"
-    script.write_text("mooncake_master &\nvllm serve Qwen/Qwen3-8B\n")
+    nixl = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
+    words = f"vllm serve Qwen/Qwen3-8B --kv-transfer-config '{nixl}'"
+    script.write_text(f"mooncake_master &\n{words}\n")
     assert run([str(script)]) == 3
     assert "vllm serve Qwen/Qwen3-8B" in capsys.readouterr().out
     assert run(["--json", str(script)]) == 3

@@ -1,0 +1,587 @@
+"""vLLM: its workers, and what each KV connector takes through Mooncake or beside it.
+
+Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``,
+``vllm/config/vllm.py``, ``vllm/distributed/kv_transfer/kv_connector/v1``,
+``vllm/v1/kv_offload/cpu``). A connector of which nothing is known here is named in ``uncounted``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from checks.base.needs import Default
+from checks.base.units import GIB
+from checks.base.unknown import Unknown
+from preflight.consumers.consumer import Consumer, Pool, attempt, json_object, setup_refuses
+from preflight.launches.source import ReadFile, Word
+from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
+from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
+from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.store_processes import StoreProcess
+
+RELEASE = "vLLM 0.33.0"
+# vllm/distributed/mooncake_store.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
+STORE_SIZE_BYTES = 4 * GIB
+# simple_cpu_offload_connector.py DEFAULT_CPU_CAPACITY_BYTES, of one engine.
+SIMPLE_POOL_BYTES = 8 * GIB
+# A pool holds whole chunks, whose size the model decides. No chunk is larger: 256 tokens of the
+# largest KV cache of a token that is known (GPT-3's shape, 4.5 MiB) come to 1.2 GB.
+MOST_CHUNK_BYTES = 2 * GIB
+BOOTSTRAP_PORT = 8998  # vllm/envs.py VLLM_MOONCAKE_BOOTSTRAP_PORT
+HTTP_PORT = 8000
+_ROLES = ("kv_producer", "kv_both", "kv_consumer")
+_TRANSFER_KEYS = frozenset(
+    "kv_connector engine_id kv_buffer_device kv_role kv_port kv_connector_extra_config "
+    "kv_connector_module_path enable_permute_local_kv kv_load_failure_policy".split()
+)
+_STORE_KEYS = frozenset(
+    "metadata_server master_server_address protocol device_name mode global_segment_size "
+    "local_buffer_size enable_offload tenant_id".split()
+)
+# Variables that SGLang or the store service would take, and vLLM's connector does not.
+_OTHERS_VARIABLES = (
+    "MOONCAKE_MASTER",
+    "MOONCAKE_PROTOCOL",
+    "MOONCAKE_DEVICE",
+    "MOONCAKE_GLOBAL_SEGMENT_SIZE",
+    "MOONCAKE_LOCAL_BUFFER_SIZE",
+    "MOONCAKE_TE_META_DATA_SERVER",
+    "MOONCAKE_LOCAL_HOSTNAME",
+)
+_SHORT = {
+    "-tp": "tensor-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-dp": "data-parallel-size",
+    "-dpl": "data-parallel-size-local",
+    "-dpn": "data-parallel-rank",
+    "-dpe": "data-parallel-external-lb",
+    "-dpb": "data-parallel-backend",
+    "-n": "nnodes",
+    "-r": "node-rank",
+}
+_SWITCHES = frozenset(
+    "data-parallel-external-lb data-parallel-multi-port-external-lb data-parallel-hybrid-lb "
+    "headless numa-bind enable-prefix-caching no-enable-prefix-caching".split()
+)
+_NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
+
+
+class VllmArguments(NamedTuple):
+    """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
+
+    flags: Mapping[str, Word]
+    model: Word | None
+    unread: Unknown | None = None
+
+    def setting(self, name: str, default: Any = None) -> Setting:
+        word = self.flags.get(name)
+        if word is None:
+            if self.unread is not None:
+                return Setting(self.unread, self.unread.reason, given=False)
+            return Setting(default, Default("default of vLLM"), given=False)
+        value = unresolved(word) if word.unresolved else word.text
+        return Setting(value, f"--{name} at {word.origin}", written_as=f"--{name}")
+
+    def number(self, name: str, default: int) -> int | Unknown:
+        value = self.setting(name, default).value
+        if isinstance(value, str):
+            try:
+                value = human_readable_int(value)
+            except ValueError:
+                return Unknown(f"--{name} {value!r} is no number")
+            return value if value > 0 else Unknown(f"--{name} {value} is less than 1")
+        return value if isinstance(value, int | Unknown) else default
+
+
+def read_vllm(
+    words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
+) -> Consumer:
+    """Return what ``vllm serve``, or the API server's module, of these arguments takes."""
+    arguments = vllm_arguments(words, read_file)
+    engines, workers, hosts = _workers(arguments)
+    connectors = _Connectors(arguments, environment, read_file, engines, workers)
+    connectors.read()
+    uncounted = list(connectors.uncounted)
+    if arguments.unread is not None:
+        uncounted.insert(0, f"what its --config says ({arguments.unread.reason})")
+    if "numa-bind" in arguments.flags and connectors.stores:
+        uncounted.append("which NUMA node --numa-bind binds each worker to")
+    settings = {"model": _model(arguments)} | connectors.settings
+    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        settings[name.replace("-", "_")] = arguments.setting(name, 1)
+    port = _port(arguments.setting("port", HTTP_PORT))
+    return Consumer(
+        RELEASE,
+        engines,
+        workers,
+        settings,
+        tuple(connectors.stores),
+        connectors.transfer,
+        (*_weights(arguments, uncounted), *connectors.pools),
+        connectors.registers,
+        (("HTTP port", port), *connectors.ports),
+        tuple(connectors.refused),
+        tuple(connectors.misread),
+        tuple(connectors.ignored),
+        tuple(uncounted),
+        hosts,
+    )
+
+
+def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
+    """Read the words behind ``vllm`` or its module; those of ``--config FILE`` stand in front."""
+    texts = [word.text for word in words]
+    if "--config" in texts[:-1]:
+        at = texts.index("--config")
+        file = words[at + 1]
+        rest = (*words[:at], *words[at + 2 :])
+        more = _config_words(file, read_file)
+        if isinstance(more, Unknown):
+            return _arguments(rest)._replace(unread=more)
+        front = 2 if texts[0] == "serve" and len(texts) > 1 and texts[1][:1] != "-" else 1
+        front = front if texts[0] == "serve" else 0
+        words = (*rest[:front], *more, *rest[front:])
+    return _arguments(words)
+
+
+def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
+    import yaml
+
+    text = unresolved(file) if file.unresolved else read_file(file.text)
+    if isinstance(text, Unknown):
+        return text
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return Unknown(f"{file.text} is no YAML: {str(error).splitlines()[0]}")
+    if not isinstance(config, dict):
+        return Unknown(f"{file.text} is no mapping")
+    texts: list[str] = []
+    for key, value in config.items():
+        if isinstance(value, bool):
+            texts += [f"--{key}"] if value else []
+        elif isinstance(value, list):
+            texts += [f"--{key}", *map(str, value)] if value else []
+        else:
+            texts += [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return [file._replace(text=text, unresolved=()) for text in texts]
+
+
+def _arguments(words: Sequence[Word]) -> VllmArguments:
+    flags: dict[str, Word] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    model = None
+    left = list(words)
+    serves = bool(left) and left[0].text == "serve"
+    if serves:
+        left.pop(0)
+        if left and not left[0].text.startswith("-"):
+            model = left.pop(0)
+    while left:
+        word = left.pop(0)
+        written, equals, text = word.text.partition("=")
+        if not written.startswith("-"):
+            continue
+        name, dot, path = written.partition(".")
+        name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
+        value = word._replace(text=text)
+        if not equals:
+            if name in _SWITCHES or not left or _is_flag(left[0].text):
+                flags[name] = word._replace(text="true")
+                continue
+            value = left.pop(0)
+        if dot:
+            _nest(nested.setdefault(name, {}), path, value.text)
+            value = value._replace(text=json.dumps(nested[name]))
+        flags[name] = value
+    return VllmArguments(flags, model or flags.get("model"))
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("-") and re.fullmatch(r"-\d+(\.\d*)?", text) is None
+
+
+def _nest(tree: dict[str, Any], path: str, text: str) -> None:
+    """``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``."""
+    *above, last = path.rstrip("+").split(".")
+    for key in above:
+        inner = tree.setdefault(key, {})
+        tree = inner if isinstance(inner, dict) else tree
+    value: Any = text.split(",") if path.endswith("+") else text
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            read = attempt(lambda: human_readable_int(text))
+            value = text if isinstance(read, str) else read
+    tree[last] = value
+
+
+def _workers(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
+    """Return the engines on this host, the workers of each, and over how many hosts one runs."""
+    sizes = [
+        arguments.number(name, 1)
+        for name in (
+            "tensor-parallel-size",
+            "pipeline-parallel-size",
+            "prefill-context-parallel-size",
+        )
+    ]
+    engines = arguments.number("data-parallel-size", 1)
+    nodes = arguments.number("nnodes", 1)
+    for value in (*sizes, engines, nodes):
+        if isinstance(value, Unknown):
+            return value, value, 1
+    tp, pp, pcp = (size for size in sizes if isinstance(size, int))
+    assert isinstance(engines, int)
+    assert isinstance(nodes, int)
+    world, flags = tp * pp * pcp, arguments.flags
+    ray = [name for name in ("distributed-executor-backend", "data-parallel-backend")
+           if name in flags and flags[name].text == "ray"]  # fmt: skip
+    if ray:
+        why = Unknown(f"Ray places the workers (--{ray[0]} ray): how many run here is not written")
+        return why, why, 1
+    if flags.keys() & {"data-parallel-rank", "data-parallel-external-lb"}:
+        return 1, max(1, world // nodes), nodes
+    if "data-parallel-size-local" in flags:
+        local = flags["data-parallel-size-local"]
+        count = attempt(lambda: int(local.text))
+        if local.unresolved or isinstance(count, str):
+            why = unresolved(local) if local.unresolved else Unknown(f"{local.text!r}: no number")
+            return why, why, 1
+        return count, max(1, world), 1
+    if nodes > 1 and engines > 1:
+        here = world * engines // nodes
+        return max(1, here // world), min(world, here), max(1, world // max(1, here))
+    return engines, max(1, world // nodes), nodes
+
+
+def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[Pool]:
+    """--cpu-offload-gb: pinned weights of each worker, in GiB."""
+    given = arguments.setting("cpu-offload-gb", "0")
+    if isinstance(given.value, Unknown):
+        if given.given:
+            uncounted.append(f"its weights on the host ({given.value.reason})")
+        return
+    size = attempt(lambda: int(float(given.value) * GIB))
+    if isinstance(size, int) and size > 0:
+        # Whole parameters up to this much; a smaller model has fewer.
+        yield Pool(OwnPool(size, 0))
+
+
+def _model(arguments: VllmArguments) -> Setting:
+    word = arguments.model
+    if word is None:
+        return Setting(None, Default("default of vLLM"), given=False)
+    value = unresolved(word) if word.unresolved else word.text
+    return Setting(value, str(word.origin))
+
+
+def _port(setting: Setting) -> Setting:
+    value = setting.value
+    if isinstance(value, str):
+        known = value.isdecimal() and len(value) <= 5
+        value = int(value) if known else Unknown(f"{setting.origin}: {value!r} is not a port")
+    return setting._replace(value=value)
+
+
+class _Connectors:
+    """--kv-transfer-config and --kv-offloading-size on their way to what each connector takes."""
+
+    def __init__(
+        self,
+        arguments: VllmArguments,
+        environment: Mapping[str, Word],
+        read_file: ReadFile,
+        engines: int | Unknown,
+        workers: int | Unknown,
+    ) -> None:
+        self.arguments, self.environment, self.read_file = arguments, environment, read_file
+        self.engines, self.workers = engines, workers
+        self.stores: list[StoreProcess] = []
+        self.transfer: Setting | None = None
+        self.pools: list[Pool] = []
+        self.registers = ""
+        self.settings: dict[str, Setting] = {}
+        self.ports: list[tuple[str, Setting]] = []
+        self.refused: list[str] = []
+        self.misread: list[str] = []
+        self.ignored: list[str] = []
+        self.uncounted: list[str] = []
+
+    def read(self) -> None:
+        config = self._config()
+        config = self._offloading_size(config)
+        if not config:
+            return
+        unknown = sorted(set(config) - _TRANSFER_KEYS)
+        if unknown:
+            self.refused.append(f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument")
+        self._connector(config)
+
+    def _config(self) -> dict[str, Any]:
+        given = self.arguments.setting("kv-transfer-config")
+        self.settings["kv_transfer_config"] = given
+        if isinstance(given.value, Unknown):
+            if given.given:
+                self.uncounted.append(f"what its KV connector takes ({given.value.reason})")
+            return {}
+        if given.value in (None, "", "None"):
+            return {}
+        text = expand_numbers(given.value)
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            self.refused.append(f"argument --kv-transfer-config: no JSON: {error}")
+            return {}
+        if not isinstance(config, dict):
+            self.refused.append("argument --kv-transfer-config: Input should be a dictionary")
+            return {}
+        return config
+
+    def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
+        """--kv-offloading-size replaces the connector and its role (config/vllm.py)."""
+        given = self.arguments.setting("kv-offloading-size")
+        backend = self.arguments.setting("kv-offloading-backend", "native")
+        if given.value is None or not given.given:
+            return config
+        self.settings["kv_offloading_size"] = given
+        if isinstance(given.value, Unknown):
+            self.uncounted.append(f"its CPU pool ({given.value.reason})")
+            return config
+        size = attempt(lambda: float(given.value) * GIB)
+        if isinstance(size, str):
+            self.refused.append(f"argument --kv-offloading-size: invalid float value: {size}")
+            return config
+        if config.get("kv_connector"):
+            self.ignored.append(
+                f"{config['kv_connector']} of --kv-transfer-config: --kv-offloading-size takes its "
+                "place, and kv_role becomes kv_both"
+            )
+        simple = self.environment.get("VLLM_USE_SIMPLE_KV_OFFLOAD")
+        name = "OffloadingConnector"
+        if simple is not None and simple.text.strip() not in ("", "0"):
+            name = "SimpleCPUOffloadConnector"
+        extra = dict(config.get("kv_connector_extra_config") or {})
+        if backend.value == "lmcache":
+            name = "LMCacheMPConnector"
+            self.ignored.append("--kv-offloading-size: its LMCache server decides the size")
+        else:
+            extra["cpu_bytes_to_use"] = size
+        both = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+        return {**config, **both}
+
+    def _connector(self, config: dict[str, Any], child: bool = False) -> None:
+        name, role = config.get("kv_connector"), config.get("kv_role")
+        if role is not None and role not in _ROLES:
+            self.refused.append(f"Unsupported kv_role: {role}. Supported roles are {_ROLES}")
+            return
+        if name is not None and role is None:
+            self.refused.append(
+                f"Please specify kv_role when kv_connector is set, supported roles are {_ROLES}"
+            )
+            return
+        if child and "engine_id" in config:
+            self.refused.append(
+                "TypeError: KVTransferConfig() got multiple values for keyword argument 'engine_id'"
+            )
+            return
+        extra = config.get("kv_connector_extra_config") or {}
+        if name is None:
+            return
+        read = _CONNECTORS.get(name) if not config.get("kv_connector_module_path") else None
+        if not isinstance(extra, dict):
+            self.refused.append("kv_connector_extra_config: Input should be a valid dictionary")
+        elif read is not None:
+            read(self, extra, str(role))
+        elif name not in _NO_MEMORY:
+            self.uncounted.append(f"what {name} takes")
+
+    def _multi(self, extra: dict[str, Any], _role: str) -> None:
+        children = extra.get("connectors")
+        if not isinstance(children, list):
+            self.refused.append("MultiConnector: AssertionError: it names no connectors")
+            return
+        for each in children:
+            if isinstance(each, dict):
+                self._connector(each, child=True)
+            else:
+                self.refused.append("MultiConnector: each of its connectors is an object")
+
+    def _store(self, extra: dict[str, Any], role: str) -> None:
+        # Device memory alone: what of it there is, only a start tells.
+        if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
+            self.registers = "the KV cache on the GPU, whose size only a start tells"
+        path = self.environment.get("MOONCAKE_CONFIG_PATH")
+        store = self._store_config(path)
+        self.stores.append(store)
+        for name in _OTHERS_VARIABLES:
+            word = self.environment.get(name)
+            if word is not None and word.text:
+                where = "no file" if path is None else path.text
+                self.ignored.append(
+                    f"{name} ({word.origin}): MooncakeStoreConnector reads {where} alone"
+                )
+
+    @staticmethod
+    def _puts(extra: dict[str, Any], role: str) -> bool:
+        return role in ("kv_producer", "kv_both") or bool(extra.get("save_decode_cache", False))
+
+    def _store_config(self, path: Word | None) -> StoreProcess:
+        if path is None or not path.text:
+            unset = "The environment variable 'MOONCAKE_CONFIG_PATH' is not set."
+            self.refused.append(f"ValueError: {unset}")
+            return _no_store(Unknown(unset))
+        text = unresolved(path) if path.unresolved else self.read_file(path.text)
+        if isinstance(text, Unknown):
+            return _no_store(text)
+        config = attempt(lambda: store_config(text))
+        if isinstance(config, str):
+            self.refused.append(f"{path.text}: {config}")
+            return _no_store(Unknown(config))
+        for key in sorted(set(json.loads(text)) - _STORE_KEYS):
+            self.ignored.append(f"{key} in {path.text}: MooncakeStoreConnector has no such key")
+        for key, value in config.items():
+            self.settings[f"store.{key}"] = Setting(value, f"{path.text}")
+        segment, local = config["global_segment_size"], config["local_buffer_size"]
+        protocol = config["protocol"]
+        wrong = setup_refuses(segment, local, str(protocol))
+        if not wrong and config["metadata_server"] == "":
+            wrong = "metadata_server is empty, which names an etcd without an address"
+        if wrong:
+            self.refused.append(
+                f"{path.text}: {wrong}: Initialize MooncakeDistributedStore failed."
+            )
+        kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+        client = StoreClient(max(0, segment), max(0, local), kind)
+        if isinstance(json.loads(text).get("enable_offload"), str):
+            becomes = str(config["enable_offload"]).lower()
+            self.misread.append(f"enable_offload in {path.text} is a text: it counts as {becomes}")
+        return StoreProcess(
+            client,
+            (),
+            (),
+            str(config["device_name"]),
+            str(config["master_server_address"]),
+            metadata=str(config["metadata_server"]),
+        )
+
+    def _transfer(self, extra: dict[str, Any], role: str) -> None:
+        self.registers = "the KV cache on the GPU, whose size only a start tells"
+        if extra.get("mooncake_protocol", "rdma") == "rdma":
+            devices = extra.get("device_name", "")
+            self.transfer = Setting(devices, "device_name in --kv-transfer-config")
+        if role != "kv_consumer" and extra.get("bootstrap_server_address") is None:
+            self.ports.append(("bootstrap port", self._bootstrap()))
+
+    def _bootstrap(self) -> Setting:
+        name = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
+        word = self.environment.get(name)
+        if word is None:
+            return Setting(BOOTSTRAP_PORT, Default(f"default of vLLM: {name} is not set"))
+        value: Any = unresolved(word) if word.unresolved else word.text
+        return _port(Setting(value, f"{name} at {word.origin}", written_as=name))
+
+    def _offloading(self, extra: dict[str, Any], _role: str) -> None:
+        size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
+        if isinstance(size, str):
+            self.refused.append(f"OffloadingConnector: cpu_bytes_to_use: {size}")
+            return
+        if not extra.get("cpu_bytes_to_use"):
+            self.refused.append("cpu_bytes_to_use must be specified in kv_connector_extra_config")
+            return
+        if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
+            self.uncounted.append(f"what {extra['spec_name']} of OffloadingConnector takes beside")
+        least = max(size - MOST_CHUNK_BYTES, size // 2 + 1)
+        self.pools.append(Pool(OwnPool(size, least, shared_memory=True), of_engine=True))
+
+    def _simple(self, extra: dict[str, Any], _role: str) -> None:
+        if extra.get("kv_offload_backend", "cpu") != "cpu":
+            self.uncounted.append("what SimpleCPUOffloadConnector holds for its disk")
+            return
+        workers = self.workers
+        if isinstance(workers, Unknown):
+            self.uncounted.append(f"its CPU pool ({workers.reason})")
+            return
+        whole = extra.get("cpu_bytes_to_use", SIMPLE_POOL_BYTES)
+        each = extra.get("cpu_bytes_to_use_per_rank")
+        size = attempt(lambda: int(whole) // workers if each is None else int(each))
+        if isinstance(size, str):
+            self.refused.append(f"SimpleCPUOffloadConnector: {size}")
+        elif size > 0:
+            # num_cpu_blocks may make it less; the bytes still bound it.
+            fewer = extra.get("num_cpu_blocks") is not None
+            least = 0 if fewer else max(size - MOST_CHUNK_BYTES, size // 2 + 1)
+            self.pools.append(Pool(OwnPool(size, least)))
+
+    def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
+        """The LMCache server holds the memory; it is a process of its own."""
+
+
+_CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
+    "MultiConnector": _Connectors._multi,
+    "MooncakeStoreConnector": _Connectors._store,
+    "MooncakeConnector": _Connectors._transfer,
+    "OffloadingConnector": _Connectors._offloading,
+    "SimpleCPUOffloadConnector": _Connectors._simple,
+    "LMCacheMPConnector": _Connectors._lmcache_server,
+}
+
+
+def _no_store(why: Unknown) -> StoreProcess:
+    return StoreProcess(why, (), (), why, "")
+
+
+def expand_numbers(text: str) -> str:
+    """Write out bare numbers with a suffix, as vLLM does before it reads its JSON: ``80m``."""
+    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    for at in range(0, len(parts), 2):
+        parts[at] = re.sub(
+            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", lambda m: str(_or_text(m.group())), parts[at]
+        )
+    return "".join(parts)
+
+
+def _or_text(text: str) -> int | str:
+    try:
+        return human_readable_int(text)
+    except ValueError:
+        return text
+
+
+def store_config(text: str) -> dict[str, Any]:
+    """vLLM's ``MooncakeStoreConfig.from_file``. Raises as it does, in its own words."""
+    config = json_object(json.loads(text))
+    found = {
+        "metadata_server": config.get("metadata_server", ""),
+        "master_server_address": config.get("master_server_address", ""),
+        "protocol": config.get("protocol", "rdma"),
+        "device_name": config.get("device_name", ""),
+        "mode": config.get("mode", "embedded"),
+        "global_segment_size": vllm_size_bytes(config.get("global_segment_size", STORE_SIZE_BYTES)),
+        "local_buffer_size": vllm_size_bytes(config.get("local_buffer_size", STORE_SIZE_BYTES)),
+        "enable_offload": bool(config.get("enable_offload", False)),
+        "tenant_id": _tenant(config.get("tenant_id", "default")),
+    }
+    mode = found["mode"]
+    if mode not in ("embedded", "standalone-store"):
+        raise ValueError(f"unknown Mooncake mode: {mode!r}")
+    if found["local_buffer_size"] <= 0:
+        raise ValueError("local_buffer_size must be > 0")
+    if mode == "embedded" and found["global_segment_size"] == 0:
+        raise ValueError("embedded mode requires global_segment_size > 0")
+    if mode == "standalone-store" and found["global_segment_size"] != 0:
+        raise ValueError("standalone-store mode requires global_segment_size == 0")
+    return found
+
+
+def _tenant(value: Any) -> str:
+    if value is None:
+        return "default"
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise TypeError(f"tenant_id must be a string or null, got {kind}: {value!r}")
+    return value.strip() or "default"

@@ -1,0 +1,238 @@
+"""vLLM beside a master: what each KV connector takes is in the same numbers as SGLang's memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.base.needs import LaunchNeeds, Spot
+from checks.base.root import Root
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown, known
+from preflight.consumers.consumer import Consumer
+from preflight.consumers.vllm import MOST_CHUNK_BYTES, expand_numbers, read_vllm, store_config
+from preflight.inputs.written_launch import read_launch, size_written
+from preflight.launches.source import Origin, Word
+from preflight.processes.processes import LaunchOptions
+from preflight.sizing.launch_needs import launch_needs
+from preflight.sizing.launch_sizing import LaunchSizing
+
+STORE = {
+    "metadata_server": "P2PHANDSHAKE",
+    "master_server_address": "127.0.0.1:50051",
+    "protocol": "tcp",
+    "global_segment_size": "10GB",
+    "local_buffer_size": "1GB",
+}
+ORIGIN = Origin("launch.sh", 1)
+
+
+def transfer(name: str, role: str = "kv_both", **extra: Any) -> dict[str, Any]:
+    return {"kv_connector": name, "kv_role": role, "kv_connector_extra_config": extra}
+
+
+def multi(*children: dict[str, Any]) -> dict[str, Any]:
+    return transfer("MultiConnector", connectors=list(children))
+
+
+def sized(folder: Path, words: str, config: dict[str, Any] | None, **file: Any) -> LaunchSizing:
+    (folder / "mc.json").write_text(json.dumps({**STORE, **file}))
+    given = "" if config is None else f" --kv-transfer-config '{json.dumps(config)}'"
+    path = folder / "launch.sh"
+    path.write_text(
+        "export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_CONFIG_PATH=mc.json\n"
+        f"mooncake_master &\nvllm serve org/Model-8B {words}{given}\n"
+    )
+    host = Root(str(folder / "host"))
+    launch = read_launch((str(path),), (), {}, host)
+    return size_written(launch, LaunchOptions(available_bytes=1 << 42, nic_nodes=()), host)
+
+
+def needs_of(sizing: LaunchSizing) -> LaunchNeeds:
+    assert sizing.unread == ()
+    return launch_needs(sizing)
+
+
+def read(*texts: str, environment: dict[str, str] | None = None) -> Consumer:
+    words = [Word(text, ORIGIN) for text in texts]
+    given = {name: Word(text, ORIGIN) for name, text in (environment or {}).items()}
+    return read_vllm(words, given, lambda name: Unknown(f"{name}: not here", absent=True))
+
+
+def test_a_store_of_each_worker_is_on_huge_pages(tmp_path: Path) -> None:
+    needs = needs_of(sized(tmp_path, "-tp 4", transfer("MooncakeStoreConnector")))
+    pages = [usage.mapped[Spot(2 * MIB, None)] for usage in known(needs.usages)[:4]]
+    assert pages == [(10 + 1) * 512] * 4
+    ranks = [one for one in needs.processes if one.program == "vllm"]
+    assert [one.role for one in ranks] == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert [(one.kind, one.port) for one in needs.services] == [("master", 50051)]
+    assert isinstance(ranks[0].gpu_registered_bytes, Unknown)
+
+
+def test_every_child_of_a_multi_connector_counts(tmp_path: Path) -> None:
+    pool = transfer("OffloadingConnector", cpu_bytes_to_use=20 * GIB)
+    store = transfer("MooncakeStoreConnector")
+    needs = needs_of(sized(tmp_path, "-tp 2 -dp 2", multi(store, pool)))
+    assert len([one for one in needs.processes if one.program == "vllm"]) == 4
+    # One pool an engine, in /dev/shm, in the engine's first worker.
+    assert [one.shm_bytes for one in needs.processes if one.program == "vllm"] == [
+        20 * GIB,
+        0,
+        20 * GIB,
+        0,
+    ]
+    assert sum(known(one.regular_bytes) for one in needs.processes) >= 40 * GIB
+
+
+def test_the_pool_is_an_interval_of_one_chunk(tmp_path: Path) -> None:
+    sizing = sized(tmp_path, "", transfer("OffloadingConnector", cpu_bytes_to_use=20 * GIB))
+    assert sizing.least is not None
+    least = [known_bytes(one) for one in sizing.least.asked]
+    assert least == [[20 * GIB - MOST_CHUNK_BYTES]]
+
+
+def known_bytes(process: Any) -> list[int]:
+    return [allocation.bytes for allocation in process.allocations]
+
+
+def test_over_rdma_the_segment_is_registered_and_the_pool_is_not(tmp_path: Path) -> None:
+    pool = transfer("OffloadingConnector", cpu_bytes_to_use=GIB)
+    store = transfer("MooncakeStoreConnector")
+    needs = needs_of(
+        sized(tmp_path, "", multi(store, pool), protocol="rdma", device_name="mlx5_0,mlx5_1")
+    )
+    (rank,) = [one for one in needs.processes if one.program == "vllm"]
+    assert rank.registered_bytes == 11 * GIB
+    assert rank.rdma is not None
+    assert rank.rdma.devices == ("mlx5_0", "mlx5_1")
+    assert rank.rdma.origin == "mc.json"
+
+
+def test_a_standalone_store_contributes_no_segment(tmp_path: Path) -> None:
+    sizing = sized(
+        tmp_path,
+        "-tp 2",
+        transfer("MooncakeStoreConnector"),
+        mode="standalone-store",
+        global_segment_size=0,
+    )
+    assert [known_bytes(one) for one in known_asked(sizing)] == [[GIB], [GIB]]
+
+
+def known_asked(sizing: LaunchSizing) -> Any:
+    assert sizing.shown is not None
+    return sizing.shown.asked
+
+
+def test_an_engine_without_a_connector_takes_nothing(tmp_path: Path) -> None:
+    sizing = sized(tmp_path, "-tp 8", None)
+    assert sizing.status == "fits"
+    assert known_asked(sizing) == ()
+
+
+def test_a_connector_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
+    sizing = sized(tmp_path, "", multi(transfer("NixlConnector"), transfer("MooncakeConnector")))
+    assert sizing.status == "unknown"
+    assert "what NixlConnector takes: not counted" in sizing.reason
+
+
+def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> None:
+    script = tmp_path / "l.sh"
+    config = json.dumps(transfer("MooncakeStoreConnector"))
+    script.write_text(
+        f"MOONCAKE_CONFIG_PATH=/far/mc.json vllm serve m --kv-transfer-config '{config}'\n"
+    )
+    host = Root(str(tmp_path / "host"))
+    launch = read_launch((str(script),), (), {}, host)
+    sizing = size_written(launch, LaunchOptions(available_bytes=1 << 40), host)
+    assert sizing.status == "unknown"
+    assert "/far/mc.json" in sizing.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "engines", "workers"),
+    [
+        ("-tp 8 -pp 2", 1, 16),
+        ("--tensor_parallel_size=8 --nnodes 2", 1, 4),
+        ("-tp 2 -dp 4", 4, 2),
+        ("-tp 2 -dp 8 -dpl 2", 2, 2),
+        ("-tp 4 -dp 2 --data-parallel-rank 1", 1, 4),
+        ("-tp 4 -dp 4 --nnodes 2", 2, 4),
+        ("-tp 2 --prefill-context-parallel-size 2", 1, 4),
+    ],
+)
+def test_workers_on_this_host(words: str, engines: int, workers: int) -> None:
+    found = read("serve", "m", *words.split())
+    assert (found.engines, found.workers) == (engines, workers)
+
+
+@pytest.mark.parametrize("words", ["-tp x", "--distributed-executor-backend ray", "-tp 0"])
+def test_workers_that_nobody_can_count_are_unknown(words: str) -> None:
+    assert isinstance(read("serve", "m", *words.split()).ranks, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        (["--kv-transfer-config", '{"kv_connector":"OffloadingConnector","kv_role":"kv_both",'
+          '"kv_connector_extra_config":{"cpu_bytes_to_use": 80m}}'], 80 * 10**6),
+        (["--kv-transfer-config.kv_connector", "OffloadingConnector",
+          "--kv-transfer-config.kv_role=kv_both",
+          "--kv_transfer_config.kv_connector_extra_config.cpu_bytes_to_use", "2G"], 2 * GIB),
+        (["--kv-offloading-size", "1.5"], 3 * GIB // 2),
+        (["--kv-offloading-size", "1", "--kv-transfer-config",
+          '{"kv_connector":"MooncakeConnector","kv_role":"kv_producer"}'], GIB),
+    ],
+)  # fmt: skip
+def test_how_a_pools_size_is_written(words: list[str], size: int) -> None:
+    (pool,) = read("serve", "m", *words).pools
+    assert (pool.memory.bytes, pool.of_engine) == (size, True)
+
+
+def test_the_simple_pool_is_divided_among_the_workers() -> None:
+    simple = {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}
+    words = ("serve", "m", "-tp", "4", "--kv-offloading-size", "8")
+    (pool,) = read(*words, environment=simple).pools
+    assert (pool.memory.bytes, pool.of_engine) == (2 * GIB, False)
+
+
+def test_words_of_a_configuration_file_stand_in_front() -> None:
+    texts = {"c.yaml": "tensor-parallel-size: 4\nkv_offloading_size: 3\nenforce-eager: false\n"}
+    words = [Word(t, ORIGIN) for t in "serve m --config c.yaml -tp 2".split()]
+    found = read_vllm(words, {}, lambda name: texts[name])
+    assert (found.workers, found.pools[0].memory.bytes) == (2, 3 * GIB)
+    missing = read("serve", "--config", "far.yaml")
+    assert "far.yaml: not here" in missing.uncounted[0]
+
+
+def test_the_bootstrap_port_is_the_prefillers() -> None:
+    def ports(role: str, **environment: str) -> dict[str, Any]:
+        config = json.dumps(transfer("MooncakeConnector", role))
+        found = read("serve", "m", "--kv-transfer-config", config, environment=environment)
+        return {what: setting.value for what, setting in found.ports}
+
+    assert ports("kv_producer") == {"HTTP port": 8000, "bootstrap port": 8998}
+    assert ports("kv_producer", VLLM_MOONCAKE_BOOTSTRAP_PORT="9100")["bootstrap port"] == 9100
+    assert ports("kv_consumer") == {"HTTP port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("size", "becomes"),
+    [("4GB", 4 * GIB), ("4 gb", 4 * GIB), ("1.5gb", 3 * GIB // 2), ("100 B", 100), (-5, -5)],
+)
+def test_a_size_of_the_stores_file(size: object, becomes: int) -> None:
+    assert store_config(json.dumps({"global_segment_size": size}))["global_segment_size"] == becomes
+
+
+@pytest.mark.parametrize("size", ["4GiB", "4G", "4TB", "1e9", "-1"])
+def test_a_size_that_vllm_refuses(size: str) -> None:
+    with pytest.raises(ValueError, match="Invalid format"):
+        store_config(json.dumps({"global_segment_size": size}))
+
+
+def test_numbers_with_a_suffix_are_written_out_behind_no_quote() -> None:
+    written = '{"a": 80000000, "b": "80m", "c": 2048}'
+    assert expand_numbers('{"a": 80m, "b": "80m", "c": 2K}') == written

@@ -1,0 +1,91 @@
+"""Rules about the engines beside SGLang: an example of each, and the same launch written right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.builders.rule_examples import Example, name_of, prove
+
+FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
+
+
+def connector(name: str, **extra: object) -> str:
+    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return f"vllm serve m --kv-transfer-config '{json.dumps(config)}'"
+
+
+def store(**more: object) -> dict[str, str]:
+    base = {"metadata_server": "P2PHANDSHAKE", "master_server_address": "10.0.0.1:50051"}
+    return {"mc.json": json.dumps({**base, **more})}
+
+
+STORE = connector("MooncakeStoreConnector")
+NO_ROLE = json.dumps({"kv_connector": "MooncakeConnector"})
+POOL = connector("OffloadingConnector", cpu_bytes_to_use=1 << 30)
+
+EXAMPLES = (
+    Example(
+        "consumer-refused",
+        (f"vllm serve m --kv-transfer-config '{NO_ROLE}'",),
+        "Please specify kv_role when kv_connector is set",
+        (connector("MooncakeConnector"),),
+    ),
+    Example(
+        "consumer-refused",
+        (STORE,),
+        "ValueError: The environment variable 'MOONCAKE_CONFIG_PATH' is not set.",
+        ((STORE, FILE),),
+        store(),
+    ),
+    Example(
+        "consumer-refused",
+        (connector("OffloadingConnector"),),
+        "cpu_bytes_to_use must be specified in kv_connector_extra_config",
+        (POOL,),
+    ),
+    Example(
+        "consumer-refused",
+        (connector("MultiConnector", connectors=[json.loads(NO_ROLE)]),),
+        "Please specify kv_role",
+        (connector("MultiConnector", connectors=[{**json.loads(NO_ROLE), "kv_role": "kv_both"}]),),
+    ),
+    Example(
+        "consumer-misread",
+        ((STORE, FILE),),
+        "enable_offload in mc.json is a text: it counts as true",
+        (STORE,),
+        store(enable_offload="false"),
+    ),
+    Example(
+        "consumer-ignored",
+        (f"{STORE} --kv-offloading-size 10",),
+        "MooncakeStoreConnector of --kv-transfer-config: --kv-offloading-size takes its place",
+        (f"{POOL} --port 8001",),
+    ),
+)
+FILES = (
+    ({"global_segment_size": "4GiB"}, "consumer-refused", "ValueError: Invalid format: '4GiB'"),
+    ({"global_segment_size": 0}, "consumer-refused", "embedded mode requires global_segment_size"),
+    ({"local_buffer_size": 0}, "consumer-refused", "local_buffer_size must be > 0"),
+    ({"metadata_server": ""}, "consumer-refused", "Initialize MooncakeDistributedStore failed."),
+    ({"protocol": "rmda"}, "consumer-refused", "protocol 'rmda' is none that Mooncake has"),
+    ({"local_hostname": "a"}, "consumer-ignored", "MooncakeStoreConnector has no such key"),
+)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
+def test_rule(example: Example) -> None:
+    prove(example)
+
+
+@pytest.mark.parametrize(("config", "id_", "says"), FILES)
+def test_a_stores_file(config: dict[str, object], id_: str, says: str) -> None:
+    prove(Example(id_, ((STORE, FILE),), says, (POOL,), store(**config)))
+
+
+def test_what_other_programs_read_is_named() -> None:
+    line = (STORE, {**FILE, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "80gb"})
+    says = "MOONCAKE_GLOBAL_SEGMENT_SIZE (launch.sh:1): MooncakeStoreConnector reads mc.json alone"
+    prove(Example("consumer-ignored", (line,), says, ((STORE, FILE),), store()))
