@@ -79,6 +79,20 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     """Return a reader of the files that a process of this command opens."""
+    there = _reads_there(command, read_file)
+
+    def read(name: str) -> str | Unknown:
+        if not name.startswith("~/"):
+            return there(name)
+        return Unknown(
+            f"{name}: ~ has reached the program as it is: a shell expands it only at the start of "
+            f"a word or of an assignment's value. Write $HOME{name[1:]}"
+        )
+
+    return read
+
+
+def _reads_there(command: Command, read_file: ReadFile) -> ReadFile:
     if command.files:
         own = command._replace(files={})
         return reads_written(command.files, reads_in(own, read_file))

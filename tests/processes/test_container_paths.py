@@ -112,6 +112,23 @@ def test_a_configuration_in_a_container_is_read_where_its_volume_lies() -> None:
         assert value == "tcp" if known else isinstance(value, Unknown)
 
 
+def test_a_tilde_inside_a_word_names_no_home() -> None:
+    """Bash hands on --config=~/m.json as it is written, so it is not the file that it wrote."""
+    writes = "cat > ~/m.json <<'EOF'\n{}\nEOF\n"
+    reading = read_text(
+        writes + "python -m mooncake.mooncake_store_service --config=~/m.json", "a.sh", {}
+    )
+    opened: list[str] = []
+
+    def read_file(name: str) -> str | Unknown:
+        opened.append(name)
+        return "{}"
+
+    reasons = [one.unread.reason for one in understand(reading.commands, read_file) if one.unread]
+    assert [reason.endswith("Write $HOME/m.json") for reason in reasons] == [True]
+    assert opened == []
+
+
 @pytest.mark.parametrize(
     ("text", "waited"),
     [
