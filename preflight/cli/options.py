@@ -114,16 +114,24 @@ class Integer(click.IntRange):
 
 
 class Size(AnyParamType):
-    """A byte size in the documented grammar; a bare number is refused, with both spellings."""
+    """A byte size in the documented grammar; a bare number is refused, with both spellings.
+
+    empty: an empty text is no size, as where the option is left out.
+    """
 
     name = "size"
 
-    def __init__(self, least_bytes: int = 0) -> None:
+    def __init__(self, least_bytes: int = 0, empty: bool = False) -> None:
         self._least_bytes = least_bytes
+        self._empty = empty
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
         if isinstance(value, int):
             return value
+        if self._empty and not value:
+            return None
         try:
             size = parse_size(value)
         except ValueError as error:

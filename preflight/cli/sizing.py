@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import painter, say, say_json
@@ -23,6 +24,7 @@ from preflight.cli.options import (
     ROOT,
     SIZE,
     TIMEOUT,
+    Size,
     taking_launch,
     with_options,
 )
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
 @click.option("--hugepage-size", type=SIZE, help="2mb (Mooncake's default), 1gb, or 512mb.")
 @click.option(
     "--available-hugetlb",
-    type=SIZE,
+    type=Size(empty=True),
     help="Size the launch against this pool instead of what the kernel has.",
 )
 @click.option(
@@ -188,7 +190,15 @@ def command(
         use_hugepage=use_hugepage,
         mooncake_version=launch.mooncake_version,
         sglang_version=launch.sglang_version,
+        documented=rule == "documented",
     )
+    source = click.get_current_context().get_parameter_source("available_hugetlb")
+    empty = available_hugetlb is None and source is ParameterSource.COMMANDLINE
+    if empty and not flags.documented:
+        raise click.UsageError(
+            "--available-hugetlb '': give the pool's size, such as 64gb, or leave the option out "
+            "for this host's; only --rule documented reads this host then"
+        )
     sizing = within(timeout_seconds, f"--root {root}", lambda: size_flags(flags, os.environ, host))
     if as_json:
         from preflight.sizing.sizing_json import sizing_object

@@ -336,10 +336,23 @@ class ProcessRun:
         return _failed(asked, error)
 
 
+# What the hot cache keeps of each block beside its bytes: 93 to 118 were measured on 0.3.11 to
+# 0.3.14. Below a mebibyte in all it is not worth a line.
+_BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
+
+
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    if not process.metadata_bytes:
-        return ()
-    return (_regular(MemoryKind.PD_METADATA, process.metadata_bytes, process.metadata_registered),)
+    """Return the plain memory beside the mappings: of PD's metadata, of very many hot blocks."""
+    found = []
+    if process.metadata_bytes:
+        registered = process.metadata_registered
+        found.append(_regular(MemoryKind.PD_METADATA, process.metadata_bytes, registered))
+    cache = process.settings.hot_cache
+    if cache is not None and any(not client.dummy for client in process.clients):
+        records = cache.bytes // cache.block_bytes * _BLOCK_RECORD_BYTES
+        if records >= _LEAST_RECORDS_BYTES:
+            found.append(_regular(MemoryKind.HOT_CACHE, records, False))
+    return tuple(found)
 
 
 def _regular(what: MemoryKind, size: int, registered: bool, node: int | None = None) -> Allocation:

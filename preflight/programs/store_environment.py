@@ -125,5 +125,11 @@ def _hot_cache(
         return None
     block_text = environment.get("MC_STORE_LOCAL_HOT_BLOCK_SIZE", "")
     block = mooncake_grammar.leading_digits(block_text) or DEFAULT_HOT_BLOCK_BYTES
+    if block_text and str(block) != block_text.strip():
+        note = (
+            f"MC_STORE_LOCAL_HOT_BLOCK_SIZE={block_text}: Mooncake reads this as {block} bytes; "
+            "write bytes"
+        )
+        notes.append(Note("hot-cache-size-misread", note))
     shared_memory = environment.get("MC_STORE_LOCAL_HOT_CACHE_USE_SHM") == "1"
     return HotCache(size, block, shared_memory)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from checks.base.needs import Default, ProcessId
 from checks.base.root import Root
-from checks.base.units import MIB, format_bytes, format_page_size
+from checks.base.units import GIB, MIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
 from preflight.base.usage_error import UsageError
@@ -30,7 +30,11 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
-from preflight.programs.store_environment import Note, read_store_settings
+from preflight.programs.store_environment import (
+    DEFAULT_HUGEPAGE_BYTES,
+    Note,
+    read_store_settings,
+)
 from preflight.sizing.sizing_inputs import (
     MOST_RANKS,
     Input,
@@ -42,7 +46,10 @@ from preflight.sizing.sizing_inputs import (
 
 
 class Flags(NamedTuple):
-    """What the command line says; None where it says nothing. Sizes in bytes."""
+    """What the command line says; None where it says nothing. Sizes in bytes.
+
+    documented: the documented rule is asked for its answer, so what it answers is not refused.
+    """
 
     tp_size: int
     hicache_bytes: int
@@ -60,6 +67,7 @@ class Flags(NamedTuple):
     use_hugepage: bool | None = None
     mooncake_version: str | None = None
     sglang_version: str | None = None
+    documented: bool = False
 
     @property
     def segment_of_process_bytes(self) -> int:
@@ -172,7 +180,8 @@ def _ranks(flags: Flags, shown: Shown) -> int:
             f"tp {flags.tp_size} x pp {flags.pp_size} x dp {flags.dp_size} is {ranks} ranks: give "
             f"the ranks of one host, {MOST_RANKS} at most"
         )
-    if flags.hicache_bytes == 0 and flags.segment_scope == "instance":
+    unset = flags.hicache_bytes == 0 and flags.segment_scope == "instance"
+    if unset and not flags.documented:
         raise UsageError(
             "--hicache-size 0: to SGLang 0 means 'not set' (--hicache-ratio decides then); give "
             "the size of a rank's L2 pool, or --segment-scope process for a store without one"
@@ -216,8 +225,11 @@ def _settings(
     shown["use_hugepage"] = hugepages
     size = flags.hugepage_bytes
     if size is not None:
-        _refuse_page_size(size, release)
         shown["hugepage_bytes"] = Input(size, "--hugepage-size")
+        if not (flags.documented and size in HELPER_PAGE_SIZES):
+            _refuse_page_size(size, release)
+        elif size not in release.page_sizes_bytes:
+            size = DEFAULT_HUGEPAGE_BYTES
     else:
         size, origin = found.hugepage_bytes, "environment, MC_STORE_HUGEPAGE_SIZE"
         if "MC_STORE_HUGEPAGE_SIZE" not in environment:
@@ -235,6 +247,10 @@ def _settings(
     return StoreSettings(
         hugepages.value is True, size, arena, found.arena_disabled, found.hot_cache
     )
+
+
+# The page sizes that the documented helper takes, whatever the Mooncake.
+HELPER_PAGE_SIZES = (2 * MIB, 512 * MIB, GIB)
 
 
 def _refuse_page_size(size: int, release: MooncakeRelease) -> None:

@@ -84,6 +84,8 @@ def size_flags(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizi
     """Read the host below ``root`` once and judge. Raises UsageError on a value that cannot be."""
     host = read_host(root)
     inputs = gather_flags(flags, environment, root, host.hugetlb.default_page_size_bytes)
+    if not flags.documented:
+        _refuse_missing_page_size(inputs, host.hugetlb)
     return judge_inputs(inputs, host, root)
 
 
@@ -93,8 +95,7 @@ def read_host(root: Root) -> HostMemory:
 
 
 def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
-    """Hold one launch against the host. Raises UsageError for a page size that it does not have."""
-    _refuse_missing_page_size(inputs, host.hugetlb)
+    """Hold one launch against the host."""
     usages = hugetlb_usages(inputs.launch)
     asked = asked_for(inputs.launch)
     unlimited = judge_fit(usages, {})

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from checks.base.needs import MemoryKind
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import mappings
+from preflight.mooncake.process_run import heap
 from preflight.mooncake.replay import asked_for
 from preflight.programs.memory_records import (
+    HotCache,
     Launch,
     MappedProcess,
     Protocol,
@@ -30,3 +34,17 @@ def test_two_segments_on_other_nodes_are_two_mappings() -> None:
         if shares[0].what is MemoryKind.SEGMENT
     ]
     assert segments == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("block_bytes", "records"),
+    [(16 * MIB, []), (64 * 1024, []), (1, [82 * MIB * 118])],
+)
+def test_each_hot_block_has_a_record(block_bytes: int, records: list[int]) -> None:
+    """MC_STORE_LOCAL_HOT_BLOCK_SIZE=1MB is a byte: a cache of 82 MiB then takes about 10 GB."""
+    cache = HotCache(82 * MIB, block_bytes, shared_memory=False)
+    settings = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB, hot_cache=cache)
+    client = StoreClient(32 * MIB, 0, Protocol.TCP)
+    process = MappedProcess("rank", settings, (), (client,))
+    assert [allocation.bytes for allocation in heap(process)] == records
+    assert not heap(process._replace(clients=(client._replace(dummy=True),)))

@@ -108,3 +108,24 @@ def test_it_reads_the_size_of_the_pool_whoever_holds_it(others: int, tmp_path: P
     assert answer["status"] == "clean_arena_budget_available"
     # What the exact rule says of the same launch: held pages are not available.
     assert answer["exact"]["status"] == ("fails" if others else "fits")
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ("--hicache-size 0 --available-hugetlb 4gb", "clean_arena_budget_available"),
+        ("--hicache-size 1gb --hugepage-size 512mb", "planning_only"),
+        ("--hicache-size 200mb --available-hugetlb=", "clean_arena_budget_available"),
+    ],
+)
+def test_what_the_helper_answers_is_answered(more: str, status: str, tmp_path: Path) -> None:
+    """And by the exact rule it stays a mistake: 0 is not set, and no 0.3.13 maps 512 MiB."""
+    Host({2 * MIB: HostPool(total=128)}).write(tmp_path)
+    arguments = f"--tp-size 1 --global-segment-size 32mb --root {tmp_path} {more}".split()
+    arguments += ["--mooncake-version", "0.3.13.post1", "--protocol", "tcp"]
+    documented = CliRunner().invoke(
+        command, [*arguments, "--json", "--rule", "documented"], standalone_mode=False
+    )
+    assert json.loads(documented.stdout)["status"] == status
+    exact = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert exact.exception is not None
