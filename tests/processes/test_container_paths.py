@@ -124,8 +124,10 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
         opened.append(name)
         return "{}"
 
-    reasons = [one.unread.reason for one in understand(reading.commands, read_file) if one.unread]
-    assert [reason.endswith("Write $HOME/m.json") for reason in reasons] == [True]
+    (service,) = (one for one in understand(reading.commands, read_file) if one.store)
+    assert service.store is not None
+    assert isinstance(service.store.client, Unknown)
+    assert service.store.client.reason.endswith("Write $HOME/m.json")
     assert opened == []
 
 
