@@ -41,7 +41,7 @@ def _judge_limit(
     release: MooncakeRelease | None,
 ) -> Finding:
     granted = grant(system, limits, process.container)
-    wanted = _demand_or_unknown(system, rdma, process, release)
+    wanted = demand_on(system, rdma, process, release)
     if isinstance(wanted, Demand) and not wanted.nics:
         text = "no NIC is in use, so nothing is registered (see the checks of rdma)"
         return skip(text, process.name)
@@ -116,9 +116,10 @@ def _within(soft: int, wanted: Demand) -> str:
 
 
 @or_unknown
-def _demand_or_unknown(
+def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
+    """Return what a process pins on the devices of this host that it uses."""
     why = unread(rdma)
     if why is not None:
         return why

@@ -94,10 +94,15 @@ def _explained(
     from preflight.judging.launch_checks import LAUNCH_CHECKS
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS]
-    from preflight.settings.commands import commands, context_of
+    from preflight.settings.commands import commands, context_of, takes
 
     context = context_of(seen.facts)
-    return Findings(found, consequences(declared), lambda one: commands(one.settings, context))
+    return Findings(
+        found,
+        consequences(declared),
+        lambda one: commands(one.settings, context),
+        lambda one: takes(one.settings, context),
+    )
 
 
 # Of a file of waivers; longer is none.

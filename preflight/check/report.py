@@ -31,6 +31,7 @@ class Row(NamedTuple):
 
     ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
     commands: what mends it on this host, one a line; those that start with # are for people.
+    takes: what that takes, as ``as root``.
     """
 
     finding: Finding
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     ignored: str | None
     consequence: Consequence | None
     commands: tuple[str, ...]
+    takes: tuple[str, ...] = ()
 
 
 class Report(NamedTuple):
@@ -72,11 +74,15 @@ class Report(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What there is to report on, what follows from a check's id, and what mends a finding here."""
+    """What there is to report on, and what follows from a check's id.
+
+    commands, takes: what mends a finding here, and what that takes.
+    """
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
     commands: Callable[[Finding], tuple[str, ...]]
+    takes: Callable[[Finding], tuple[str, ...]] = lambda _: ()
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
@@ -147,7 +153,7 @@ def _row(group: Sequence[Finding], found: Findings, ignored: str | None) -> Row:
     )
     commands = () if first.status in (Status.PASS, Status.SKIP) else found.commands(first)
     consequence = first.consequence or found.consequence_of(first.check)
-    return Row(shown, subjects, ignored, consequence, commands)
+    return Row(shown, subjects, ignored, consequence, commands, found.takes(first))
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from checks.base.finding import Status
 from checks.base.fold import fold_alike
@@ -68,14 +69,14 @@ def report_text(report: Report, paint: Paint, width: int, verbosity: int) -> str
         parts += [_details(row, paint, width) for row in wanting]
         parts += [_passes(report, paint, width), _skips(report, paint, width)]
     else:
-        groups = _by_cause(wanting)
+        groups = by_cause(wanting)
         parts = [head, _lines(groups, paint, width), _to_do(groups, width)]
     parts.append(_notes(report, width, verbosity))
     text = "\n\n".join(part for part in parts if part)
     if text.count("\n") < SCREEN_LINES and len(text.encode()) < TAIL_BYTES:
         return text
     # The end of a log tells it too, and what weighs most.
-    return f"{text}\n\n{verdict}\n{_lines(_by_cause(wanting)[:1], paint, width)}".rstrip()
+    return f"{text}\n\n{verdict}\n{_lines(by_cause(wanting)[:1], paint, width)}".rstrip()
 
 
 def verdict_line(report: Report, paint: Paint, width: int) -> str:
@@ -102,7 +103,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     return table(cells, heads, widths=limits)
 
 
-def _by_cause(rows: Iterable[Row]) -> list[list[Row]]:
+def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Return rows that are one line of the page: unknown for one reason, or many of one check."""
     groups: dict[object, list[Row]] = {}
     for row in rows:
@@ -137,7 +138,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
         so = "  so " if _FOLLOWS.get(rows[0].finding.check) in above else ""
         above.add(rows[0].finding.check)
         told = textwrap.wrap(
-            f"{word:{_LABEL_COLUMNS}}{so}{_said(rows)}",
+            f"{word:{_LABEL_COLUMNS}}{so}{said_of(rows)}",
             width,
             subsequent_indent=" " * (_LABEL_COLUMNS + 2 + len(so) // 2),
             max_lines=2,
@@ -149,7 +150,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:
     return "\n".join(lines)
 
 
-def _said(rows: Sequence[Row]) -> str:
+def said_of(rows: Sequence[Row]) -> str:
     """Return ids, subject, and what was found of rows that are one; -v has what does not fit."""
     finding = rows[0].finding
     have, need, said = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
@@ -168,22 +169,48 @@ def _said(rows: Sequence[Row]) -> str:
     return f"{names[0]}: {about}{said}"
 
 
-def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
-    """Return what mends the groups, numbered: a sentence, and the commands for this place."""
-    steps: dict[str, list[Row]] = {}
+class Step(NamedTuple):
+    """One thing to do. mends: the checks. takes: ``as root``. commands: for this place, to copy."""
+
+    advice: str
+    mends: str
+    takes: str
+    commands: tuple[str, ...]
+
+    @property
+    def head(self) -> str:
+        """What it mends, with what it takes."""
+        return f"{self.mends} ({self.takes})" if self.takes else self.mends
+
+
+def steps(groups: Sequence[Sequence[Row]]) -> list[Step]:
+    """Return what mends the groups, the worst first; alike advice is one step."""
+    found: dict[str, list[Row]] = {}
     for rows in groups:
         wanted = [row for row in rows if row.ignored is None]
         advice = _folded(row.finding.advice for row in wanted)
         if advice or any(row.commands for row in wanted):
-            steps.setdefault(advice, []).extend(wanted)
-    lines = ["To do:"] if steps else []
-    for number, (advice, rows) in enumerate(steps.items(), 1):
-        names = list(dict.fromkeys(row.finding.check for row in rows))
-        head = f"{number:>2}. {fold_alike(names, 2)}"
-        lines.append("\n".join(wrapped(f"{head}: {advice}" if advice else head, width)))
+            found.setdefault(advice, []).extend(wanted)
+    return [
+        Step(
+            advice,
+            fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
+            ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),
+            tuple(dict.fromkeys(clean(line) for row in rows for line in row.commands)),
+        )
+        for advice, rows in found.items()
+    ]
+
+
+def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
+    """Return the steps, numbered: a sentence, and the commands for this place."""
+    found = steps(groups)
+    lines = ["To do:"] if found else []
+    for number, step in enumerate(found, 1):
+        head = f"{number:>2}. {step.head}"
+        lines += wrapped(f"{head}: {step.advice}" if step.advice else head, width)
         # A command is not wrapped: it is to be copied.
-        commands = dict.fromkeys(command for row in rows for command in row.commands)
-        lines += [f"      {clean(command)}" for command in commands]
+        lines += [f"      {line}" for line in step.commands]
     return "\n".join(lines)
 
 

@@ -36,12 +36,33 @@ function sorter(head, table) {
 for (const table of document.querySelectorAll("table.sortable"))
   for (const head of table.tHead.rows[0].cells)
     head.querySelector("button").addEventListener("click", sorter(head, table));
-// Paper cannot be clicked: what is folded is printed too.
+// Commands can be taken with a click; where the browser gives no clipboard, they are selected.
+for (const each of document.querySelectorAll("pre.copied")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(each.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(each);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  each.before(button);
+}
+// Paper cannot be clicked: where all of it is asked for, what is folded is printed too.
 let folded = [];
 addEventListener("beforeprint", () => {
+  const some = document.getElementById("print-all");
+  if (some && !some.checked) return;
   folded = Array.from(document.querySelectorAll("details:not([open])"));
   for (const each of folded) each.open = true;
 });
 addEventListener("afterprint", () => {
   for (const each of folded) each.open = false;
+  folded = [];
 });

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.finding import Status
@@ -18,9 +18,16 @@ from preflight.base.usage_error import UsageError
 from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
 from preflight.check.report import Report, Row, count_text, verdict_reason
+from preflight.check.to_text import by_cause, label, said_of, steps
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
-from preflight.pictures.figures import capacity_figure, memory_figure, topology_figure
+from preflight.pictures.figures import (
+    capacity_figure,
+    locked_figure,
+    locked_of,
+    memory_figure,
+    topology_figure,
+)
 from preflight.pictures.memory_map import MAP_TOPICS, memory_of
 from preflight.render.html_page import (
     Html,
@@ -43,7 +50,12 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     """Write the whole document. A picture whose facts are missing says so in its place."""
     launch = seen.launch
     sections = [
-        Section("Memory", lambda: memory_figure(memory_of(seen))),
+        Section("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
+        Section(
+            "Locked memory",
+            lambda: locked_figure(locked_of(seen.facts, seen.needs)),
+            on_paper=True,
+        ),
         Section("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
     ]
     if isinstance(launch, Unknown):
@@ -52,8 +64,23 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     elif launch is not None:
         sections.append(Section("What the cache holds", lambda: _capacity(seen, launch)))
         sections.append(Section("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
-    sections.append(Section("The host", lambda: host_table(seen.facts)))
-    return report_page(report, sections, made)
+    sections.append(Section("The host", lambda: host_table(seen.facts), on_paper=True))
+    return report_page(report, sections, made, _abouts())
+
+
+def _abouts() -> Callable[[str], str]:
+    """Return what gives the text of an id's page, as ``explain`` has it; "" for other ids."""
+    from preflight.check.catalogue import catalogue
+
+    found = catalogue()
+    checks, rules = found.checks, {rule.id: rule for rule in found.rules}
+
+    def about(id_: str) -> str:
+        if id_ in checks:
+            return f"{checks[id_].page.asks}\n\n{checks[id_].page.why}"
+        return rules[id_].finds if id_ in rules else ""
+
+    return about
 
 
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
@@ -78,11 +105,13 @@ NAME = "mooncake-preflight check"
 class Section(NamedTuple):
     """A part of the page below the findings; ``draw`` makes it, when the page is made.
 
-    What it raises, or is not known, is said in its place, and leaves the page whole.
+    What it raises, or is not known, is said in its place, and leaves the page whole. on_paper: it
+    is printed where not everything is.
     """
 
     heading: str
     draw: Callable[[], Html | Unknown]
+    on_paper: bool = False
 
 
 class Made(NamedTuple):
@@ -92,18 +121,28 @@ class Made(NamedTuple):
     time: str
 
 
-def report_page(report: Report, sections: Iterable[Section], made: Made) -> str:
-    """Write the whole document."""
-    about = "this host" if report.root == "/" else report.root
+def report_page(
+    report: Report,
+    sections: Iterable[Section],
+    made: Made,
+    about: Callable[[str], str] = lambda _: "",
+) -> str:
+    """Write the whole document. about: what the page of an id says."""
+    place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
-    parts = [_verdict(report), *_findings(report)]
+    wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
+    groups = by_cause(wanting)
+    drawn = list(sections)
+    parts = [_verdict(report), _summary(report, groups, wanting), _to_do(groups)]
+    parts += [_section(each) for each in drawn if each.on_paper]
+    parts += _findings(report, wanting, about)
     parts += [
         _listed(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
         _listed(report, Status.SKIP, "What was skipped", {"why": "text"}),
     ]
-    parts += [_section(each) for each in sections]
-    body = join([element("h1", f"{launch}{about}"), *parts, _foot(made)], "\n")
-    return page(f"{report.verdict.value.upper()}: {launch}{about}", body, style=_style())
+    parts += [_section(each) for each in drawn if not each.on_paper]
+    body = join([element("h1", f"{launch}{place}"), *parts, _foot(made)], "\n")
+    return page(f"{report.verdict.value.upper()}: {launch}{place}", body, style=_style())
 
 
 def error_page(message: str, made: Made) -> str:
@@ -122,24 +161,87 @@ def _style() -> str:
 def _verdict(report: Report) -> Html:
     word = report.verdict.value
     head = element("strong", status_badge(word), " ", verdict_reason(report))
-    return element("section", head, element("p", count_text(report)), class_=f"verdict {word}")
+    read = element("p", f"read: {report.understood}") if report.understood else ""
+    return element(
+        "section", head, element("p", count_text(report)), read, class_=f"verdict {word}"
+    )
 
 
-def _findings(report: Report) -> list[Html]:
-    wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
+def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
+    """Return a line for each finding that is not fine, which leads to it; and what to show."""
     unused = [
         element("p", f"--ignore {check}: there was nothing to ignore")
         for check in report.unused_waivers
     ]
     if not wanting:
-        return unused
-    return [element("h2", "What to look at"), *(_card(row) for row in wanting), *unused]
+        return join(unused)
+    lines = [
+        element(
+            "li",
+            status_badge(label(rows[0])),
+            " ",
+            element("a", said_of(rows), href=f"#{_anchor(wanting, rows[0])}"),
+            class_=label(rows[0]),
+        )
+        for rows in groups
+    ]
+    return join(
+        [
+            element("h2", "What was found"),
+            _filter(wanting),
+            element("ul", *lines, class_="summary"),
+            *unused,
+        ],
+        "\n",
+    )
 
 
-def _card(row: Row) -> Html:
+def _anchor(wanting: Sequence[Row], row: Row) -> str:
+    return f"finding-{next(at for at, each in enumerate(wanting, 1) if each is row)}"
+
+
+def _filter(wanting: Sequence[Row]) -> Html:
+    """Return a box to tick for each status that there is, and one for what paper shows."""
+    words = list(dict.fromkeys(label(row) for row in wanting))
+    boxes = [(f"show-{word}", word, "checked") for word in words] if len(words) > 1 else []
+    ticks = [
+        element(
+            "label",
+            Html(f'<input type="checkbox" id="{id_}" {state}>'),
+            status_badge(word) if id_ != "print-all" else f" {word}",
+        )
+        for id_, word, state in [*boxes, ("print-all", "print all of it", "")]
+    ]
+    return element("p", *ticks, class_="filter")
+
+
+def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
+    found = steps(groups)
+    if not found:
+        return Html("")
+    lines = [
+        element(
+            "li",
+            element("strong", step.head),
+            f": {step.advice}" if step.advice else "",
+            element("pre", "\n".join(step.commands), class_="copied") if step.commands else "",
+        )
+        for step in found
+    ]
+    return join([element("h2", "To do"), element("ol", *lines, class_="steps")])
+
+
+def _findings(report: Report, wanting: Sequence[Row], about: Callable[[str], str]) -> list[Html]:
+    if not wanting:
+        return []
+    cards = [_card(row, _anchor(wanting, row), about(row.finding.check)) for row in wanting]
+    return [element("section", element("h2", "Each finding"), *cards, class_="screen")]
+
+
+def _card(row: Row, anchor: str, about: str) -> Html:
     finding = row.finding
     waived = row.ignored is not None
-    word = "ignored" if waived else finding.status.value
+    word = label(row)
     head = element("h3", status_badge(word), f" {finding.check}: {finding.subject}")
     follows = finding.text
     if finding.status is Status.FAIL and row.consequence is not None:
@@ -160,12 +262,19 @@ def _card(row: Row) -> Html:
         element("p", follows) if follows else "",
         facts_list(quantities),
         element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
-        element("pre", "\n".join(row.commands)) if row.commands else "",
+        element("pre", "\n".join(row.commands), class_="copied") if row.commands else "",
         element("details", element("summary", heading), element("ul", *seen, class_="small"))
         if seen
         else "",
+        element(
+            "details",
+            element("summary", f"What {finding.check} is about"),
+            *(element("p", each) for each in about.split("\n\n")),
+        )
+        if about
+        else "",
     ]
-    return element("article", *parts, class_=f"card {word}")
+    return element("article", *parts, class_=f"card {word}", id=anchor)
 
 
 def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
@@ -177,7 +286,8 @@ def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, 
     cells = [[getattr(row.finding, name) for name in names] for row in rows]
     summary = element("summary", f"{heading}: {sum(len(row.subjects) for row in rows)}")
     heads = ["check", "subject", *columns]
-    return element("details", summary, table(heads, cells, caption=heading, sortable=True))
+    listed = table(heads, cells, caption=heading, sortable=True)
+    return element("details", summary, listed, class_="screen")
 
 
 def _section(section: Section) -> Html:
@@ -189,7 +299,8 @@ def _section(section: Section) -> Html:
         drawn = Unknown(f"defect of this picture: {type(error).__name__}: {error}")
     if isinstance(drawn, Unknown):
         drawn = element("p", f"Not shown: {drawn.reason}")
-    return element("section", element("h2", section.heading), Html("\n"), drawn)
+    kind = None if section.on_paper else "screen"
+    return element("section", element("h2", section.heading), Html("\n"), drawn, class_=kind)
 
 
 def _foot(made: Made) -> Html:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+from checks.base.needs import LaunchNeeds
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
+from checks.memlock.demand import Demand, grant
+from checks.memlock.judge import demand_on
+from checks.releases.mooncake import release_of
+from checks.run.facts import Facts
 from preflight.capacity.curve import (
     caption,
     drawn_tiers,
@@ -152,6 +158,67 @@ def _patterns() -> Html:
         pattern("dots", dot),
     )
     return element("svg", defs, class_="defs", width="0", height="0", aria_hidden="true")
+
+
+class Locked(NamedTuple):
+    """What processes alike register, and may lock: bytes. may_bytes: None for no limit."""
+
+    names: tuple[str, ...]
+    wanted: Demand | Unknown
+    may_bytes: int | Unknown | None
+    have: str
+
+
+def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
+    """Return them by what memlock.limit judges, processes alike as one."""
+    found: dict[object, Locked] = {}
+    if needs is None:
+        return []
+    for process in needs.rdma_processes:
+        granted = grant(facts.system, facts.limits, process.container)
+        release = release_of(needs.mooncake_version)
+        wanted = demand_on(facts.system, facts.rdma, process, release)
+        limit = granted.limit
+        may = None if granted.void is True else limit if isinstance(limit, Unknown) else limit.soft
+        key = (wanted if isinstance(wanted, Demand) else wanted.reason, granted.have)
+        before = found.get(key, Locked((), wanted, may, granted.have))
+        found[key] = before._replace(names=(*before.names, process.name))
+    return list(found.values())
+
+
+def locked_figure(found: Sequence[Locked]) -> Html:
+    """Draw what each process registers, and the end of what it may lock, to one scale."""
+    if not found:
+        return element("p", "No process of the launch registers memory with a NIC.")
+    whole = max((each.wanted.bytes for each in found if isinstance(each.wanted, Demand)), default=0)
+    return join([_locked(each, whole) for each in found], "\n")
+
+
+def _locked(each: Locked, whole: int) -> Html:
+    name = fold(each.names)
+    head = element("h3", name)
+    if isinstance(each.wanted, Unknown):
+        return element(
+            "div", head, element("p", f"Not known: {each.wanted.reason}"), class_="place"
+        )
+    size, may = each.wanted.bytes, each.may_bytes
+    said = f"registers {format_bytes(size)}, may lock {each.have}"
+    shapes = [element("title", said), _rect(0, size, size, "k-l2")] if size else []
+    if isinstance(may, int) and may < size:
+        end = _percent(may, size)
+        shapes.append(_rect(may, size - may, size, "p-over"))
+        shapes.append(element("line", x1=end, x2=end, y1=0, y2=BAR_HEIGHT, class_="end"))
+    bar = element(
+        "svg",
+        element("g", *shapes),
+        class_="membar",
+        width=f"{max(1.0, size * 100 / whole if whole else 0):.4f}%",
+        height=BAR_HEIGHT,
+        role="img",
+        aria_label=f"{name}: {said}",
+    )
+    text = f"{said}; {each.wanted.formula}"
+    return element("div", head, bar, element("p", text, class_="small"), class_="place")
 
 
 # As nvidia-smi topo -m calls them, the nearest first.

@@ -73,6 +73,20 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
+def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
+    """Return what it takes to do that: ``as root``, ``in a new container``, ``then a reboot``."""
+    found: list[str] = []
+    for setting in settings:
+        place = setting.described_by or context.container
+        if place and setting.kind in _OF_A_CONTAINER and not setting.unit:
+            found.append("in a new pod" if place == "kubernetes" else "in a new container")
+        elif setting.kind in _BY_ROOT or setting.as_root:
+            found.append("as root")
+        if setting.kind is Kind.KERNEL_ARGUMENT:
+            found.append("then a reboot")
+    return tuple(dict.fromkeys(found))
+
+
 def context_of(facts: Facts) -> Context:
     """Return where the facts were read; what cannot be told is taken as the machine itself."""
     system, limits = facts.topic("system"), facts.topic("limits")
@@ -323,6 +337,18 @@ def _on_the_host(context: Context) -> Lines:
 
 
 # What a container's description says, and no command on the host.
+_BY_ROOT = (
+    Kind.SYSCTL,
+    Kind.BOOT_SYSCTL,
+    Kind.SYSFS,
+    Kind.CGROUP,
+    Kind.ULIMIT,
+    Kind.SHM_SIZE,
+    Kind.DEVICE,
+    Kind.MODULE,
+    Kind.KERNEL_ARGUMENT,
+    Kind.PACKAGE,
+)
 _OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
 _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.SYSCTL: _sysctl,

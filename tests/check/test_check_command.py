@@ -370,7 +370,10 @@ def test_a_finding_says_what_was_seen_why_and_what_mends_it(
     page = text(capsys).splitlines()
     assert "fail     test.maps: rank 0-1: have 65530 mappings, need 262144 mappings" in page
     todo = page[page.index("To do:") :]
-    assert todo[1:3] == [" 1. test.maps: raise it", "      sudo sysctl -w vm.max_map_count=262144"]
+    assert todo[1:3] == [
+        " 1. test.maps (as root): raise it",
+        "      sudo sysctl -w vm.max_map_count=262144",
+    ]
     shown = text(capsys, "-v")
     assert "fail: test.maps, rank 0-1: have 65530 mappings, need 262144 mappings" in shown
     for line in (

@@ -12,7 +12,8 @@ VOID = {"meta", "br", "hr", "img", "input", "link", "wbr", "col"}
 KNOWN = VOID | set(
     "html head title style body main section article footer header h1 h2 h3 p strong code pre ul li"
     " dl dt dd div span small details summary table caption thead tbody tr th td button figure"
-    " figcaption script svg g rect line text circle polyline polygon path pattern defs".split()
+    " figcaption script svg g rect line text circle polyline polygon path pattern defs"
+    " a ol label".split()
 )
 # Attributes whose value is an address, in HTML and in SVG.
 ADDRESSES = set(
@@ -49,7 +50,8 @@ class Markup(HTMLParser):
         for name, value in attrs:
             if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
                 self.problems.append(f"{tag}: attribute {name!r}")
-            if name.startswith("on") or name in ADDRESSES:
+            within = name == "href" and (value or "").startswith("#")  # a place of this page
+            if name.startswith("on") or (name in ADDRESSES and not within):
                 self.problems.append(f"{tag}: attribute {name}={value!r}")
         self.elements.append((tag, attributes))
         if tag not in VOID:

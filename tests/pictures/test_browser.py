@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_bars_are_as_wide_as_they_say(window: Browser, pages: dict[str, Path]) -
           return sum / bar.clientWidth;
         })"""
     )
-    assert len(shares) == 6
+    assert len(shares) == 7  # now and with the launch, of three places; and what is locked
     assert all(abs(share - 1) < 0.01 for share in shares)
 
 
@@ -210,11 +211,13 @@ def test_a_page_is_whole_without_scripts(window: Browser, pages: dict[str, Path]
 # Paper ---------------------------------------------------------------------------------------
 
 
-def printed(window: Browser, shown: Path, scheme: str) -> list[str]:
-    """The text of each sheet."""
+def printed(window: Browser, shown: Path, scheme: str, first: str = "") -> list[str]:
+    """The text of each sheet. first: what is clicked before."""
     if shutil.which("pdftotext") is None:
         pytest.skip("needs pdftotext (apt-get install poppler-utils)")
     window.show(shown, 1280, scheme=scheme)
+    if first:
+        window.value(f"document.querySelector('{first}').click()")
     file = shown.with_suffix(".pdf")
     window.pdf(file)
     done = subprocess.run(
@@ -225,9 +228,22 @@ def printed(window: Browser, shown: Path, scheme: str) -> list[str]:
     return sheets
 
 
-def test_a_page_on_paper_has_everything(window: Browser, pages: dict[str, Path]) -> None:
+def test_a_page_on_paper_is_two_sheets(window: Browser, pages: dict[str, Path]) -> None:
+    """Verdict, what was found, what to do, where memory goes; the rest stays on the screen."""
+    sheets = printed(window, pages["failing"], "light")
+    assert len(sheets) <= 2
+    text = "\n".join(sheets)
+    for said in ("will not start", "hugetlb.shortage", "prlimit --pid", "L2 on huge pages"):
+        assert said in text
+    assert "/proc/self/limits" not in text
+    assert "Copy" not in text
+
+
+def test_a_page_on_paper_has_everything_where_that_is_ticked(
+    window: Browser, pages: dict[str, Path]
+) -> None:
     """What is folded on the screen is printed, on A4, and is folded again afterwards."""
-    sheets = printed(window, pages["failing"], "dark")
+    sheets = printed(window, pages["failing"], "dark", first="#print-all")
     text = "\n".join(sheets)
     for said in (
         "will not start",
@@ -257,3 +273,45 @@ def test_paper_is_white_for_who_reads_in_the_dark(window: Browser, pages: dict[s
     window.call("Emulation.setEmulatedMedia", media="print", features=features)
     assert window.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert window.value("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+
+
+# What was found --------------------------------------------------------------------------------
+
+
+def test_a_status_that_is_ticked_off_is_not_shown(window: Browser, pages: dict[str, Path]) -> None:
+    window.show(pages["failing"], 390)
+    each = "Array.from(document.querySelectorAll('.card, .summary li'))"
+    shown = f"{each}.filter((each) => each.offsetParent)"
+    before = window.value(f"{shown}.length")
+    window.value("document.querySelector('#show-fail').click()")
+    assert window.value(f"{shown}.filter((each) => each.classList.contains('fail')).length") == 0
+    assert 0 < window.value(f"{shown}.length") < before
+    window.value("document.querySelector('#show-fail').click()")
+    assert window.value(f"{shown}.length") == before
+
+
+def test_each_line_leads_to_its_finding(window: Browser, pages: dict[str, Path]) -> None:
+    window.show(pages["failing"], 1280)
+    heads = window.value(
+        """Array.from(document.querySelectorAll(".summary a"), (each) => [
+          each.textContent.split(":")[0],
+          document.querySelector(each.getAttribute("href")).querySelector("h3").textContent,
+        ])"""
+    )
+    assert len(heads) > 4
+    assert all(name in head for name, head in heads)
+
+
+def test_commands_have_a_button_that_copies_them(window: Browser, pages: dict[str, Path]) -> None:
+    """Without a clipboard the command is selected, to be taken by hand."""
+    window.show(pages["failing"], 1280)
+    button = "document.querySelector('ol.steps button.copy')"
+    assert window.value(f"{button}.textContent") == "Copy"
+    window.value(f"{button}.click()")
+    said = "Copy"
+    for _ in range(50):
+        if said == "Copy":
+            time.sleep(0.02)
+            said = window.value(f"{button}.textContent")
+    assert said in ("Copied", "Selected")
+    assert window.complaints() == []

@@ -7,10 +7,18 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Consequence, Evidence, Finding, Status
 from checks.base.unknown import Unknown
+from checks.memlock.demand import Demand
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
 from preflight.pictures.check_page import Made, Section, error_page, report_page
-from preflight.pictures.figures import capacity_figure, memory_figure, nearest, topology_figure
+from preflight.pictures.figures import (
+    Locked,
+    capacity_figure,
+    locked_figure,
+    memory_figure,
+    nearest,
+    topology_figure,
+)
 from preflight.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
 from preflight.render.html_page import Html, escape
 from preflight.topology.build import Topology, TopologyDevice, TopologyNode
@@ -76,7 +84,7 @@ def test_a_finding_is_told_whole() -> None:
         "mooncake-preflight 1.2.3, 2026-01-02 03:04 UTC",
     ):
         assert said in markup.text
-    assert markup.all("article") == [{"class": "card fail"}]
+    assert markup.all("article") == [{"class": "card fail", "id": "finding-1"}]
 
 
 def test_the_worst_stands_first_and_passes_are_folded() -> None:
@@ -84,14 +92,14 @@ def test_the_worst_stands_first_and_passes_are_folded() -> None:
     text = report_page(reported(list(reversed(findings))), [], MADE)
     places = [text.index(f"thing {status.value}") for status in Status]
     assert places == sorted(places)
-    assert text.index("<details><summary>What passed: 1") < places[3]
+    assert text.index('<details class="screen"><summary>What passed: 1') < places[3]
     assert '<article class="card pass">' not in text
 
 
 def test_what_is_ignored_stays_visible_with_its_reason() -> None:
     text = report_page(reported([Finding("memlock.limit", FAIL, "rank 0")]), [], MADE)
     markup = Markup(text)
-    assert markup.all("article") == [{"class": "card ignored"}]
+    assert markup.all("article") == [{"class": "card ignored", "id": "finding-1"}]
     assert "was fail; known" in markup.text
 
 
@@ -171,6 +179,25 @@ def test_bars_fill_their_width_and_mark_the_end_of_memory() -> None:
         "host now: system and other processes 5 B, HugeTLB pages, free 5 B, L2 10 B; "
         "4 B of it is not there"
     )
+
+
+def test_what_is_locked_beyond_the_limit_is_marked() -> None:
+    """8 of 20 bytes may be locked; without a limit nothing is marked, and unknown has no bar."""
+    demanded = Demand(2, 20, "2 NICs x 10 B")
+    figure = locked_figure(
+        [
+            Locked(("rank 0", "rank 1"), demanded, 8, "8 B (this shell)"),
+            Locked(("rank 2",), demanded, None, "CAP_IPC_LOCK in effect"),
+            Locked(("rank 3",), Unknown("nobody knows"), 8, "8 B"),
+        ]
+    )
+    markup = Markup(f"<!DOCTYPE html>\n{figure}")
+    over = [each for each in markup.all("rect") if each["class"] == "p-over"]
+    assert [(each["x"], each["width"]) for each in over] == [("40.0000%", "60.0000%")]
+    assert "rank 0-1" in markup.text
+    assert "registers 20 B, may lock 8 B (this shell); 2 NICs x 10 B" in markup.text
+    assert "Not known: nobody knows" in markup.text
+    assert "No process" in locked_figure([])
 
 
 GPU0 = TopologyDevice("gpu", "GPU0", "0000:01:00.0", 0, "NVIDIA H20")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Fill, Kind, Setting, command
-from preflight.settings.commands import CONTAINERS, Context, commands
+from preflight.settings.commands import CONTAINERS, Context, commands, takes
 
 BARE = Context(root=True, systemd=False)
 USER = Context()
@@ -203,3 +203,26 @@ def test_a_units_limit_is_the_units() -> None:
 def test_equal_settings_give_their_lines_once() -> None:
     setting = Setting(Kind.ULIMIT, "memlock", "unlimited")
     assert commands([setting, setting], BARE) == commands([setting], BARE)
+
+
+@pytest.mark.parametrize(
+    ("setting", "context", "said"),
+    [
+        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), BARE, ("as root",)),
+        (Setting(Kind.SYSCTL, "vm.max_map_count", "9"), DOCKER, ("as root",)),
+        (Setting(Kind.ULIMIT, "memlock", "unlimited"), USER, ("as root",)),
+        (Setting(Kind.ULIMIT, "memlock", "unlimited"), DOCKER, ("in a new container",)),
+        (
+            Setting(Kind.ULIMIT, "memlock", "9", described_by="compose"),
+            BARE,
+            ("in a new container",),
+        ),
+        (Setting(Kind.ULIMIT, "memlock", "9", unit="docker.service"), DOCKER, ("as root",)),
+        (Setting(Kind.SHM_SIZE, "/dev/shm", "9"), POD, ("in a new pod",)),
+        (Setting(Kind.KERNEL_ARGUMENT, "iommu", "pt"), BARE, ("as root", "then a reboot")),
+        (Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", "3"), DOCKER, ()),
+        (command("ip", "link", "set", as_root=True), USER, ("as root",)),
+    ],
+)
+def test_what_it_takes_is_said(setting: Setting, context: Context, said: tuple[str, ...]) -> None:
+    assert takes([setting, setting], context) == said
