@@ -10,6 +10,7 @@ from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Tier
 from preflight.traces.curve import Curve, CurveCounter, optimum
+from preflight.traces.describe import TOLD_EVERY
 from preflight.traces.formats import Trace
 from preflight.traces.tiers import PREFETCH_THRESHOLD_TOKENS, Flows, Replay, Rules, TierSizes
 
@@ -17,8 +18,6 @@ from preflight.traces.tiers import PREFETCH_THRESHOLD_TOKENS, Flows, Replay, Rul
 DEFAULT_PAGE_TOKENS = 64
 # Blocks of the smallest cache of the curve.
 _FIRST_SIZE = 125
-# Requests between two words to who watches.
-_TOLD_EVERY = 2000
 
 
 class TraceRequest(NamedTuple):
@@ -87,7 +86,7 @@ def trace_answer(
     times: list[float] = []
     for request in trace.requests:
         requests += 1
-        if requests % _TOLD_EVERY == 0:
+        if requests % TOLD_EVERY == 0:
             tell(f"{trace.name}: {requests:,} requests, {tokens:,} tokens")
         if merge > 1:
             request = request._replace(blocks=request.blocks[merge - 1 :: merge])

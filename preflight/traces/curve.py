@@ -162,6 +162,11 @@ class CurveCounter:
         # Of each request, which later ones use what it touched last: (request, blocks).
         self.uses: Runs | None = []
 
+    @property
+    def distinct(self) -> int | None:
+        """Distinct blocks so far; None where a sample is followed."""
+        return None if self.uses is None else len(self._stacks[0].last)
+
     def take(self, blocks: Sequence[int]) -> None:
         """Count one request's blocks, the first of the prompt first."""
         self.accesses += len(blocks)
@@ -212,7 +217,7 @@ class CurveCounter:
                 steps[distance] = steps.get(distance, 0) + step / len(parts)
         whole = _curve(steps, self.accesses)
         if self.uses is not None:
-            return whole._replace(distinct=len(self._stacks[0].last))
+            return whole._replace(distinct=self.distinct)
         alone = [_curve(part, self.accesses) for part in parts]
         last = max(1.0, whole.sizes[-1])
         error = (

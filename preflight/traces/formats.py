@@ -9,9 +9,12 @@ tree. No text and no token is kept.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from importlib import import_module
 from itertools import chain, islice
@@ -27,8 +30,8 @@ _MOST_TOKENS = 1 << 31
 _LOOKED_AT = 200
 
 Record = Mapping[str, Any]
-# The conversation of each turn that was read.
-Sessions = dict[int, int]
+# What later records refer to: turns and their conversation, blocks and what names them.
+Earlier = dict[Any, Any]
 
 
 class Request(NamedTuple):
@@ -56,12 +59,15 @@ class Trace(NamedTuple):
 
 
 class Format(NamedTuple):
-    """One format. fields: those that tell it from the others. block_tokens: 0 for the launch's."""
+    """One format. fields: those that tell it from the others. block_tokens: 0 for the launch's.
+
+    read: a record's requests; given the tokens of a block, and what is known of earlier records.
+    """
 
     name: str
     fields: tuple[str, ...]
     block_tokens: int
-    read: Callable[[Record, int, Sessions], Request]
+    read: Callable[[Record, int, Earlier], Iterable[Request]]
     note: str = ""
 
 
@@ -85,9 +91,7 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
         known = "; ".join(f"{each.name}: {', '.join(each.fields)}" for each in FORMATS)
         said = ", ".join(sorted(record)[:8]) or "no field"
         raise UsageError(f"--trace {name}, line {line}: has {said}: of no known format ({known})")
-    size = block_tokens or found.block_tokens or page_tokens
-    if found.read is _hashed:
-        size = block_tokens or _told_size([each for _, each in first], found.block_tokens)
+    size = block_tokens or _told_size(found, [each for _, each in first]) or page_tokens
     requests = _requests(name, found, size, chain(first, records))
     return Trace(name, found.name, size, requests, (found.note,) if found.note else ())
 
@@ -95,14 +99,16 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, found: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
-    sessions: Sessions = {}
+    earlier: Earlier = {}
     for line, record in records:
-        yield _read(found, record, size, sessions, f"--trace {name}, line {line}")
+        yield from _read(found, record, size, earlier, f"--trace {name}, line {line}")
 
 
-def _read(found: Format, record: Record, size: int, sessions: Sessions, where: str) -> Request:
+def _read(
+    found: Format, record: Record, size: int, earlier: Earlier, where: str
+) -> Iterable[Request]:
     try:
-        return found.read(record, size, sessions)
+        return list(found.read(record, size, earlier))
     except LineError as error:
         raise UsageError(f"{where}: {error}") from None
 
@@ -142,22 +148,72 @@ def _open_zst(name: str) -> TextIO:
 
 
 def _records(name: str, file: TextIO) -> Iterator[tuple[int, Record]]:
-    """Each record with its line; lines are JSON objects, or a table of commas with its heads."""
-    heads: list[str] = []
+    """Each record with its line: a JSON object a line, all in one list, a table of commas, a log.
+
+    Lines of a log that hold no request are passed over.
+    """
     with closing(file):
-        for number, text in _lines(name, file):
-            if number == 1 and text[:1] not in "{[":
-                heads = [head.strip() for head in text.split(",")]
-                continue
-            where = f"--trace {name}, line {number}"
+        lines = _lines(name, file)
+        number, first = next(lines, (0, ""))
+        every = chain([(number, first)], lines)
+        heads = [head.strip() for head in first.split(",")]
+        if first.startswith("["):
+            yield from _listed(name, every)
+        elif first.startswith("{"):
+            for number, text in every:
+                yield number, _object(name, number, json.loads, text)
+        elif "input_length" in heads:
+            for number, text in lines:
+                yield number, _object(name, number, partial(_cells, heads), text)
+        else:
+            for number, text in every if first else ():
+                if record := _logged(text):
+                    yield number, record
+
+
+def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
+    where = f"--trace {name}, line {number}"
+    try:
+        found = read(text)
+    except (ValueError, RecursionError) as error:
+        why = getattr(error, "msg", str(error))
+        raise UsageError(f"{where}: {text[:40]!r}: not JSON ({why})") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{where}: {text[:40]!r}: must be an object with a request")
+    return found
+
+
+def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
+    """The objects of one list, read as far as each needs."""
+    decoder, held, number = json.JSONDecoder(), "", 0
+    found: Any
+    for number, text in lines:
+        held = f"{held}\n{text}".lstrip("[, \n\t\r")
+        while held and held[0] != "]":
             try:
-                found = _cells(heads, text) if heads else json.loads(text)
-            except (ValueError, RecursionError) as error:
-                why = getattr(error, "msg", str(error))
-                raise UsageError(f"{where}: {text[:40]!r}: not JSON ({why})") from None
+                found, end = decoder.raw_decode(held)
+            except ValueError:
+                break  # the rest of it is to come
             if not isinstance(found, dict):
-                raise UsageError(f"{where}: {text[:40]!r}: must be an object with a request")
+                where = f"--trace {name}, line {number}"
+                raise UsageError(f"{where}: {held[:40]!r}: must be an object with a request")
             yield number, found
+            held = held[end:].lstrip(", \n\t\r")
+        if len(held) > _LONGEST_LINE:
+            break
+    if held and held[0] != "]":
+        raise UsageError(f"--trace {name}, line {number}: {held[:40]!r}: not JSON")
+
+
+# SGLang's --log-requests (level 2 or 3) and vLLM's --enable-log-requests, as text. What SGLang says
+# when a request has ended holds it once more.
+_IDS = re.compile(r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[([\d, ]+)\]")
+_ENDED = "Finish: obj="
+
+
+def _logged(text: str) -> Record | None:
+    found = None if _ENDED in text else _IDS.search(text)
+    return {"token_ids": [int(each) for each in found[1].split(",")]} if found else None
 
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
@@ -219,7 +275,7 @@ def _seconds(record: Record, per_second: int) -> float | None:
 
 
 def _list(record: Record, field: str) -> list[Any]:
-    value = record[field]
+    value = record.get(field)
     if not isinstance(value, list):
         raise LineError(f'"{field}": {value!r:.60}: must be a list')
     return value
@@ -241,21 +297,24 @@ def chained(parts: list[Any], field: str) -> list[int]:
 # ---- formats ----
 
 
-def _told_size(records: list[Record], usual: int) -> int:
-    """The size of block that fits the first requests: the format's own, else a power of two."""
-    sizes = [record.get("block_size") for record in records]
-    if isinstance(sizes[0], int) and 0 < sizes[0] <= _MOST_TOKENS:
-        return sizes[0]
+def _told_size(found: Format, records: list[Record]) -> int:
+    """The tokens of a block that the records name; else what fits them: the format's, a power of 2.
+
+    0 for a format that has tokens: they become pages of any size.
+    """
+    named = [size for each in records if isinstance(size := each.get("block_size"), int)]
+    if named and 0 < named[0] <= _MOST_TOKENS:
+        return named[0]
     lengths = [
-        (record.get("input_length"), len(hashes))
-        for record in records
-        if isinstance(hashes := record.get("hash_ids"), list)
+        (length, len(hashes))
+        for each in records
+        if isinstance(hashes := each.get("hash_ids"), list)
+        and isinstance(length := each.get("input_length"), int)
     ]
-    known = [(length, count) for length, count in lengths if isinstance(length, int)]
-    for size in (usual, *(1 << bit for bit in range(16, -1, -1))):
-        if all(_fits(length, count, size) for length, count in known):
+    for size in (found.block_tokens, *(1 << bit for bit in range(16, -1, -1) if lengths)):
+        if all(_fits(length, count, size) for length, count in lengths):
             return size
-    return usual
+    return found.block_tokens
 
 
 def _fits(length: int, count: int, size: int) -> bool:
@@ -263,7 +322,7 @@ def _fits(length: int, count: int, size: int) -> bool:
     return count in (length // size, -(-length // size))
 
 
-def _hashed(record: Record, size: int, sessions: Sessions) -> Request:
+def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
     own = record.get("block_size")
@@ -277,12 +336,12 @@ def _hashed(record: Record, size: int, sessions: Sessions) -> Request:
     blocks = chained(hashes, "hash_ids")
     output = _count(record, "output_length", 0)
     if "chat_id" not in record:
-        return Request(blocks, length, output, _seconds(record, 1000), _session(record))
+        return (Request(blocks, length, output, _seconds(record, 1000), _session(record)),)
     turn, before = record["chat_id"], record.get("parent_chat_id", -1)
     if not isinstance(turn, int) or not isinstance(before, int):
         raise LineError(f'"chat_id": {turn!r:.60}: must be a number, and "parent_chat_id" too')
-    sessions[turn] = session = sessions.get(before, turn)
-    return Request(blocks, length, output, _seconds(record, 1), session)
+    earlier[turn] = session = earlier.get(before, turn)
+    return (Request(blocks, length, output, _seconds(record, 1), session),)
 
 
 def _session(record: Record) -> int | None:
@@ -290,7 +349,121 @@ def _session(record: Record) -> int | None:
     return None if given is None else chained([given], "session")[0]
 
 
+def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
+    tokens = _list(record, field)
+    wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)
+    if wrong is not None:
+        raise LineError(f'"{field}": {wrong!r:.60}: must be the whole numbers of one prompt')
+    pages = [hash(tuple(tokens[at - size : at])) for at in range(size, len(tokens) + 1, size)]
+    output = _count(record, "output_length", 0)
+    seconds = _seconds(record, 1000)
+    return (Request(chained(pages, field), len(tokens), output, seconds, _session(record)),)
+
+
+def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    """SGLang's --log-requests-format json: "request.received", and the same when it has ended."""
+    if record.get("event") != "request.received":
+        return ()
+    given, came = record.get("obj"), record.get("timestamp")
+    if not isinstance(given, dict):
+        raise LineError(f'"obj": {given!r:.60}: must be an object')
+    try:
+        milliseconds = datetime.fromisoformat(came).timestamp() * 1000 if came else None
+    except (TypeError, ValueError):
+        raise LineError(f'"timestamp": {came!r:.60}: must be a time, as 2026-01-31T10:00') from None
+    if isinstance(given.get("input_ids"), list):
+        return _tokens({"input_ids": given["input_ids"], "timestamp": milliseconds}, size, earlier)
+    text = given.get("text")
+    if not isinstance(text, str):
+        raise LineError(
+            '"obj": has neither "input_ids" nor "text": log with --log-requests-level 3'
+        )
+    seconds = None if milliseconds is None else milliseconds / 1000
+    return (_text_request(text, size, 0, None)._replace(seconds=seconds),)
+
+
+def _said(turn: Any, field: str) -> tuple[str, str]:
+    """Who, and what."""
+    if isinstance(turn, dict):
+        who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+        if isinstance(who, str) and isinstance(what, str):
+            return who, what
+    raise LineError(
+        f'"{field}": {turn!r:.60}: must be turns, as {{"from": "human", "value": "..."}} or '
+        '{"role": "user", "content": "..."}'
+    )
+
+
+def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    """Each answer was a request, with all that was said before it."""
+    field = "conversations" if "conversations" in record else "messages"
+    turns = [_said(turn, field) for turn in _list(record, field)]
+    earlier["talks"] = session = earlier.get("talks", 0) + 1
+    before, found = "", []
+    for who, what in turns:
+        if who in ("gpt", "assistant", "chatgpt", "bing", "bard") and before:
+            found.append(_text_request(before, size, len(what), session))
+        before += f"\n{who}: {what}"
+    if not found and before:
+        found.append(_text_request(before, size, 0, session))
+    return found
+
+
+def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
+    """Pages of a text without its tokenizer."""
+    wide = size * LETTERS_PER_TOKEN
+    pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
+    length = max(1, len(text) // LETTERS_PER_TOKEN)
+    return Request(chained(pages, ""), length, answer // LETTERS_PER_TOKEN, None, session)
+
+
+def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
+    """KV events of vLLM and SGLang: a request is seen by the blocks that it adds to a prefix."""
+    if record.get("type") != "BlockStored":
+        return ()
+    own, at = record.get("block_size"), record.get("parent_block_hash")
+    if own != size:
+        raise LineError(f'"block_size": {own!r:.60}: must be {size}, as in the events before')
+    hashes = _list(record, "block_hashes")
+    names = chained(hashes, "block_hashes")  # for its checks: an event's hashes are chained already
+    for each in hashes:
+        earlier.setdefault(each, at)
+        at = each
+    path: list[Any] = []
+    while at is not None and len(path) <= _MOST_TOKENS // size:
+        path.append(at)
+        at = earlier.get(at)
+    if not names:
+        return ()
+    blocks = chained(path[::-1], "block_hashes")
+    return (Request(blocks, len(blocks) * size, 0, _seconds(record, 1)),)
+
+
+# English text comes to about four letters a token with the tokenizers of today.
+LETTERS_PER_TOKEN = 4
+_TOKEN_FIELDS = ("token_ids", "prompt_token_ids", "input_ids")
+_NO_TOKENIZER = f"no tokenizer: {LETTERS_PER_TOKEN} letters are taken for a token"
 FORMATS = (
     Format("Qwen-Bailian", ("hash_ids", "input_length", "chat_id"), 16, _hashed),
     Format("Mooncake", ("hash_ids", "input_length"), 512, _hashed),
+    Format(
+        "KV events",
+        ("type", "block_hashes"),
+        16,
+        _event,
+        "KV events name what was stored: a request that found all of its blocks left none",
+    ),
+    *(Format("token ids", (field,), 0, _tokens) for field in _TOKEN_FIELDS),
+    Format("SGLang's request log", ("event", "obj"), 0, _logged_json),
+    *(
+        Format(
+            "conversations",
+            (field,),
+            0,
+            _conversation,
+            f"{_NO_TOKENIZER}; conversations follow each other, as no time is recorded",
+        )
+        for field in ("conversations", "messages")
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,91 @@ def test_each_format_is_told_by_its_fields(
     assert (request.seconds, len(request.blocks)) == (seconds, blocks)
 
 
+TOKENS = list(range(150))
+RECEIVED = {
+    "timestamp": "2026-01-31T10:00:00",
+    "event": "request.received",
+    "obj": {"input_ids": TOKENS, "text": None},
+}
+STORED = {
+    "type": "BlockStored",
+    "block_hashes": [11, 12],
+    "parent_block_hash": None,
+    "token_ids": list(range(64)),
+    "block_size": 32,
+}
+
+
+def line(record: dict[str, object]) -> str:
+    return json.dumps(record)
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "blocks"),
+    [
+        pytest.param([line({"token_ids": TOKENS})] * 2, "token ids", [2, 2], id="tokens"),
+        pytest.param(
+            [line(RECEIVED), line({**RECEIVED, "event": "request.finished"})],
+            "SGLang's request log",
+            [2],
+            id="SGLang, JSON",
+        ),
+        pytest.param(
+            [
+                "INFO: The server is fired up",
+                f"Receive: obj=GenerateReqInput(rid='1', text='', input_ids={TOKENS})",
+                f"Finish: obj=GenerateReqInput(rid='1', text='', input_ids={TOKENS}), out=...",
+                f"Received request cmpl-1: prompt: 'a', prompt_token_ids: {TOKENS}, lora",
+            ],
+            "token ids",
+            [2, 2],
+            id="logs as text",
+        ),
+        pytest.param(
+            [
+                line(STORED),
+                line({"type": "BlockRemoved", "block_hashes": [12]}),
+                line({**STORED, "block_hashes": [13], "parent_block_hash": 11}),
+            ],
+            "KV events",
+            [2, 2],
+            id="KV events",
+        ),
+        pytest.param(
+            [
+                '[{"id": 1, "conversations": [{"from": "human", "value": "%s"},' % ("x" * 600),
+                '  {"from": "gpt", "value": "yes"}, {"from": "human", "value": "so"},',
+                '  {"from": "gpt", "value": "no"}]}, {"conversations": []}]',
+            ],
+            "conversations",
+            [2, 2],
+            id="ShareGPT",
+        ),
+        pytest.param(
+            [line({"messages": [{"role": "user", "content": "x" * 600}]})],
+            "conversations",
+            [2],
+            id="messages",
+        ),
+    ],
+)
+def test_tokens_and_texts_become_pages(
+    write: Write, lines: list[str], name: str, blocks: list[int]
+) -> None:
+    trace, requests = read(write(*lines))
+    assert trace.format == name
+    assert [len(each.blocks) for each in requests] == blocks
+    # All of them begin alike.
+    assert len({each.blocks[0] for each in requests}) == 1
+
+
+def test_prompts_share_the_pages_that_are_alike(write: Write) -> None:
+    lines = [line({"token_ids": [*TOKENS[:at], *[9] * (150 - at)]}) for at in (150, 70, 64, 63)]
+    first, *others = (each.blocks for each in read(write(*lines))[1])
+    shared = [sum(a == b for a, b in zip(first, each, strict=True)) for each in others]
+    assert shared == [1, 1, 0]
+
+
 @pytest.mark.parametrize("name", ["t.jsonl.gz", "t.jsonl.xz"])
 def test_packed_files(write: Write, name: str) -> None:
     assert len(read(write(MOONCAKE, MOONCAKE, name=name))[1]) == 2
@@ -117,6 +203,7 @@ def test_turns_of_a_conversation_are_kept_together(write: Write) -> None:
             '{"input_length": 512, "hash_ids": [1], "timestamp": "now"}',
             "\"timestamp\": 'now': must be a number of milliseconds",
         ),
+        ("{}", '"input_length": 0: must be a whole number of tokens, 1 to'),
         (
             '{"input_length": 512, "hash_ids": [1], "timestamp": NaN}',
             '"timestamp": nan: must be a number',
@@ -143,7 +230,14 @@ def test_a_bad_line_is_named_with_its_value_and_the_rule(
         (b"not packed", "t.jsonl.gz", "after line 0: Not a gzipped file"),
         (b"not packed", "t.jsonl.xz", "after line 0: Input format not supported"),
         (gzip.compress(MOONCAKE.encode())[:-20], "t.jsonl.gz", "after line 0: Compressed file"),
-        (b"a,b\n1,2,3\n", "t.csv", "line 2: '1,2,3': not JSON (3 cells under 2 heads)"),
+        (
+            b"input_length,hash_ids\n1,2,3\n",
+            "t.csv",
+            "line 2: '1,2,3': not JSON (3 cells under 2 heads)",
+        ),
+        (b'[{"input_length": 1,\n', "t.json", "line 1: '{\"input_length\": 1,': not JSON"),
+        (b"[1]\n", "t.json", "line 1: '1]': must be an object"),
+        (b"INFO: ready\n", "t.log", "holds no request"),
     ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(
@@ -159,3 +253,23 @@ def test_a_bad_file_is_refused_in_a_sentence(
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\.jsonl: No such file or directory"):
         open_trace(str(tmp_path / "nothing.jsonl"), 64)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"token_ids": []}, '"token_ids": []: must be the whole numbers of one prompt'),
+        ({"token_ids": [[1]]}, '"token_ids": [1]: must be the whole numbers'),
+        ({"token_ids": [True]}, '"token_ids": True: must be the whole numbers'),
+        ({**RECEIVED, "obj": {}}, "log with --log-requests-level 3"),
+        ({**RECEIVED, "obj": 3}, '"obj": 3: must be an object'),
+        ({**RECEIVED, "timestamp": 7}, '"timestamp": 7: must be a time'),
+        ({**STORED, "block_size": None}, '"block_size": None: must be 16'),
+        ({**STORED, "block_hashes": 4}, '"block_hashes": 4: must be a list'),
+        ({"conversations": [4]}, '"conversations": 4: must be turns'),
+    ],
+)
+def test_a_bad_record_of_each_format(write: Write, record: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        read(write(line(record)))
+    assert said in str(error.value)

@@ -1,0 +1,151 @@
+"""What a trace is like, and writing one: as it is described, converted and cut."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from preflight.traces.curve import Curve, CurveCounter
+from preflight.traces.formats import Request, Trace
+
+# Parts of the trace that are looked at by themselves.
+WINDOWS = 10
+# Requests between two words to who watches.
+TOLD_EVERY = 2000
+# Lengths are counted to 2%: a tail of any length takes some hundred numbers.
+_STEP = 1.02
+
+
+class Spread(NamedTuple):
+    """Of a length in tokens: about half are below ``median``, 95% below ``p95``."""
+
+    mean: float
+    median: int
+    p95: int
+    most: int
+
+
+class Window(NamedTuple):
+    """A part of the trace, its requests in their order. new: blocks that none before it had."""
+
+    requests: int
+    accesses: int
+    new: int
+
+
+class Described(NamedTuple):
+    """span_seconds: None where no time is recorded. conversations: None where none is named.
+
+    windows: parts with as many requests each, ten to twenty of them; () where a sample of the
+    blocks was followed.
+    """
+
+    trace: Trace
+    requests: int
+    input: Spread
+    output: Spread
+    span_seconds: float | None
+    conversations: int | None
+    curve: Curve
+    windows: tuple[Window, ...]
+
+
+class _Lengths:
+    """Counts of lengths, by steps of 2%."""
+
+    def __init__(self) -> None:
+        self._steps, self._counts, self._sum, self._most = [0.0], [0], 0, 0
+
+    def add(self, tokens: int) -> None:
+        self._sum, self._most = self._sum + tokens, max(self._most, tokens)
+        while self._steps[-1] < tokens:
+            self._steps.append(max(self._steps[-1] + 1, self._steps[-1] * _STEP))
+            self._counts.append(0)
+        self._counts[bisect_left(self._steps, tokens)] += 1
+
+    def spread(self) -> Spread:
+        total = sum(self._counts)
+        return Spread(self._sum / max(1, total), self._at(0.5), self._at(0.95), self._most)
+
+    def _at(self, part: float) -> int:
+        wanted, seen = part * sum(self._counts), 0
+        for step, number in zip(self._steps, self._counts, strict=True):
+            seen += number
+            if seen >= wanted:
+                return min(self._most, int(step))
+        return self._most
+
+
+def described(trace: Trace, tell: Callable[[str], None]) -> Described:
+    """Read all of it, once. tell: told now and then how far it is. Raises UsageError."""
+    counter = CurveCounter()
+    inputs, outputs = _Lengths(), _Lengths()
+    sessions: set[int] = set()
+    # Blocks and distinct blocks up to the end of each part, which is ``size`` requests.
+    marks, size = [(0, 0)], 1
+    times: list[float] = []
+    requests = 0
+    for request in trace.requests:
+        requests += 1
+        inputs.add(request.input_tokens)
+        outputs.add(request.output_tokens)
+        if request.session is not None:
+            sessions.add(request.session)
+        if request.seconds is not None:
+            times[1:] = [request.seconds]
+        counter.take(request.blocks)
+        if requests % size == 0:
+            marks.append((counter.accesses, counter.distinct or 0))
+            if len(marks) > 2 * WINDOWS:
+                marks, size = marks[::2], 2 * size
+        if requests % TOLD_EVERY == 0:
+            tell(f"{trace.name}: {requests:,} requests")
+    windows = [
+        Window(size, accesses - before, distinct - known)
+        for (before, known), (accesses, distinct) in pairwise(marks)
+    ]
+    if counter.distinct is None:
+        windows = []
+    span = times[-1] - times[0] if len(times) > 1 else None
+    talks = len(sessions) or None
+    spreads = inputs.spread(), outputs.spread()
+    return Described(trace, requests, *spreads, span, talks, counter.curve(), tuple(windows))
+
+
+def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
+    """Each request as Mooncake's format has it: blocks by salted hashes, and no text.
+
+    With another salt the hashes are others: what they stand for cannot be guessed and tried.
+    """
+    for request in trace.requests:
+        record: dict[str, Any] = {
+            "timestamp": None if request.seconds is None else round(request.seconds * 1000),
+            "input_length": request.input_tokens,
+            "output_length": request.output_tokens,
+            "block_size": trace.block_tokens,
+            "hash_ids": [salted(block, salt) for block in request.blocks],
+            "session": None if request.session is None else salted(request.session, salt),
+        }
+        yield json.dumps({name: value for name, value in record.items() if value is not None})
+
+
+def salted(name: int, salt: bytes) -> int:
+    """A number of 53 bits: more are not whole in every reader of JSON."""
+    digest = blake2b(name.to_bytes(8, "big", signed=True), digest_size=7, key=salt).digest()
+    return int.from_bytes(digest, "big") >> 3
+
+
+def sampled(requests: Iterable[Request], part: float, salt: bytes) -> Iterator[Request]:
+    """A part of the conversations, each whole; where none is named, of those that begin alike."""
+    for request in requests:
+        talk = request.session
+        if talk is None:
+            # What all prompts share says nothing; the second block is each system prompt's, or
+            # each conversation's.
+            talk = request.blocks[:2][-1] if request.blocks else 0
+        if salted(talk, salt) < part * (1 << 53):
+            yield request

@@ -1,0 +1,185 @@
+"""Traces that are made, not recorded: a benchmark's workload, and four kinds of traffic.
+
+The kinds are rounded from what their users describe, not copied from any trace: they stand in
+where nothing was recorded yet, and say so. The same seed makes the same trace.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import count, islice
+from math import log
+from typing import NamedTuple
+
+from preflight.traces.formats import Request, Trace, chained
+
+DEFAULT_REQUESTS = 20_000
+
+
+class Lengths(NamedTuple):
+    """Tokens of a log-normal distribution: half are below ``median``. spread: of its logarithm."""
+
+    median: int
+    spread: float = 0.0
+
+    def draw(self, rng: random.Random) -> int:
+        if not self.spread:
+            return self.median
+        return max(1, int(rng.lognormvariate(log(self.median), self.spread)))
+
+
+class Profile(NamedTuple):
+    """One kind of traffic.
+
+    shared: tokens that all prompts begin with. documents: how many there are for a conversation to
+    begin with, the n-th asked for 1/n as often as the first (0: it has one of its own), document:
+    tokens of each, chosen: how many a question takes, anew each time. turns: mean questions of a
+    conversation. pause_seconds: mean from an answer to the next question. per_second: conversations
+    that begin.
+    """
+
+    about: str
+    shared: int
+    turns: float
+    question: Lengths
+    answer: Lengths
+    pause_seconds: float
+    per_second: float
+    document: Lengths = Lengths(0)
+    documents: int = 0
+    chosen: int = 0
+
+
+PROFILES = {
+    "chat": Profile(
+        "people who chat, with one system prompt",
+        shared=1_000,
+        turns=4,
+        question=Lengths(80, 1.0),
+        answer=Lengths(300, 0.8),
+        pause_seconds=60,
+        per_second=2,
+    ),
+    "agent": Profile(
+        "agents that call tools, each call a request with all that was said",
+        shared=6_000,
+        turns=15,
+        question=Lengths(700, 1.2),
+        answer=Lengths(150, 0.8),
+        pause_seconds=8,
+        per_second=0.5,
+    ),
+    "documents": Profile(
+        "questions about long documents, some asked about by many",
+        shared=300,
+        turns=4,
+        question=Lengths(60, 0.6),
+        answer=Lengths(300, 0.8),
+        pause_seconds=45,
+        per_second=0.5,
+        document=Lengths(20_000, 0.8),
+        documents=2_000,
+        chosen=1,
+    ),
+    "rag": Profile(
+        "single questions, each behind five passages that a search found",
+        shared=500,
+        turns=1,
+        question=Lengths(60, 0.6),
+        answer=Lengths(250, 0.6),
+        pause_seconds=1,
+        per_second=5,
+        document=Lengths(512),
+        documents=20_000,
+        chosen=5,
+    ),
+}
+
+
+class _Talk:
+    """A prompt that grows, as names of its pages."""
+
+    def __init__(self, page: int) -> None:
+        self._page, self.tokens, self._parts = page, 0, [0]
+        self.blocks: list[int] = []
+
+    def add(self, part: int, tokens: int) -> None:
+        """Go on with ``tokens`` of a text: the same part in the same place is the same text."""
+        self.tokens += tokens
+        self._parts.append(hash((part, self._parts[-1], tokens)))
+        while len(self.blocks) < self.tokens // self._page:
+            at = self.blocks[-1] if self.blocks else 0
+            self.blocks += chained([hash((at, self._parts[-1], len(self.blocks)))], "")
+
+    def request(self, output: int, seconds: float, session: int) -> Request:
+        return Request(self.blocks[:], max(1, self.tokens), output, seconds, session)
+
+
+def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
+    """A trace of one of ``PROFILES``, in the order of time."""
+    profile = PROFILES[name]
+    note = f"made, not recorded: {profile.about} (seed {seed})"
+    every = islice(_profile_requests(profile, page_tokens, seed), requests)
+    return Trace(name, "generated", page_tokens, every, (note,))
+
+
+def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Request]:
+    rng = random.Random(seed)
+    # (when, number of the conversation, its prompt so far, questions to come)
+    waiting: list[tuple[float, int, _Talk, int]] = []
+    begun, numbers = 0.0, count(1)
+    sizes = [profile.document.draw(rng) for _ in range(profile.documents)]
+    while True:
+        while not waiting or begun <= waiting[0][0]:
+            talk = _Talk(page)
+            talk.add(0, profile.shared)
+            left = 1 + (int(rng.expovariate(1 / (profile.turns - 0.5))) if profile.turns > 1 else 0)
+            number = next(numbers)
+            for _ in range(profile.chosen):
+                # The n-th document with a chance of about 1/n.
+                document = min(len(sizes), int(len(sizes) ** rng.random())) - 1
+                talk.add(document + 1, sizes[document])
+            heappush(waiting, (begun, number, talk, left))
+            begun += rng.expovariate(profile.per_second)
+        now, number, talk, left = heappop(waiting)
+        # Numbers below 0 are this conversation's own.
+        talk.add(-number, profile.question.draw(rng))
+        answer = profile.answer.draw(rng)
+        yield talk.request(answer, now, number)
+        if left > 1:
+            talk.add(-number, answer)
+            later = now + rng.expovariate(1 / profile.pause_seconds)
+            heappush(waiting, (later, number, talk, left - 1))
+
+
+class Rounds(NamedTuple):
+    """bench_multiturn's workload: clients that each ask so often, with all that was said."""
+
+    clients: int
+    rounds: int
+    first_tokens: int
+    next_tokens: int
+    output_tokens: int
+
+
+def rounds_trace(found: Rounds, page_tokens: int, seed: int) -> Trace:
+    """Each round all clients ask once, in an order of its own."""
+    said = f"{found.clients} clients x {found.rounds} rounds"
+    note = f"made, not recorded: {said}, each round in an order of its own (seed {seed})"
+    return Trace(said, "generated", page_tokens, _rounds(found, page_tokens, seed), (note,))
+
+
+def _rounds(found: Rounds, page: int, seed: int) -> Iterator[Request]:
+    rng = random.Random(seed)
+    talks = [_Talk(page) for _ in range(found.clients)]
+    order, asked = list(range(found.clients)), 0
+    for turn in range(found.rounds):
+        rng.shuffle(order)
+        for client in order:
+            talk = talks[client]
+            talk.add(-1 - client, found.next_tokens if turn else found.first_tokens)
+            yield talk.request(found.output_tokens, float(asked), client + 1)
+            talk.add(-1 - client, found.output_tokens)
+            asked += 1
