@@ -9,9 +9,11 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Tier
+from preflight.capacity.workload import Workload
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.describe import TOLD_EVERY
 from preflight.traces.formats import Trace
+from preflight.traces.generate import Rounds
 from preflight.traces.tiers import PREFETCH_THRESHOLD_TOKENS, Flows, Replay, Rules, TierSizes
 
 # Of a launch whose page size a variable decides.
@@ -62,6 +64,17 @@ class TraceAnswer(NamedTuple):
     servers: tuple[ServerReplay | Unknown, ...]
     notes: tuple[str, ...]
     asked: TraceRequest
+
+
+def rounds_of(workload: Workload) -> Rounds:
+    """The same as requests to be made."""
+    return Rounds(
+        workload.clients,
+        workload.rounds,
+        workload.first_tokens,
+        workload.next_tokens,
+        workload.output_tokens,
+    )
 
 
 def page_of(found: CapacityAnswer) -> int:

@@ -266,6 +266,6 @@ def _flows(flows: Flows) -> dict[str, Any]:
             for name in TIERS
         ],
         "missed": flows.missed,
-        "moved_blocks": {f"{a} to {b}": flows.moved[a, b] for a, b in _MOVES},
+        "moved": [{"from": a, "to": b, "blocks": flows.moved[a, b]} for a, b in _MOVES],
         "too_long": flows.too_long,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,30 +16,15 @@ from preflight.cli.options import (
     TIMEOUT,
     Integer,
     Number,
+    Part,
     command,
     with_launch,
 )
 
-
-class Rate(click.ParamType[Any] if TYPE_CHECKING else click.ParamType):  # type: ignore[misc]
-    """``60%`` or ``0.6``, as a part of 1."""
-
-    name = "rate"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip()
-        try:
-            rate = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            rate = -1.0
-        if not 0 < rate <= 1:
-            self.fail(f"{value!r} is not a part of all hits: write 60% or 0.6", param, ctx)
-        return rate
-
-
-RATE = Rate()
+# As preflight.traces.generate.PROFILES, which is imported where it is used.
+KINDS = ("chat", "agent", "documents", "rag")
+# Of a kind of traffic: enough for its rates to settle, and replayed in seconds.
+KIND_REQUESTS = 3_000
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -59,7 +44,7 @@ if TYPE_CHECKING:
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
-@click.option("--hit-rate", type=RATE, help="Say how large one cache must be for it, as 60%.")
+@click.option("--hit-rate", type=Part(), help="Say how large one cache must be for it, as 60%.")
 @click.option(
     "--routing",
     type=click.Choice(["round-robin", "cache-aware", "sticky"]),
@@ -77,7 +62,8 @@ if TYPE_CHECKING:
 @click.option(
     "--workload",
     metavar="COMMAND",
-    help="The workload as bench_multiturn.py's command line. Default: the one in the launch.",
+    help="The workload as bench_multiturn.py's command line. Default: the one in the launch. Or a "
+    "kind of traffic, to replay in place of a trace: chat, agent, documents, rag.",
 )
 @click.option(
     "--nodes-in-cluster",
@@ -140,10 +126,15 @@ def capacity(
     from preflight.capacity.deployment import Cluster
     from preflight.capacity.workload import WorkloadOptions
 
+    kind = workload if workload in KINDS else None
+    if kind is not None:
+        workload = None
+        if trace is not None:
+            raise UsageError(f"--workload {kind} stands in for a trace: give one of both")
     given = {"--curve": curve, "--hit-rate": hit_rate is not None, "--routing": routing is not None}
     for name, wanted in given.items():
-        if wanted and trace is None:
-            raise UsageError(f"{name} is about a trace: give --trace FILE")
+        if wanted and trace is None and kind is None:
+            raise UsageError(f"{name} is about a trace: give --trace FILE, or --workload chat")
     asked = CapacityRequest(
         Cluster(nodes_in_cluster, other_segments),
         WorkloadOptions(clients, rounds, request_length, output_length, workload),
@@ -160,14 +151,18 @@ def capacity(
             say(f"mooncake-preflight capacity: {found.reason}", err=True)
         return exit_codes.UNKNOWN
     replayed = None
-    if trace is not None:
+    if trace is not None or kind is not None:
         from preflight.base.progress import Progress
         from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answer
         from preflight.traces.formats import open_trace
+        from preflight.traces.generate import profile_trace
 
         told = TraceRequest(routing or "round-robin", prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
-        opened = open_trace(trace, page_of(found), trace_block_tokens)
+        if kind is not None:
+            opened = profile_trace(kind, page_of(found), KIND_REQUESTS, 0)
+        else:
+            opened = open_trace(str(trace), page_of(found), trace_block_tokens)
         replayed = trace_answer(found, opened, told, progress.show)
         progress.clear()
     # The answer is not whole where a tier, or the workload that was asked about, is not known.

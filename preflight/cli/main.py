@@ -29,6 +29,7 @@ LATER = {
     },
     "Look closer": {
         "capacity": "preflight.cli.capacity:capacity",
+        "trace": "preflight.cli.trace:trace",
         "topology": "preflight.cli.topology:topology",
         "rehearse": "preflight.cli.rehearse:rehearse",
         "probe": "preflight.cli.probe:probe",
@@ -53,6 +54,7 @@ SCHEMAS = {
     "read": "mooncake-preflight/launch/v1",
     "rehearse": "mooncake-preflight/rehearse/v1",
     "topology": "mooncake-preflight/topology/v1",
+    "trace": "mooncake-preflight/trace/v1",
 }
 
 

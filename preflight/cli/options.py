@@ -153,6 +153,24 @@ def _with_sglang_spelling(message: str, value: str, param: click.Parameter | Non
     )
 
 
+class Part(AnyParamType):
+    """``60%`` or ``0.6``, as a part of 1."""
+
+    name = "part"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip()
+        try:
+            part = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            part = -1.0
+        if not 0 < part <= 1:
+            self.fail(f"{value!r} is not a part of all: write 60% or 0.6", param, ctx)
+        return part
+
+
 class Nodes(AnyParamType):
     """NUMA nodes: ``0,1``, ``0-3`` or ``none``. ``repeats`` keeps order and repetitions."""
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import CONTEXT, JSON, Integer, Number, command
+from preflight.cli.capacity import KINDS
+from preflight.cli.options import CONTEXT, JSON, Integer, Part, command
 
-SCHEMA = "mooncake-preflight/trace/v1"
-# As preflight.traces.generate.PROFILES, which is imported where it is used.
-KINDS = ("chat", "agent", "documents", "rag", "rounds")
+if TYPE_CHECKING:
+    from preflight.traces.formats import Trace
+
+# Lines that are written at once.
+_CHUNK = 1000
+
 FILE = click.argument("file")
 PAGE = click.option(
     "--page-tokens",
@@ -24,7 +29,9 @@ BLOCK = click.option(
     type=Integer(1, 1 << 20),
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
-SALT = click.option("--salt", help="Makes the same hashes of several files. Default: a new one.")
+SALT = click.option(
+    "--salt", help="Gives blocks the same hashes each time. Default: others each time."
+)
 
 
 @click.group("trace", context_settings=CONTEXT)
@@ -35,28 +42,133 @@ def trace() -> None:
     """
 
 
-@trace.command(
-    "describe",
-    cls=type(command("describe")(lambda: None)),
-    context_settings=CONTEXT,
-)
+@command("describe", "mooncake-preflight trace describe requests.jsonl.xz")
 @JSON
 @PAGE
 @BLOCK
 @FILE
 def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, file: str) -> int:
-    """Say what a trace is like: requests, lengths, reuse, and how that changes over time."""
+    """Say what a trace is like: requests, lengths, reuse, and how that changes over time.
+
+    Exit codes: 0 described; 64 usage error, also of a line that cannot be meant; 70 a defect of
+    this program.
+    """
     from preflight.base.output import columns, say, say_json
+    from preflight.base.program_version import program_version
     from preflight.base.progress import Progress
-    from preflight.traces.describe import described
+    from preflight.traces.describe import described, described_object, described_text
     from preflight.traces.formats import open_trace
-    from preflight.traces.report import described_object, described_text
 
     progress = Progress()
     found = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        say_json({"schema": SCHEMA, **described_object(found)})
+        about = {"schema": "mooncake-preflight/trace/v1", "version": program_version()}
+        say_json({**about, "exit_code": 0, **described_object(found)})
     else:
         say(described_text(found, columns()))
     return 0
+
+
+@command("convert", "mooncake-preflight trace convert sglang.log > requests.jsonl")
+@PAGE
+@BLOCK
+@SALT
+@FILE
+def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str) -> int:
+    """Write a trace or a log in Mooncake's format: blocks as salted hashes, and no text.
+
+    Exit codes: 0 written; 64 usage error; 70 a defect of this program.
+    """
+    from preflight.traces.formats import open_trace
+
+    return _write(open_trace(file, page_tokens, trace_block_tokens), salt)
+
+
+@command("sample", "mooncake-preflight trace sample --part 10% requests.jsonl > tenth.jsonl")
+@click.option("--part", type=Part(), required=True, help="Of the conversations, as 10%.")
+@PAGE
+@BLOCK
+@SALT
+@FILE
+def sample(
+    part: float, page_tokens: int, trace_block_tokens: int | None, salt: str | None, file: str
+) -> int:
+    """Write a part of the conversations in Mooncake's format, each of them whole.
+
+    Where the trace names no conversations, requests whose first two blocks are alike stay together.
+
+    Exit codes: 0 written; 64 usage error; 70 a defect of this program.
+    """
+    from preflight.traces.describe import sampled
+    from preflight.traces.formats import open_trace
+
+    found = open_trace(file, page_tokens, trace_block_tokens)
+    key = (salt or "").encode()[:64]
+    return _write(found._replace(requests=sampled(found.requests, part, key)), salt)
+
+
+@command(
+    "generate",
+    "mooncake-preflight trace generate agent --requests 5000 > agent.jsonl",
+    "mooncake-preflight trace generate --workload '--num-clients 80 --num-rounds 10 "
+    "--request-length 2048' > rounds.jsonl",
+)
+@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.option(
+    "--workload", metavar="COMMAND", help="In place of a kind: bench_multiturn.py's command line."
+)
+@click.option(
+    "--requests",
+    type=Integer(1, 100_000_000),
+    default=20_000,
+    show_default=True,
+    help="Of a kind; a workload has as many as it says.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="The same makes the same.")
+@PAGE
+def generate(
+    kind: str | None, workload: str | None, requests: int, seed: int, page_tokens: int
+) -> int:
+    """Make a trace in Mooncake's format: of a kind of traffic, or of a benchmark's workload.
+
+    The kinds are rounded from what their users describe, not copied from any trace.
+
+    Exit codes: 0 written; 64 usage error; 70 a defect of this program.
+    """
+    from preflight.base.usage_error import UsageError
+    from preflight.traces.generate import profile_trace, rounds_trace
+
+    if (kind is None) == (workload is None):
+        raise UsageError(f"give one kind ({', '.join(KINDS)}), or --workload with a command line")
+    if workload is None:
+        return _write(profile_trace(str(kind), page_tokens, requests, seed), str(seed))
+    from preflight.capacity.trace_answer import rounds_of
+    from preflight.capacity.workload import read_command
+
+    return _write(rounds_trace(rounds_of(read_command(workload)), page_tokens, seed), str(seed))
+
+
+def _write(found: Trace, salt: str | None) -> int:
+    import secrets
+    from itertools import islice
+
+    from preflight.base.output import say
+    from preflight.base.progress import Progress
+    from preflight.traces.describe import mooncake_lines
+
+    key = secrets.token_bytes(32) if salt is None else salt.encode()[:64]
+    lines, written = mooncake_lines(found, key), 0
+    progress = Progress(not sys.stdout.isatty())
+    while chunk := list(islice(lines, _CHUNK)):
+        say("\n".join(chunk))
+        written += len(chunk)
+        progress.show(f"{found.name}: {written:,} requests")
+    progress.clear()
+    for note in found.notes:
+        say(f"note: {note}", err=True)
+    return 0
+
+
+for each in (describe, convert, sample, generate):
+    trace.add_command(each)

@@ -9,6 +9,8 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from preflight.render.plain_data import fields, plain
+from preflight.render.text import filled, table
 from preflight.traces.curve import Curve, CurveCounter
 from preflight.traces.formats import Request, Trace
 
@@ -149,3 +151,58 @@ def sampled(requests: Iterable[Request], part: float, salt: bytes) -> Iterator[R
             talk = request.blocks[:2][-1] if request.blocks else 0
         if salted(talk, salt) < part * (1 << 53):
             yield request
+
+
+def described_text(found: Described, width: int) -> str:
+    """For a person; no final newline."""
+    curve, block = found.curve, found.trace.block_tokens
+    lines = [f"{found.trace.name} ({found.trace.format}): {found.requests:,} requests"]
+    if found.span_seconds:
+        rate = found.requests / found.span_seconds
+        lines.append(f"over {found.span_seconds:,.0f} s, {rate:,.2f} a second")
+    if found.conversations is not None:
+        each = found.requests / found.conversations
+        lines.append(f"{found.conversations:,} conversations, {each:.1f} requests each")
+    distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
+    lines.append(f"{curve.accesses:,} blocks of {block} tokens{distinct}")
+    lines.append(
+        f"{100 * curve.ceiling:.1f}% of all blocks were seen before; the least cache that answers "
+        f"so many holds {(curve.size_for(curve.ceiling) or 0) * block:,} tokens, for half of them "
+        f"{(curve.size_for(curve.ceiling / 2) or 0) * block:,}"
+    )
+    lines += [f"note: {note}" for note in found.trace.notes]
+    lengths = [
+        [name, f"{each.mean:,.0f}", f"{each.median:,}", f"{each.p95:,}", f"{each.most:,}"]
+        for name, each in (("prompt", found.input), ("answer", found.output))
+    ]
+    parts = ["\n".join(filled(line, width) for line in lines)]
+    heads = ["tokens of a", "mean", "median", "95% below", "most"]
+    parts.append(table(lengths, heads, right=range(1, 5)))
+    rows, upto, known = [], 0, 0
+    for each in found.windows:
+        upto, known = upto + each.requests, known + each.new
+        again = 1 - each.new / each.accesses if each.accesses else 0.0
+        rows.append(
+            [f"{upto:,}", f"{each.accesses:,}", f"{100 * again:.1f}%", f"{known * block:,}"]
+        )
+    if rows:
+        heads = ["requests", "blocks", "seen before", "distinct tokens so far"]
+        parts.append(table(rows, heads, right=range(4)))
+    return "\n\n".join(parts)
+
+
+def described_object(found: Described) -> dict[str, Any]:
+    """As ``schemas/trace-v1.schema.json`` has it."""
+    curve, block = found.curve, found.trace.block_tokens
+    return {
+        "name": found.trace.name,
+        "format": found.trace.format,
+        "block_tokens": block,
+        **fields(found, "requests", "input", "output", "span_seconds", "conversations"),
+        "accesses": curve.accesses,
+        "distinct": curve.distinct,
+        "ceiling": curve.ceiling,
+        "sampled": curve.sampled,
+        "windows": plain(found.windows),
+        "notes": list(found.trace.notes),
+    }

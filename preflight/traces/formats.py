@@ -289,7 +289,8 @@ def chained(parts: list[Any], field: str) -> list[int]:
             if not isinstance(part, str):
                 raise LineError(f'"{field}": {part!r:.60}: must be whole numbers, or texts')
             part = int.from_bytes(blake2b(part.encode(), digest_size=8).digest(), "big")
-        name = hash((name, part))
+        # -1 and -2 have the same hash.
+        name = hash((name, part) if part >= 0 else (name, ~part, 1))
         found.append(name)
     return found
 

@@ -117,6 +117,11 @@ class _Talk:
         return Request(self.blocks[:], max(1, self.tokens), output, seconds, session)
 
 
+def _own(number: int) -> int:
+    """The part that is one conversation's own: even ones are of all."""
+    return 2 * number + 1
+
+
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
     """A trace of one of ``PROFILES``, in the order of time."""
     profile = PROFILES[name]
@@ -140,16 +145,15 @@ def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Reques
             for _ in range(profile.chosen):
                 # The n-th document with a chance of about 1/n.
                 document = min(len(sizes), int(len(sizes) ** rng.random())) - 1
-                talk.add(document + 1, sizes[document])
+                talk.add(2 * document + 2, sizes[document])
             heappush(waiting, (begun, number, talk, left))
             begun += rng.expovariate(profile.per_second)
         now, number, talk, left = heappop(waiting)
-        # Numbers below 0 are this conversation's own.
-        talk.add(-number, profile.question.draw(rng))
+        talk.add(_own(number), profile.question.draw(rng))
         answer = profile.answer.draw(rng)
         yield talk.request(answer, now, number)
         if left > 1:
-            talk.add(-number, answer)
+            talk.add(_own(number), answer)
             later = now + rng.expovariate(1 / profile.pause_seconds)
             heappush(waiting, (later, number, talk, left - 1))
 
@@ -179,7 +183,7 @@ def _rounds(found: Rounds, page: int, seed: int) -> Iterator[Request]:
         rng.shuffle(order)
         for client in order:
             talk = talks[client]
-            talk.add(-1 - client, found.next_tokens if turn else found.first_tokens)
+            talk.add(_own(client), found.next_tokens if turn else found.first_tokens)
             yield talk.request(found.output_tokens, float(asked), client + 1)
-            talk.add(-1 - client, found.output_tokens)
+            talk.add(_own(client), found.output_tokens)
             asked += 1

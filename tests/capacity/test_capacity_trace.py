@@ -80,7 +80,7 @@ def test_small_tiers_hand_down(ask: Ask, capsys: pytest.CaptureFixture[str]) -> 
     # and the third questions 4 each.
     assert (tiers["L1"]["rate"], tiers["L2"]["rate"]) == (4 / 36, 14 / 36)
     assert (tiers["L1"]["saved_tokens"], tiers["L2"]["saved_tokens"]) == (4 * 512, 14 * 512)
-    assert server["least"]["moved_blocks"]["L2 to L1"] == 14
+    assert {"from": "L2", "to": "L1", "blocks": 14} in server["least"]["moved"]
 
 
 def test_without_the_gpu_l1_stands_with_l2(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,8 +107,8 @@ def test_the_curve_and_its_inverse(ask: Ask, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--hit-rate", "much"), "'much' is not a part of all hits: write 60% or 0.6"),
-        (("--hit-rate", "160%"), "'160%' is not a part of all hits"),
+        (("--hit-rate", "much"), "'much' is not a part of all: write 60% or 0.6"),
+        (("--hit-rate", "160%"), "'160%' is not a part of all"),
         (("--routing", "sticky"), ""),
         (("--trace", "none.jsonl"), "--trace none.jsonl: No such file"),
     ],
@@ -121,6 +121,21 @@ def test_what_cannot_be_meant(
     assert code == (64 if said else 0)
     assert said in err
     assert "Traceback" not in out + err
+
+
+def test_a_kind_of_traffic_stands_in_for_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("preflight.cli.capacity.KIND_REQUESTS", 100)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(f"{QWEN}\n")
+    words = ["capacity", "--root", "demo:h800", "--gpu-memory", "80gb", "run.sh", "--workload"]
+    assert run([*words, "rag"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rag (generated): 100 requests" in out
+    assert "note: made, not recorded: single questions" in out
+    assert run([*words, "rag", "--trace", "t.jsonl"]) == 64
+    assert "stands in for a trace: give one of both" in capsys.readouterr().err
 
 
 def test_the_curve_is_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("read",): ((), "launch"),
     ("rehearse",): ((), "rehearse"),
     ("topology",): ((), "topology"),
+    ("trace", "describe"): (("x",), "trace"),
     (SIZING,): ((), "sizing"),
 }
 WITH_ROOT = ("capacity", "check", "facts", "fit", "plan", "read", "topology", SIZING)

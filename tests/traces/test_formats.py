@@ -6,13 +6,13 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from preflight.base.usage_error import UsageError
-from preflight.traces.formats import Request, Trace, open_trace
+from preflight.traces.formats import Request, Trace, chained, open_trace
 
 MOONCAKE = '{"timestamp": 1500, "input_length": 1000, "output_length": 5, "hash_ids": [7, 8]}'
 QWEN = (
@@ -83,7 +83,7 @@ STORED = {
 }
 
 
-def line(record: dict[str, object]) -> str:
+def line(record: Mapping[str, object]) -> str:
     return json.dumps(record)
 
 
@@ -172,6 +172,7 @@ def test_a_table_of_commas(write: Write) -> None:
 def test_a_block_is_named_with_all_before_it(write: Write) -> None:
     lines = [f'{{"input_length": 1024, "hash_ids": {ids}}}' for ids in ([1, 2], [1, 3], [9, 2])]
     first, second, third = (request.blocks for request in read(write(*lines))[1])
+    assert len({chained([each], "")[0] for each in range(-9, 9)}) == 18
     assert first[0] == second[0]
     assert len({first[1], second[1], third[1]}) == 3
 

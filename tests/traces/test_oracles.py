@@ -74,7 +74,8 @@ def test_the_published_trace_comes_to_what_libcachesim_says(tmp_path: Path) -> N
     requests = [request.blocks for request in conversation()]
     numbers: dict[int, int] = {}
     accesses = [numbers.setdefault(block, len(numbers) + 1) for each in requests for block in each]
-    later, following = {}, []
+    later: dict[int, int] = {}
+    following = []
     for at in range(len(accesses) - 1, -1, -1):
         following.append(later.get(accesses[at], -1))
         later[accesses[at]] = at

@@ -1,0 +1,154 @@
+"""Traces that are made, and what is said and written of any."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from preflight.capacity.deployment import Bounds
+from preflight.capacity.rounds import TierModel, cached_tokens, rounds
+from preflight.capacity.trace_answer import rounds_of
+from preflight.capacity.workload import Workload
+from preflight.cli.capacity import KINDS
+from preflight.cli.main import run
+from preflight.traces.formats import Request, open_trace
+from preflight.traces.generate import PROFILES, profile_trace, rounds_trace
+from preflight.traces.tiers import Replay, Rules, TierSizes
+from tests.paths import ROOT
+
+PAGE = 64
+
+
+def made(kind: str, count: int = 300, seed: int = 0) -> list[Request]:
+    return list(profile_trace(kind, PAGE, count, seed).requests)
+
+
+def test_the_command_has_every_kind() -> None:
+    assert set(KINDS) == set(PROFILES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_is_made_alike_from_one_seed(kind: str) -> None:
+    first, again, other = made(kind), made(kind), made(kind, seed=1)
+    assert first == again != other
+    times = [each.seconds for each in first]
+    assert times == sorted(times, key=lambda each: each or 0)
+    for each in first:
+        assert len(each.blocks) == each.input_tokens // PAGE
+    # All begin with one system prompt.
+    shared = PROFILES[kind].shared // PAGE
+    assert len({tuple(each.blocks[:shared]) for each in first}) == 1
+
+
+@pytest.mark.parametrize("kind", ["chat", "agent", "documents"])
+def test_a_conversation_goes_on_where_it_was(kind: str) -> None:
+    before: dict[int | None, Request] = {}
+    for each in made(kind):
+        if each.session in before:
+            last = before[each.session]
+            assert each.blocks[: len(last.blocks)] == last.blocks
+            assert each.input_tokens > last.input_tokens + last.output_tokens
+        before[each.session] = each
+    assert len(before) < 300
+
+
+WORKLOAD = Workload(20, 8, 4096, 4096, 1, "test", barrier=True)
+
+
+@pytest.mark.parametrize("held", [20_000, 120_000, 250_000, 400_000, 10_000_000])
+def test_rounds_come_out_as_they_are_predicted(held: int) -> None:
+    """The benchmark's workload by the road of traces: each round is within what is said of it."""
+    replay = Replay(TierSizes(held), Rules(), PAGE, PAGE)
+    predicted = rounds(WORKLOAD, PAGE, [TierModel("L1", Bounds(held, held), Bounds(held, held))])
+    requests = rounds_trace(rounds_of(WORKLOAD), PAGE, 7).requests
+    for each in predicted:
+        found = sum(len(replay.take(one)) for one in islice(requests, WORKLOAD.clients))
+        reusable = WORKLOAD.clients * cached_tokens(WORKLOAD, each.number - 1, PAGE)
+        assert reusable == each.reusable_tokens
+        (_, least, most) = each.hits[0]
+        part = found * PAGE / reusable if reusable else 1.0
+        assert least - 1e-9 <= part <= most + 1e-9, each.number
+
+
+def written(out: str, path: Path) -> str:
+    path.write_text(out)
+    return str(path)
+
+
+def test_what_is_converted_hits_alike_and_holds_no_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "the king of France is bald "
+    records = [{"conversations": [{"from": "human", "value": secret * 40}]}] * 2
+    source = written("\n".join(map(json.dumps, records)), tmp_path / "talk.jsonl")
+
+    def convert(*words: str) -> str:
+        assert run(["trace", "convert", *words, source]) == 0
+        out, err = capsys.readouterr()
+        assert "no tokenizer: 4 letters are taken for a token" in err
+        return out
+
+    out = convert("--salt", "x")
+    assert "king" not in out
+    assert out == convert("--salt", "x") != convert()
+    before = list(open_trace(source, PAGE).requests)
+    after = list(open_trace(written(out, tmp_path / "c.jsonl"), 1).requests)
+    assert [len(each.blocks) for each in after] == [len(each.blocks) for each in before]
+    assert after[0].blocks == after[1].blocks
+    assert [each.input_tokens for each in after] == [each.input_tokens for each in before]
+
+
+def test_a_sample_has_whole_conversations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["trace", "generate", "chat", "--requests", "400"]) == 0
+    out, err = capsys.readouterr()
+    assert "note: made, not recorded: people who chat" in err
+    source = written(out, tmp_path / "chat.jsonl")
+    assert run(["trace", "sample", "--part", "25%", "--salt", "1", source]) == 0
+    kept = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    every = [json.loads(line) for line in out.splitlines()]
+    talks = len({each["session"] for each in every})
+    some = {each["session"] for each in kept}
+    assert 0.1 * talks < len(some) < 0.4 * talks
+    # Hashes are salted again, so lengths and times tell which were kept.
+    asked = {(each["timestamp"], each["input_length"]) for each in kept}
+    whole = {
+        each["session"] for each in every if (each["timestamp"], each["input_length"]) in asked
+    }
+    assert len(kept) == sum(each["session"] in whole for each in every)
+
+
+def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "trace",
+        "generate",
+        "--workload",
+        "--num-clients 4 --num-rounds 5 --request-length 640",
+    ]
+    assert run([*words, "--page-tokens", "64"]) == 0
+    source = written(capsys.readouterr().out, tmp_path / "rounds.jsonl")
+    assert run(["trace", "describe", source]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rounds.jsonl (Mooncake): 20 requests over 19 s, 1.05 a second" in out
+    assert "4 conversations, 5.0 requests each" in out
+    assert run(["trace", "describe", "--json", source]) == 0
+    found = json.loads(capsys.readouterr().out)
+    schema = json.loads((ROOT / "preflight/schemas/trace-v1.schema.json").read_text())
+    jsonschema.validate(found, schema)
+    assert found["requests"] == sum(each["requests"] for each in found["windows"]) == 20
+    assert sum(each["new"] for each in found["windows"]) == found["distinct"]
+    assert run(["trace", "describe", "--json", "none.jsonl"]) == 64
+    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
+
+
+@pytest.mark.parametrize(
+    "words", [["generate"], ["generate", "chat", "--workload", "--num-clients 3"]]
+)
+def test_one_thing_is_made(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["trace", *words]) == 64
+    assert "give one kind (chat, agent, documents, rag), or --workload" in capsys.readouterr().err
