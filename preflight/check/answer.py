@@ -54,6 +54,8 @@ def checked(
 
         processes = seen.launch.sizing.inputs.processes
         understood = sentence(processes)
+        if (group := seen.launch.sizing.group) is not None:
+            understood += f"; {group.text}"
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
     made = report(found, selection.ignore, seen.needs, seen.host.name, understood)

@@ -266,6 +266,11 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
         help="Of a launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(
+        "--host-group",
+        metavar="GROUP",
+        help="Of a launch for several hosts, the one that this host is; read lists them.",
+    ),
+    click.option(
         "--env-file",
         "env_files",
         multiple=True,
@@ -327,7 +332,7 @@ def _with_launch(function: Callable[..., Any], *first: Option) -> Callable[..., 
 def taking_launch(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``launch: LaunchWords`` of these options, which the caller adds itself."""
     versions = ("mooncake_version", "sglang_version", "model_config")
-    names = ("nic_numa_nodes", "rank_numa_nodes", "gpu_memory", "env_files", "launch")
+    names = ("nic_numa_nodes", "rank_numa_nodes", "gpu_memory", "host_group", "env_files", "launch")
     return gathered(function, "launch", _launch_words, *versions, *names)
 
 
@@ -339,6 +344,7 @@ def _launch_words(
     sglang_version: str | None,
     model_config: str | None,
     gpu_memory: int | None,
+    host_group: str | None = None,
     mooncake_version: str | None = None,
 ) -> LaunchWords:
     from preflight.inputs.launch_words import LaunchWords
@@ -352,6 +358,7 @@ def _launch_words(
         sglang_version,
         config_text(model_config),
         gpu_memory,
+        host_group=host_group,
     )
 
 

@@ -71,6 +71,7 @@ def launch_of(words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         words.model_config,
         words.gpu_bytes,
         captured_installed(host),
+        host_group=words.host_group,
     )
     if words.words:
         from preflight.inputs.written_launch import read_launch

@@ -20,6 +20,7 @@ class LaunchWords(NamedTuple):
     model_config: str | None = None
     gpu_bytes: int | None = None
     is_command: bool = False
+    host_group: str | None = None
 
 
 class Chosen(NamedTuple):

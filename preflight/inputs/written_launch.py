@@ -160,6 +160,7 @@ def size_launch_words(
         words.model_config,
         words.gpu_bytes,
         installed_there(launch.reading, root),
+        host_group=words.host_group,
     )
     sizing = size_written(launch, options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes

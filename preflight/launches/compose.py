@@ -393,11 +393,11 @@ def _extended(
     if not base:
         return node
     file = extends.at("file").text
-    text = read_file(file) if file and depth < _DEEPEST_EXTENDS else None
-    if file and text is not None:
+    if file and (text := read_file(file) if depth < _DEEPEST_EXTENDS else None) is not None:
         there = next(iter(load_documents(text, file)), Node(None)).at("services")
         found = _without_lines(there).fields  # which are of another file
-        file, read_file = None, _below(read_file, os.path.dirname(file))
+        read_file = _below(read_file, os.path.dirname(file))
+        file = None
     if file or base not in found or depth >= _DEEPEST_EXTENDS:
         where = f" of {brief(file)}" if file else ""
         said = (

@@ -316,7 +316,8 @@ class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
     installed: of the machine of a capture; None for this one, beside this program. origins: where
-    a version stands that no option gave.
+    a version stands that no option gave. host_group: which of several hosts the launch is held
+    against.
     """
 
     available_bytes: int | None = None
@@ -328,3 +329,4 @@ class LaunchOptions(NamedTuple):
     gpu_bytes: int | None = None  # the memory of the smallest GPU
     installed: Installed | None = None
     origins: Mapping[str, str] = {}
+    host_group: str | None = None

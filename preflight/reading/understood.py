@@ -13,7 +13,8 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.source import Origin, Reading, SourceNote, Word
-from preflight.processes.mooncake_users import uses_mooncake
+from preflight.processes.host_groups import HostGroup, host_groups
+from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
 from preflight.processes.services import ports
 from preflight.processes.unread import Unread, unread
@@ -69,7 +70,7 @@ def read_whole(words: LaunchWords, host: Host) -> LaunchReading:
 def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
     """Return what a sized launch was understood as."""
     shown = {} if sizing.shown is None else dict(sizing.shown.inputs.shown)
-    return _launch_reading(name, sizing.reading, sizing.inputs.processes, shown)
+    return _launch_reading(name, sizing.reading, sizing.whole, shown)
 
 
 def _launch_reading(
@@ -78,10 +79,11 @@ def _launch_reading(
     processes: Sequence[LaunchProcess],
     shown: Mapping[str, Input],
 ) -> LaunchReading:
+    groups = host_groups(processes)
     return LaunchReading(
         name,
         sentence(processes),
-        tuple(_understood(process, shown) for process in processes),
+        tuple(_understood(process, shown, groups) for process in processes),
         (*unread(reading, processes), *_files_not_read(processes), *_not_set(processes)),
         _notes(reading),
     )
@@ -126,7 +128,9 @@ def _notes(reading: Reading) -> tuple[SourceNote, ...]:
     return tuple(note for note in reading.notes if note.id != "condition")
 
 
-def _understood(process: LaunchProcess, shown: Mapping[str, Input]) -> Understood:
+def _understood(
+    process: LaunchProcess, shown: Mapping[str, Input], groups: Sequence[HostGroup]
+) -> Understood:
     command = process.command
     settings = dict(_settings(process))
     environment = {
@@ -151,7 +155,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input]) -> Understoo
         PROGRAMS[process.kind],
         process.kind.value,
         _count(process),
-        _group(process),
+        _group(process, groups),
         command.origin,
         tuple(_shown_words(command.words)),
         settings,
@@ -200,8 +204,11 @@ def _count(process: LaunchProcess) -> int | Unknown:
     return process.command.copies
 
 
-def _group(process: LaunchProcess) -> str:
+def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     """Return the place that a process runs in, as a person calls it."""
+    own = [group for group in groups if process.number in group.numbers]
+    if groups and place(process) == ():
+        return f"{own[0].what} (group {own[0].name})" if len(own) == 1 else "any of the hosts"
     for wrapper in process.command.wrappers:
         if wrapper[:1] == ("kubernetes",):
             return " ".join(("pod", *filter(None, wrapper[1:])))

@@ -163,8 +163,9 @@ def _shown_memory(
     processes: tuple[LaunchProcess, ...], memory: Mapping[int, ServerMemory]
 ) -> dict[str, Input]:
     return {
-        f"L2 of a rank, {processes[number].command.origin}": Input(_bounds(pools), pools.why)
-        for number, pools in memory.items()
+        f"L2 of a rank, {process.command.origin}": Input(_bounds(pools), pools.why)
+        for process in processes
+        if (pools := memory.get(process.number)) is not None
     }
 
 

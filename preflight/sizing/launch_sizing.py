@@ -12,7 +12,8 @@ from checks.hugetlb.fit import Fit
 from checks.releases.sglang import SglangRelease
 from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
-from preflight.processes.processes import LaunchOptions, SglangServer, understand
+from preflight.processes.host_groups import TakenGroup, take_group
+from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, understand
 from preflight.processes.unread import Unread, unread
 from preflight.processes.written_versions import with_written_versions
 from preflight.sglang.admission_gate import (
@@ -33,7 +34,8 @@ from preflight.sizing.sizing_inputs import known_sglang
 class LaunchSizing(NamedTuple):
     """The answer. ``most`` is the sizing at the upper bound, the one that is shown; ``least`` the
     one at the lower. Both are None where a number that decides is not known. unread: what of the
-    launch is in no number, so that nothing fits for certain."""
+    launch is in no number, so that nothing fits for certain. group: which host's part this is of a
+    launch for several. whole: the processes of all of them."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -43,6 +45,8 @@ class LaunchSizing(NamedTuple):
     status: str
     reason: str
     unread: tuple[Unread, ...] = ()
+    group: TakenGroup | None = None
+    whole: tuple[LaunchProcess, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -67,7 +71,10 @@ def size_launch(
     options = with_written_versions(options, reading)
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
-    processes = understand(reading.commands, read_file, sglang_version)
+    whole = understand(reading.commands, read_file, sglang_version)
+    group = take_group(whole, options.host_group, root)
+    taken = range(len(whole)) if group is None else group.group.numbers
+    processes = tuple(process for process in whole if process.number in taken)
     default_page = host.hugetlb.default_page_size_bytes
     inputs = gather_launch(processes, source, options, root, default_page)
     least = None if isinstance(inputs.least, Unknown) else judge_inputs(inputs.least, host, root)
@@ -80,7 +87,9 @@ def size_launch(
     if missed and status != "fails":
         others = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
         status, reason = "unknown", f"{missed[0].text}{others}"
-    return LaunchSizing(reading, inputs, least, most, admissions, status, reason, missed)
+    return LaunchSizing(
+        reading, inputs, least, most, admissions, status, reason, missed, group, whole
+    )
 
 
 def _admissions(

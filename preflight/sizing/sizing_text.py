@@ -54,6 +54,8 @@ def _reading_text(sizing: LaunchSizing) -> str:
     """What was not read, each by name; and notes, one that comes again once, with a count."""
     lines = [f"  {each.text}" for each in sizing.unread]
     parts = ["\n".join(["Not read", *lines])] if lines else []
+    if sizing.group is not None:
+        parts.insert(0, f"Host\n  {sizing.group.text}")
     told: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id != "condition":  # those that count are told above

@@ -1,0 +1,225 @@
+"""Which processes of one launch run on hosts of their own: what a guide writes for several hosts.
+
+Two are on different hosts where their node ranks differ, where ssh or srun names a host, where they
+bind addresses that no host has both of, or where both want one port and neither runs beside the
+other. What none of this is said of may run on any of them, and is counted with each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from checks.base.root import Root
+from checks.base.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.processes.container_paths import network_of, pod_of
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.services import ports, split_address
+from preflight.programs.mooncake_flags import value_of
+
+# Options of ssh that take the next word.
+_SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w".split())
+_NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
+_HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
+_LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
+_BUSY = (Kind.OTHER, Kind.BENCHMARK)
+
+
+class HostGroup(NamedTuple):
+    """name: what --host-group takes. what: the host, as the launch calls it. numbers: of processes.
+
+    address: an address or name of the host, "" where the launch says none.
+    """
+
+    name: str
+    what: str
+    numbers: frozenset[int]
+    address: str = ""
+
+
+class TakenGroup(NamedTuple):
+    """The group that a host is held against, why that one, and all groups."""
+
+    group: HostGroup
+    why: str
+    groups: tuple[HostGroup, ...]
+
+    @property
+    def text(self) -> str:
+        others = [f"{one.name} ({one.what})" for one in self.groups if one.name != self.group.name]
+        return (
+            f"this launch is for {len(self.groups)} hosts, and is held here against what runs on "
+            f"{self.group.what} (group {self.group.name}): {self.why}; --host-group takes "
+            f"{', '.join(others)}"
+        )
+
+
+def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
+    """Return the groups of a launch that is for several hosts; none of one for a single host."""
+    found: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
+    shared = [process.number for process in processes if process.kind in _BUSY]
+    left: list[LaunchProcess] = []
+    for process in processes:
+        if process.kind in _BUSY:
+            continue
+        what, address = _host(process)
+        if what:
+            found.setdefault(what, (address, []))[1].append(process.number)
+        else:
+            left.append(process)
+    for process in list(left):  # those that bind an address of one of them
+        address = _bound(process)
+        same = next((what for what, (own, _) in found.items() if own and own == address), "")
+        if same or address:
+            found.setdefault(same or address, (address, []))[1].append(process.number)
+            left.remove(process)
+    if len(found) < 2:
+        taken = {number for _, numbers in found.values() for number in numbers}
+        return _alternatives([p for p in processes if p.kind not in _BUSY], shared, bool(taken))
+    shared += [process.number for process in left]
+    return tuple(
+        HostGroup(str(place), what, frozenset((*numbers, *shared)), address)
+        for place, (what, (address, numbers)) in enumerate(found.items(), start=1)
+    )
+
+
+def _alternatives(
+    processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
+) -> tuple[HostGroup, ...]:
+    """Return a group for each of several servers that want one port and never run together."""
+    by_port: dict[int, list[LaunchProcess]] = {}
+    for process in processes:
+        fixed = next(iter(ports(process)), None)
+        server = process.kind is Kind.SGLANG and process.command.waited
+        if server and fixed is not None and isinstance(fixed.port, int) and not fixed.network:
+            by_port.setdefault(fixed.port, []).append(process)
+    several = next((found for found in by_port.values() if len(found) > 1), [])
+    numbers = {process.number for process in several}
+    if not several or hosted:
+        return ()
+    rest = [*shared, *(p.number for p in processes if p.number not in numbers)]
+    return tuple(
+        HostGroup(
+            str(place), f"what {process.command.origin} starts", frozenset((process.number, *rest))
+        )
+        for place, process in enumerate(several, start=1)
+    )
+
+
+def take_group(
+    processes: Sequence[LaunchProcess], asked: str | None, root: Root
+) -> TakenGroup | None:
+    """Return the group that the host below ``root`` is; None where the launch is for one host.
+
+    Raises UsageError for a name that no group has.
+    """
+    groups = host_groups(processes)
+    if asked is not None:
+        for group in groups:
+            if asked in (group.name, group.what, group.address):
+                return TakenGroup(group, "--host-group says so", groups)
+        names = ", ".join(f"{one.name} ({one.what})" for one in groups) or "this launch has none"
+        raise UsageError(f"--host-group {asked!r} is no group of the launch: {names}")
+    if not groups:
+        return None
+    own = _own_names(root)
+    mine = [group for group in groups if group.address in own]
+    if mine:  # a host has several addresses
+        numbers = frozenset(number for group in mine for number in group.numbers)
+        return TakenGroup(
+            mine[0]._replace(numbers=numbers), f"{mine[0].address} is this host's", groups
+        )
+    caching = {p.number for p in processes if p.server is not None and p.server.hicache}
+    first = next((group for group in groups if group.numbers & caching), groups[0])
+    which = "first with HiCache" if first.numbers & caching else "first"
+    return TakenGroup(first, f"nothing says which host this is, and it is the {which}", groups)
+
+
+def _host(process: LaunchProcess) -> tuple[str, str]:
+    """Return the host that a process is for, and its address; "" where nothing says so."""
+    for wrapper in process.command.wrappers:
+        named = _named_host(wrapper)
+        if named:
+            return f"host {named}", named
+    server = process.server
+    if server is None or server.value("nnodes") == 1:
+        return "", ""
+    if pod := pod_of(process.command):
+        return f"pod {pod}", ""
+    rank = server.value("node_rank")
+    first = _written(process, "--dist-init-addr", "--nccl-init-addr") or "its engine"
+    if isinstance(rank, Unknown):
+        return "", ""  # one text for every host, which $NODE_RANK tells apart
+    address = split_address(first).host if rank == 0 else _bound(process)
+    return f"node rank {rank} of {first}", address if _is_host(address) else ""
+
+
+def _named_host(wrapper: Sequence[str]) -> str:
+    """``ssh -p 22 user@host`` and ``srun -w host``: the one host that is named."""
+    program = wrapper[0].rpartition("/")[2] if wrapper else ""
+    if program == "ssh":
+        index = 1
+        while index < len(wrapper) and wrapper[index].startswith("-"):
+            index += 2 if wrapper[index] in _SSH_VALUES else 1
+        return wrapper[index].rpartition("@")[2] if index < len(wrapper) else ""
+    if program not in _HOSTED:
+        return ""
+    for index, word in enumerate(wrapper[1:], start=1):
+        name, equals, value = word.partition("=")
+        if name in _NODE_OPTIONS:
+            value = value if equals else "".join(wrapper[index + 1 : index + 2])
+            return "" if "," in value or "[" in value else value
+    return ""
+
+
+def _bound(process: LaunchProcess) -> str:
+    """Return the address of its host that a process binds or goes by; "" for none of its own."""
+    if network_of(process.command):
+        return ""
+    server = process.server
+    values = [] if server is None else [server.value("host")]
+    if process.kind is Kind.CLIENT and (word := value_of(process.arguments, "host")) is not None:
+        values.append(word.text)
+    if process.kind is Kind.STORE_SERVICE or (server is not None and server.store is not None):
+        word = process.command.environment.get("MOONCAKE_LOCAL_HOSTNAME")
+        values.append("" if word is None or word.unresolved else word.text)
+    return next(
+        (host for value in values if isinstance(value, str) and (host := _plain(value))), ""
+    )
+
+
+def _plain(value: str) -> str:
+    host = split_address(value).host
+    return host if _is_host(host) else ""
+
+
+def _is_host(text: str) -> bool:
+    """Tell an address that one host alone has."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False
+    return not (address.is_unspecified or address.is_loopback)
+
+
+def _written(process: LaunchProcess, *flags: str) -> str:
+    before = ""
+    for word in process.arguments:
+        flag, equals, value = word.text.partition("=")
+        if before in flags:
+            return word.text
+        if equals and flag in flags:
+            return value
+        before = word.text
+    return ""
+
+
+def _own_names(root: Root) -> frozenset[str]:
+    """Return the host's name, short and whole, and its IPv4 addresses."""
+    name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
+    names = [] if isinstance(name, Unknown) else [name.strip(), name.strip().partition(".")[0]]
+    addresses = [] if isinstance(table, Unknown) else _LOCAL_ADDRESS.findall(table)
+    return frozenset(each for each in (*names, *addresses) if each)
