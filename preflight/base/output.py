@@ -20,6 +20,7 @@ MOST_COLUMNS = 140
 _OURS = str(int.from_bytes(os.urandom(4), "big"))
 _PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
+_FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE")
 _LINES = re.compile(r"[^\n\t]+")
 
 
@@ -112,12 +113,15 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def colored(color: str) -> bool:
-    """Whether to colour standard output: --color, then NO_COLOR, CLICOLOR_FORCE, the terminal."""
+    """Whether to colour standard output: --color, then the environment, then the terminal.
+
+    Of the environment NO_COLOR, then FORCE_COLOR, then CLICOLOR_FORCE.
+    """
     if color != "auto":
         return color == "always"
     if "NO_COLOR" in os.environ:
         return False
-    if os.environ.get("CLICOLOR_FORCE", "0") != "0":
+    if any(os.environ.get(name, "0") not in ("", "0") for name in _FORCING):
         return True
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 

@@ -9,6 +9,7 @@ import click
 
 from preflight.cli.options import (
     COLOR,
+    FILE,
     JSON,
     ROOT,
     TIMEOUT,
@@ -49,8 +50,12 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
     type=click.Choice(["fail", "unknown", "warn"]),
     help="What npd, slurm-prolog (default: fail) and k8s (default: unknown) take as a no.",
 )
-@click.option("--junit", metavar="FILE", help="JUnit XML too; - prints it in place of the text.")
-@click.option("--html", metavar="FILE", help="A page with pictures too; - prints it instead.")
+@click.option(
+    "--junit", type=FILE, metavar="FILE", help="JUnit XML too; - prints it in place of the text."
+)
+@click.option(
+    "--html", type=FILE, metavar="FILE", help="A page with pictures too; - prints it instead."
+)
 @click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
 @COLOR

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from preflight.cli.options import COLOR, JSON, command
+from preflight.cli.options import COLOR, FILE, JSON, CheckId, command
 
 if TYPE_CHECKING:
     from preflight.check.catalogue import Catalogue
@@ -38,8 +38,8 @@ def list_checks(as_json: bool) -> int:
     "mooncake-preflight explain 'Failed to register memory'",
     "mooncake-preflight explain --index | less",
 )
-@click.argument("what", metavar="[ID|FILE|WORDS]...", nargs=-1)
-@click.option("--log", metavar="FILE", help="A server's log; - is standard input.")
+@click.argument("what", metavar="[ID|FILE|WORDS]...", type=CheckId(or_file=True), nargs=-1)
+@click.option("--log", type=FILE, metavar="FILE", help="A server's log; - is standard input.")
 @click.option("--index", is_flag=True, help="Every known line, in alphabetical order.")
 @JSON
 @COLOR

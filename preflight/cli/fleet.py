@@ -8,20 +8,26 @@ from preflight.cli.options import CONTEXT, LazyGroup
 
 # Each declaration is a module of its own: --help of one must not pay for the others.
 LATER = {
-    "check": "preflight.cli.fleet_check:check",
-    "merge": "preflight.cli.fleet_merge:merge",
-    "pair-connect": "preflight.cli.fleet_pairs_connect:pair_connect",
-    "pair-listen": "preflight.cli.fleet_pairs_listen:pair_listen",
-    "pairs": "preflight.cli.fleet_pairs:pairs",
-    "rails": "preflight.cli.fleet_rails:rails",
-    "run": "preflight.cli.fleet_run:run",
-    "manifest": "preflight.cli.fleet_manifest:manifest",
-    "collect": "preflight.cli.fleet_collect:collect",
-    "node": "preflight.cli.fleet_node:node",
+    "Every node": {
+        "check": "preflight.cli.fleet_check:check",
+        "run": "preflight.cli.fleet_run:run",
+        "manifest": "preflight.cli.fleet_manifest:manifest",
+        "collect": "preflight.cli.fleet_collect:collect",
+    },
+    "Between nodes": {
+        "rails": "preflight.cli.fleet_rails:rails",
+        "pairs": "preflight.cli.fleet_pairs:pairs",
+        "pair-listen": "preflight.cli.fleet_pairs_listen:pair_listen",
+        "pair-connect": "preflight.cli.fleet_pairs_connect:pair_connect",
+    },
+    "Their reports": {
+        "merge": "preflight.cli.fleet_merge:merge",
+        "node": "preflight.cli.fleet_node:node",
+    },
 }
 
 
-@click.group(cls=LazyGroup, later={"Commands": LATER}, context_settings=CONTEXT)
+@click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
 def fleet() -> None:
     """Check every node of a cluster, over ssh, Slurm or Kubernetes, and merge what they say.
 

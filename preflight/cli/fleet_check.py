@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
-@command("check")
+@command(
+    "check",
+    "mooncake-preflight fleet check --nodes 'gpu[001-064]' launch.sh",
+    "mooncake-preflight fleet check --nodes @slurm:gpu --exclude @slurm:drained launch.sh",
+    "mooncake-preflight fleet check --nodes-file nodes.txt --reports reports/",
+)
 @with_ssh_nodes(
     "gpu[001-064]",
     "Seconds that one node may take, from its connection to its report.",
@@ -35,6 +40,16 @@ def check(
     shown: Shown,
     launch: LaunchWords,
 ) -> int:
+    """Hold a launch against every node over ssh, and say which nodes differ.
+
+    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
+    after --, a command line. It is sent to the nodes and read there; nothing of it is executed. A
+    node that is not reached is unknown, under its name and with ssh's reason. ClusterShell reaches
+    them, as its own configuration says: pip install 'mooncake-preflight[fleet]'.
+
+    Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
+    usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
+    """
     from preflight.fleet.ssh.check import run_fleet_check
 
     if where.connect_seconds >= where.timeout_seconds:

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from preflight.fleet.merge.command import Shown
 
 
-@command("collect")
+@command(
+    "collect",
+    "mooncake-preflight fleet collect --nodes 'gpu[001-064]'",
+    "mooncake-preflight fleet collect --kubectl 'kubectl --context prod' -n inference",
+)
 @click.option(
     "--selector",
     "-l",

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
-@command("manifest")
+@command(
+    "manifest",
+    "mooncake-preflight fleet manifest --image IMAGE --nodes 8 launch.sh | kubectl apply -f -",
+    "mooncake-preflight fleet manifest --image IMAGE --kind daemonset --no-claim launch.yaml",
+)
 @click.option(
     "--kind",
     type=click.Choice(["job", "daemonset"]),

@@ -7,7 +7,11 @@ import click
 from preflight.cli.options import COLOR, JSON, command, with_verbosity
 
 
-@command("merge")
+@command(
+    "merge",
+    "mooncake-preflight fleet merge --expect 'gpu[001-064]' reports/",
+    "mooncake-preflight fleet merge --list failing --list-format lines reports.jsonl",
+)
 @JSON
 @click.option("--html", metavar="FILE", help="A page with a table of the nodes too.")
 @click.option(

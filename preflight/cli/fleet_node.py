@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
-@command("node")
+@command(
+    "node",
+    "mooncake-preflight fleet node launch.sh >> /shared/reports.jsonl",
+    "mooncake-preflight fleet node --root gpu012.tar.gz --name gpu012",
+)
 @click.option(
     "--name", default="", help="The name that this node goes by. Default: its own host name."
 )

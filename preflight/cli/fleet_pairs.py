@@ -31,7 +31,11 @@ PORT = click.option(
 )
 
 
-@command("pairs")
+@command(
+    "pairs",
+    "mooncake-preflight fleet pairs --nodes 'gpu[001-016]' launch.sh",
+    "mooncake-preflight fleet pairs --nodes gpu001,gpu002 --tcp 30000",
+)
 @with_ssh_nodes(
     "gpu[001-016]",
     "Seconds that one round may take on a node.",

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
 
-@command("pair-connect")
+@command(
+    "pair-connect",
+    "mooncake-preflight fleet pair-connect --token TOKEN 10.0.0.12 17471 launch.sh",
+)
 @click.option("--token", required=True, help="As pair-listen printed it.")
 @PAIRS
 @TCP

@@ -43,7 +43,10 @@ def seconds_option(help_: str) -> Option:
     )
 
 
-@command("pair-listen")
+@command(
+    "pair-listen",
+    "mooncake-preflight fleet pair-listen --address 10.0.0.12 launch.sh",
+)
 @click.option(
     "--address",
     default="127.0.0.1",

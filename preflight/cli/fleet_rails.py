@@ -7,7 +7,7 @@ import click
 from preflight.cli.options import COLOR, JSON, command, with_verbosity
 
 
-@command("rails")
+@command("rails", "mooncake-preflight fleet rails reports.jsonl")
 @JSON
 @COLOR
 @with_verbosity("A grid for each two kinds of nodes.")

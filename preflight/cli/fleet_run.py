@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
-@command("run")
+@command(
+    "run",
+    "salloc -N16 --gres=gpu:8 mooncake-preflight fleet run launch.sh",
+    "mooncake-preflight fleet run --nodes 'gpu[001-016]' --srun-options '-p gpu' launch.sh",
+)
 @click.option(
     "--nodes",
     "node_set",

@@ -40,6 +40,7 @@ LATER = {
         "fleet": "preflight.cli.fleet:fleet",
         "capture": "preflight.cli.capture:capture",
     },
+    "Your shell": {"completion": "preflight.cli.completion:completion"},
 }
 # Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {

@@ -19,6 +19,8 @@ from preflight.base.within import LIMIT_SECONDS, within
 from preflight.sizing.sizes import bare_number, parse_size
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
     AnyParamType = click.ParamType[Any]
@@ -29,12 +31,44 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 # Characters of a config.json: those of published models have some thousands.
 _LARGEST_CONFIG = 4 << 20
 
+# Options that many commands have, by their parameter: the title that --help has above them.
+_SECTIONS = {
+    **dict.fromkeys(("only", "skip", "ignore", "waivers"), "Which checks"),
+    **dict.fromkeys(
+        (
+            "nic_numa_nodes",
+            "rank_numa_nodes",
+            "mooncake_version",
+            "sglang_version",
+            "model_config",
+            "gpu_memory",
+            "env_files",
+        ),
+        "About the launch (docs/launch.md)",
+    ),
+}
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Option = Callable[[Any], Any]
 
 
 class Command(click.Command):
-    """A command that is refused where what it was given cannot be meant (UsageError)."""
+    """A command that is refused where what it was given cannot be meant (UsageError).
+
+    --help shows what is said of a launch, and which checks are made, in sections of their own.
+    """
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(_SECTIONS.get(parameter.name or "", "Options"), []).append(
+                    record
+                )
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -91,6 +125,47 @@ class LazyGroup(click.Group):
         module, _, name = where.partition(":")
         found: click.Command = getattr(import_module(module), name)
         return found
+
+
+class FileName(AnyParamType):
+    """A name, which a shell completes as that of a file; whether it is there is seen later."""
+
+    name = "file"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+class CheckId(FileName):
+    """The id of a check or rule, or a pattern; ``or_file``: or a file's name."""
+
+    name = "id"
+
+    def __init__(self, or_file: bool = False) -> None:
+        self._or_file = or_file
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from preflight.check.catalogue import catalogue
+
+        found = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
+        if not self._or_file:
+            return found
+        if not found:
+            return super().shell_complete(ctx, param, incomplete)
+        from glob import escape, glob
+
+        return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
+
+
+FILE = FileName()
 
 
 class Number(click.FloatRange):
@@ -207,6 +282,8 @@ COLOR: Option = click.option(
 )
 ROOT: Option = click.option(
     "--root",
+    type=FILE,
+    metavar="HOST",
     default="/",
     show_default=True,
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
@@ -228,16 +305,24 @@ TIMEOUT = timeout_option(
 
 _CHOSEN = ("only", "skip", "ignore", "waivers")
 _CHECKS: tuple[Option, ...] = (
-    click.option("--only", multiple=True, metavar="GLOB", help="These checks alone, as 'rdma.*'."),
-    click.option("--skip", multiple=True, metavar="GLOB", help="All but these."),
+    click.option(
+        "--only",
+        type=CheckId(),
+        multiple=True,
+        metavar="GLOB",
+        help="These checks alone, as 'rdma.*'.",
+    ),
+    click.option("--skip", type=CheckId(), multiple=True, metavar="GLOB", help="All but these."),
     click.option(
         "--ignore",
+        type=CheckId(),
         multiple=True,
         metavar="ID=REASON",
         help="Show what this check finds, and do not count it.",
     ),
     click.option(
         "--waivers",
+        type=FILE,
         metavar="FILE",
         help="The same from a file, each with a reason and a last day.",
     ),
@@ -259,7 +344,9 @@ MOONCAKE_VERSION: Option = click.option(
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option("--sglang-version", help="Of a launch, as 0.5.23, which is the default."),
-    click.option("--model-config", metavar="FILE", help="A launch's config.json, where not found."),
+    click.option(
+        "--model-config", type=FILE, metavar="FILE", help="A launch's config.json, where not found."
+    ),
     click.option(
         "--gpu-memory",
         type=Size(least_bytes=1),
@@ -273,11 +360,13 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
     click.option(
         "--env-file",
         "env_files",
+        type=FILE,
+        metavar="FILE",
         multiple=True,
         help="More environment for a launch, in docker's form; may be given again.",
     ),
 )
-LAUNCH: Option = click.argument("launch", nargs=-1, type=click.UNPROCESSED)
+LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
 def with_options(*options: Option) -> Callable[[Function], Function]:

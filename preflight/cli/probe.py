@@ -10,6 +10,7 @@ from preflight.cli.options import (
     CONTEXT,
     JSON,
     SIZE,
+    LazyGroup,
     Number,
     command,
     timeout_option,
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
 
-@click.group(context_settings=CONTEXT)
+LATER = {"registration": "preflight.cli.probe:registration"}
+
+
+@click.group(cls=LazyGroup, later={"Commands": LATER}, context_settings=CONTEXT)
 def probe() -> None:
     """Measure what no file tells, by trying it and taking it back."""
 
@@ -108,6 +112,3 @@ def registration(
     else:
         say(answer_text(answer))
     return answer.exit_code
-
-
-probe.add_command(registration)

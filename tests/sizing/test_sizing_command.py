@@ -49,7 +49,9 @@ def run(
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("MC_", "MOONCAKE_", "SGLANG_", "NO_COLOR", "CLICOLOR", "_MOON"))
+        if not name.startswith(
+            ("MC_", "MOONCAKE_", "SGLANG_", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "_MOON")
+        )
     }
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with (
@@ -552,6 +554,11 @@ def test_the_environment_block(arguments: str, environment: list[str], host: Pat
     [
         ("", {}, False),  # not a terminal
         ("", {"CLICOLOR_FORCE": "1"}, True),
+        ("", {"FORCE_COLOR": "1"}, True),
+        ("", {"FORCE_COLOR": "0"}, False),
+        ("", {"FORCE_COLOR": ""}, False),
+        ("", {"FORCE_COLOR": "3", "NO_COLOR": "1"}, False),
+        ("--color never", {"FORCE_COLOR": "1"}, False),
         ("", {"CLICOLOR_FORCE": "1", "NO_COLOR": "1"}, False),
         ("--color always", {"NO_COLOR": "1"}, True),
         ("--color never", {"CLICOLOR_FORCE": "1"}, False),

@@ -1,0 +1,173 @@
+"""The commands are one family: the same sections, options and examples in all of them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from preflight.cli.main import command as program
+from preflight.cli.main import run
+from preflight.cli.sizing import command as sizing
+from tests.docs.test_docs_links import PROGRAMS, accept
+from tests.paths import ROOT
+
+LAUNCH = (
+    "nic_numa_nodes rank_numa_nodes mooncake_version sglang_version model_config gpu_memory "
+    "env_files"
+).split()
+CHOICE = "only skip ignore waivers".split()
+
+
+def commands(
+    group: click.Group = program, path: str = "mooncake-preflight"
+) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, f"{path} {name}")
+        else:
+            yield f"{path} {name}", found
+
+
+ALL = {**dict(commands()), "mooncake-hicache-sizing": sizing}
+
+
+def help_of(path: str, width: int = 100) -> str:
+    command = ALL[path]
+    return command.get_help(click.Context(command, info_name=path, terminal_width=width))
+
+
+def names(command: click.Command) -> set[str]:
+    return {parameter.name or "" for parameter in command.params}
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_every_command_has_examples_that_it_takes(path: str) -> None:
+    text = help_of(path)
+    assert "\n  Examples:\n" in text
+    lines = text.partition("Examples:\n")[2].replace("\\\n", "").strip().splitlines()
+    for line in lines:
+        own = line.partition(" | ")[0].partition(" > ")[0].partition(" >> ")[0]
+        words = [word for word in shlex.split(own) if word != "..."]
+        at = next((at for at, word in enumerate(words) if word in PROGRAMS), None)
+        if at is not None:
+            accept(PROGRAMS[words[at]], words[at + 1 :])
+    assert path.split()[0] in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path, command in ALL.items() if "launch" in names(command)]
+)
+def test_what_is_said_of_a_launch_has_a_section_of_its_own(path: str) -> None:
+    own, section, rest = help_of(path).partition("About the launch (docs/launch.md):\n")
+    assert section
+    of_launch = [one for one in ALL[path].params if one.name in LAUNCH]
+    assert len(of_launch) >= 6  # one knows the release by itself
+    for one in of_launch:
+        assert one.opts[0] in rest
+        assert f"\n  {one.opts[0]} " not in own
+
+
+def test_the_page_of_launches_has_each_of_these_options() -> None:
+    text = (ROOT / "docs" / "launch.md").read_text()
+    table = text.partition("## Options about a launch")[2].partition("\n## ")[0]
+    options = {o.name: o.opts[0] for o in ALL["mooncake-preflight check"].params}
+    assert {options[name] for name in LAUNCH if f"| `{options[name]} " not in table} == set()
+
+
+@pytest.mark.parametrize("path", ["check", "exec", "fit", "fleet check", "fleet run", "fleet node"])
+def test_what_judges_takes_the_same_choice_of_checks(path: str) -> None:
+    assert set(CHOICE) <= names(ALL[f"mooncake-preflight {path}"])
+    assert "Which checks:\n" in help_of(f"mooncake-preflight {path}")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["fleet", "--help"], ["probe", "--help"]])
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_no_summary_is_cut(
+    words: list[str],
+    columns: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert run(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith("...") and "[ARGS]" not in line] == []
+    assert max(map(len, lines)) <= int(columns)
+
+
+@pytest.mark.slow
+def test_the_package_can_be_run_as_a_module() -> None:
+    words = [sys.executable, "-m", "preflight", "explain", "memlock.limit"]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (said.returncode, said.stdout.splitlines()[0]) == (0, "memlock.limit")
+
+
+# Completion -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_of_both_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for name in PROGRAMS:
+        assert f"_{name.replace('-', '_').upper()}_COMPLETE={shell}_complete" in script
+        assert name in script
+
+
+@pytest.fixture
+def on_path(tmp_path: Path) -> Path:
+    """A folder with both commands, a launch and a log."""
+    starts = dict(zip(PROGRAMS, ("preflight", "preflight.cli.sizing"), strict=True))
+    for name, module in starts.items():
+        start = f'PYTHONPATH={ROOT} exec {sys.executable} -m {module} "$@"'
+        (tmp_path / name).write_text(f"#!/bin/sh\n{start}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "launch.sh").touch()
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("mooncake-preflight explain memlock.l", "memlock.limit"),
+        ("mooncake-preflight check --skip rdma.gid", "rdma.gid"),
+        ("mooncake-preflight fle", "fleet"),
+        ("mooncake-preflight fleet ma", "manifest"),
+        ("mooncake-preflight check --waiv", "--waivers"),
+        ("mooncake-hicache-sizing --global-seg", "--global-segment-size"),
+        ("mooncake-preflight check laun", "launch.sh"),
+        ("mooncake-hicache-sizing laun", "launch.sh"),
+        ("mooncake-preflight explain laun", "launch.sh"),
+    ],
+)
+def test_bash_completes(line: str, wanted: str, on_path: Path) -> None:
+    """By bash itself: the script is sourced, and the function asked as the Tab key asks it."""
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    words = line.split()
+    function = f"_{words[0].replace('-', '_')}_completion"
+    script = f"""
+export PATH={shlex.quote(str(on_path))}:$PATH
+cd {shlex.quote(str(on_path))}
+compopt() {{ asked=$2; }}
+source <(mooncake-preflight completion bash)
+COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; COMPREPLY=()
+{function} {words[0]}
+printf '%s\\n' "${{COMPREPLY[@]}}"
+[ "$asked" = default ] && compgen -f {words[-1]}
+true
+"""
+    said = subprocess.run([bash, "-c", script], capture_output=True, text=True, timeout=60)
+    assert wanted in said.stdout.split(), said
