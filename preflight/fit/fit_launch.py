@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from typing import NamedTuple
 
 from checks.base.archive import write_whole
@@ -17,6 +18,7 @@ from checks.run.facts import READERS, read_facts
 from checks.run.runner import every_check
 from preflight.base import exit_codes
 from preflight.base.data_file import data_file
+from preflight.base.progress import Progress
 from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
 from preflight.check.answer import Waiver, selection_of
@@ -204,8 +206,16 @@ def fitted(
         return check in selection.ignore or (check != KEEP and not selection.takes(check))
 
     checks = [pair for pair in checks if not left_out(pair[0].id)]
-    machine = HostState(host.root, facts, checks, keep_bytes, left_out)
-    answer = solve(state, machine, Goal(goal))
+    progress, tried = Progress(after_seconds=2), count(1)
+
+    def trying() -> None:
+        progress.show(f"fit: trying sizes, {next(tried)} judged so far")
+
+    machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
+    try:
+        answer = solve(state, machine, Goal(goal))
+    finally:
+        progress.clear()
     if answer.fits is not None:
         models = Models(host.root, options.model_config)
         answer = answer._replace(shares=shares(answer.fits, answer.goal, models))

@@ -104,7 +104,8 @@ GATES = (
 class HostState(NamedTuple):
     """A host as it is now. facts: all topics, read once. keep_bytes: to stay available.
 
-    left_out: whether a check's findings, by its id, are none of this answer's.
+    left_out: whether a check's findings, by its id, are none of this answer's. trying: told of each
+    judgement.
     """
 
     root: Root
@@ -112,6 +113,7 @@ class HostState(NamedTuple):
     checks: Sequence[tuple[Check, Judge]]
     keep_bytes: int
     left_out: Callable[[str], bool] = lambda _: False
+    trying: Callable[[], None] = lambda: None
 
 
 class LaunchState(NamedTuple):
@@ -205,6 +207,7 @@ def judged_values(
     With ``ids`` a candidate whose pages cannot be reserved is judged no further. Raises UsageError
     as sizing does.
     """
+    host.trying()
     launch, sizing = sized_values(state, host, values)
     needs = launch_needs(sizing)
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")

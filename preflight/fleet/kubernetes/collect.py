@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import expand
@@ -76,6 +77,7 @@ def run_fleet_collect(
     prepare(shown)
     until = time.monotonic() + wait_seconds
     found: dict[str, PodReport] = {}
+    progress = Progress(shown.verbosity >= 0, after_seconds=2)
     while True:
         pods = _pods(asked, selector, container)
         present = {pod.name for pod in pods}
@@ -85,7 +87,10 @@ def run_fleet_collect(
         settled = all(one.own or one.pod.over for one in found.values())
         if (settled and (found or not wait_seconds)) or time.monotonic() >= until:
             break
+        done = sum(one.own for one in found.values())
+        progress.show(f"{done} of {len(pods)} pods have printed their report")
         time.sleep(_LOOK_SECONDS)
+    progress.clear()
     if not found and not expected:
         where = "" if namespace is None else f" in namespace {namespace}"
         raise UsageError(

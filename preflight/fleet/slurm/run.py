@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import fold
@@ -160,11 +161,15 @@ class _SlurmRun(NamedTuple):
             words = srun_words(
                 fold(left), len(left), inside, self.queue_seconds, self.options, task
             )
+            progress = Progress()
+            progress.show(f"asking {len(left)} nodes through srun")
             try:
                 printed = run_step(words, content, start_seconds, self.node_seconds)
             except StepInterruptedError as interrupted:
                 self._sort_out(interrupted.printed, left, INTERRUPTED)
                 raise
+            finally:
+                progress.clear()
             left = self._sort_out(printed, left, TIMEOUT if printed.out_of_time else "")
         for node in left:
             text = f"srun ended its task {_MOST_ROUNDS} times on behalf of other nodes"
