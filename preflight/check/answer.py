@@ -41,8 +41,8 @@ def checked(
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
-    chosen = [pair for pair in host_checks if selection.takes(pair[0].id)]
-    seen = judge_host(launch, root, timeout_seconds, chosen, (*_CONTEXT_TOPICS, *more_topics), slow)
+    made = [pair for pair in host_checks if selection.takes(pair[0].id)]
+    seen = judge_host(launch, root, timeout_seconds, made, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
     of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
@@ -58,8 +58,8 @@ def checked(
             understood += f"; {group.text}"
         if uses_neither(processes):
             understood += f"; neither HiCache nor Mooncake. {_checked_all_the_same(found.findings)}"
-    made = report(found, selection.ignore, seen.needs, seen.host.name, understood)
-    return Checked(made, seen)
+    told = report(found, selection.ignore, seen.needs, seen.host.name, understood)
+    return Checked(told, seen)
 
 
 def _checked_all_the_same(findings: Iterable[Finding]) -> str:
