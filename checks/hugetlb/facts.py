@@ -11,7 +11,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import PoolWriter, read_pool_writers
 from checks.hugetlb.cgroup import HugeTlbLimit, hugetlb_limit
 from checks.hugetlb.pools import HugeTlb, read_hugetlb
-from checks.hugetlb.sysctl_d import SysctlFile, read_sysctl_files
+from checks.hugetlb.sysctl_d import SYSCTL_FOLDERS, SysctlFile, read_sysctl_files
 from checks.numa.meminfo import Meminfo, read_meminfo, read_node_free
 
 BUDDYINFO = "/proc/buddyinfo"
@@ -25,6 +25,7 @@ class HugetlbFacts(NamedTuple):
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
     in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
+    boot_unread: why what sets the pools at boot is not known; None where it was looked at.
     """
 
     hugetlb: HugeTlb
@@ -36,6 +37,7 @@ class HugetlbFacts(NamedTuple):
     thp_enabled: str | Unknown
     thp_shmem: str | Unknown
     sysctl_files: tuple[SysctlFile, ...] = ()
+    boot_unread: Unknown | None = None
 
     @property
     def memory_available_bytes(self) -> int | Unknown:
@@ -62,7 +64,15 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         _chosen(root, f"{THP}/enabled"),
         _chosen(root, f"{THP}/shmem_enabled"),
         sysctl_files,
+        _boot_unread(root),
     )
+
+
+def _boot_unread(root: Root) -> Unknown | None:
+    for answer in (root.names(SYSCTL_FOLDERS[0]), root.text("/proc/cmdline")):
+        if isinstance(answer, Unknown) and not answer.absent:
+            return answer
+    return None
 
 
 @or_unknown

@@ -34,8 +34,8 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         pages = wanted.everything.get(spot, 0)
         need_bytes = pages * spot.page_size_bytes
         subject = f"{format_page_size(spot.page_size_bytes)} pages"
-        pools = hugetlb.hugetlb.pools
-        unread = pools if isinstance(pools, Unknown) else None
+        pool = hugetlb.hugetlb.pool(spot.page_size_bytes)
+        unread = pool if isinstance(pool, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread)
         yield _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
     yield from _container_limits(wanted.needs)
@@ -162,7 +162,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Each page size."""
     default = hugetlb.hugetlb.default_page_size_bytes
-    contained = unread(system) is None and system.container.kind != "none"
+    contained = unread(system) is None and system.container.inside
     targets = all_targets(hugetlb.hugetlb, wanted.everything)
     for spot in wanted.spots(bound=False):
         page, total = spot.page_size_bytes, wanted.everything.get(spot, 0)
@@ -176,6 +176,9 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         subject = f"{format_page_size(page)} pages"
         need = f"{pages} pages"
         later = pages_after_boot(hugetlb.writers, page, default)
+        if hugetlb.boot_unread is not None and not contained:
+            yield unknown(subject, hugetlb.boot_unread.reason, need=need)
+            continue
         have, evidence = "nothing sets it at boot", tuple[Evidence, ...]()
         if later is not None:
             have = f"{later[0]} pages at boot"

@@ -169,10 +169,11 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
 @or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
     counts: list[int] = []
-    for key in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp"):
+    for key in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd"):
         count = known(meminfo.value(key))
         counts.append(count)
-    total, free, reserved, surplus = counts
+    total, free, reserved = counts
+    surplus = meminfo.values.get("HugePages_Surp", 0)  # kernels before 2.6.24 make none
     overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
     if isinstance(overcommit, Unknown):
         if not overcommit.absent:

@@ -100,7 +100,7 @@ def _files_of(
     if container.nofile is not None:
         own = None if container.nofile == UNLIMITED else container.nofile
         return Limit(own, own), container.origin
-    if system.container.kind != "none":
+    if system.container.inside:
         return limits.nofile, LIMITS
     for name in runtime_units(container.runtime):
         unit = limits.runtimes.unit(name)
@@ -111,7 +111,7 @@ def _files_of(
 
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    inside = system.container.kind != "none"
+    inside = system.container.inside
     here = [process for process in needs.processes if process.container is None or inside]
     yield from fold(_judge_memory(limits, process) for process in here)
     if not here:
@@ -165,7 +165,7 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     euid, sudo_uid = limits.euid, limits.sudo_uid
     container = process.container
-    if container is not None and system.container.kind == "none":
+    if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
         return skip(text, process.name)
     if isinstance(euid, Unknown):

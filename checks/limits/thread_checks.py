@@ -62,7 +62,7 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         return
     found = limits.threads
     yield _judged("kernel", found.kernel, _need(needs.processes, found.cpus))
-    inside = system.container.kind != "none"
+    inside = system.container.inside
     groups: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         # Each container has a cgroup of its own, and what is in none shares this process's.

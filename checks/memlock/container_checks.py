@@ -117,7 +117,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         have = f"{format_limit(Limit(own, own))}, the launch's own"
         return found._replace(have=have, evidence=(Evidence(container.origin, have),))
-    if system.container.kind != "none":
+    if system.container.inside:
         text = "this is a container: its own limit is judged by memlock.limit"
         return skip(text, process.name)
     runtimes = limits.runtimes
@@ -162,7 +162,10 @@ def inert_capability(
     if declared:
         yield from fold(_declared(process) for process in declared)
         return
-    if system.container.kind == "none":
+    if not system.container.inside:
+        if system.container.kind == "unknown":
+            yield unknown("host", system.container.source)
+            return
         # Outside of containers every user's bounding set is full, which says nothing.
         yield skip("this is no container, and the launch describes none")
         return

@@ -147,7 +147,7 @@ def grant(system: SystemFacts, limits: LimitFacts, container: ContainerLimits | 
     """What a process with these container settings, or none, may pin on this host."""
     if container is None:
         return _own(limits, "this shell")
-    inside = system.container.kind != "none"
+    inside = system.container.inside
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)

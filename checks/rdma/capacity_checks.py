@@ -20,7 +20,7 @@ from checks.base.finding import (
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
 from checks.base.units import MIB, format_bytes, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
@@ -54,7 +54,7 @@ HUGE_PAGE_BYTES = 2 * MIB
 @CHECKS.check("rdma.cgroup-limit", rdma_launch)
 def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     cgroups = unknown("cgroup", "").known(rdma.cgroups)
-    if not rdma.present:
+    if not known(rdma.nics):
         return [skip(NO_DEVICE)]
     found = uses(rdma, needs)
     limited: list[tuple[Nic, Objects, RdmaCgroup]] = []

@@ -47,7 +47,7 @@ _SERVERS = ("sglang", "vllm")
 
 def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
     """Tell whether the process runs in a container that this check does not run in."""
-    return process.container is not None and system.container.kind == "none"
+    return process.container is not None and not system.container.inside
 
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
@@ -157,8 +157,8 @@ def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     files = known(software.files)
-    engine = software.engine
-    if files is None or not isinstance(engine, Environment):
+    engine = known(software.engine)
+    if files is None or engine is None:
         yield skip("no Mooncake is installed here")
         return
     if needs is None:

@@ -32,10 +32,21 @@ _TRACES = (
 
 
 class Container(NamedTuple):
-    """kind: docker, podman, kubernetes, containerd, lxc, systemd-nspawn or none; source: why."""
+    """kind: docker, podman, kubernetes, containerd, lxc, systemd-nspawn, none or unknown.
+
+    source: why; of unknown, what was not read.
+    """
 
     kind: str
     source: str
+
+    @property
+    def inside(self) -> bool:
+        """Whether this is seen to be a container."""
+        return self.kind not in ("none", "unknown")
+
+
+_NO_CONTAINER = Container("none", "")
 
 
 class SystemFacts(NamedTuple):
@@ -177,7 +188,7 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
             if _own_pid_namespace(machine) is False:
                 break  # a host that was booted from the network or a live image has one too
             return Container("unnamed", f"{MOUNTS}: the root is an overlay")
-    return Container("none", "")
+    return Container("unknown", mounts.reason) if isinstance(mounts, Unknown) else _NO_CONTAINER
 
 
 def _lines(content: str | Unknown) -> list[str]:

@@ -32,7 +32,7 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     errno = system.uring_errno
     found = passed(process.name, "a ring can be made", "io_uring")
-    contained = process.container is not None and system.container.kind == "none"
+    contained = process.container is not None and not system.container.inside
     if contained and process.container is not None and not process.container.privileged:
         options = process.container.security_options
         if "seccomp=unconfined" not in options and "seccomp:unconfined" not in options:

@@ -94,9 +94,10 @@ def context_of(facts: Facts) -> Context:
     root = not isinstance(user, Unknown) and user == 0
     if isinstance(system, Unknown):
         return Context("", root)
-    kind, distribution = system.container.kind, system.distribution
+    container, distribution = system.container, system.distribution
     name = "" if isinstance(distribution, Unknown) else distribution
-    return Context("" if kind == "none" else kind, root, kind == "none", _package_tool(name))
+    kind = container.kind if container.inside else ""
+    return Context(kind, root, not container.inside, _package_tool(name))
 
 
 def _package_tool(distribution: str) -> str:

@@ -16,6 +16,7 @@ from checks.base.page import Page
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.run.facts import READERS, Facts
+from checks.system.facts import Container
 
 Reader = Callable[[Root, LaunchNeeds | None], Any]
 
@@ -59,7 +60,5 @@ def only_topics(monkeypatch: pytest.MonkeyPatch, table: Mapping[str, tuple[str, 
 class _System:
     """What the commands' context is read from: the machine itself."""
 
-    class container:  # noqa: N801 - a field of the real record
-        kind = "none"
-
+    container = Container("none", "")
     distribution = "debian"

@@ -87,7 +87,7 @@ OVERLAY = "1 0 0:1 / / rw - overlay overlay rw,lowerdir={}\n"
 @pytest.mark.parametrize(
     ("files", "machine", "kind"),
     [
-        ({}, {}, "none"),
+        ({}, {}, "unknown"),  # nothing of it is recorded
         ({"/.dockerenv": ""}, {}, "docker"),
         ({"/run/.containerenv": ""}, {}, "podman"),
         ({"/.dockerenv": ""}, {"kubernetes": True}, "kubernetes"),
@@ -96,7 +96,7 @@ OVERLAY = "1 0 0:1 / / rw - overlay overlay rw,lowerdir={}\n"
         ({}, {"container": "lxc"}, "lxc"),
         ({"/proc/1/cgroup": "0::/kubepods.slice/pod1\n"}, {}, "kubernetes"),
         ({"/proc/1/cgroup": "5:cpu:/docker/abc\n0::/\n"}, {}, "docker"),
-        ({"/proc/1/cgroup": "0::/init.scope\n"}, {}, "none"),
+        ({"/proc/1/cgroup": "0::/init.scope\n"}, {}, "unknown"),
         ({"/proc/self/mountinfo": OVERLAY.format("/var/lib/docker/x")}, {}, "docker"),
         (
             {"/proc/self/mountinfo": OVERLAY.format("/x/io.containerd.snapshotter.v1/y")},

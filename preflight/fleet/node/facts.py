@@ -81,7 +81,8 @@ def _system(system: SystemFacts) -> Pairs:
         yield "distribution", f"{name} {version}"
     else:
         yield "distribution", name
-    yield "container", system.container.kind
+    kind, source = system.container
+    yield "container", Unknown(source) if kind == "unknown" else kind
     yield "hypervisor", "none" if system.hypervisor == "" else system.hypervisor
     yield "page_bytes", system.page_bytes
 
