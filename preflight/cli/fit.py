@@ -103,6 +103,7 @@ def fit(
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.within import within
     from preflight.fit.fit_launch import (
         Description,
         first_launch,
@@ -116,7 +117,7 @@ def fit(
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
     if model is not None:
-        path = _new_file(launch.words, write)
+        path = within(timeout_seconds, "LAUNCH", lambda: _new_file(launch.words, write))
         first = first_launch(model, host, described)
         launch = launch._replace(words=first.words(), is_command=True)
     if assumptions:
@@ -141,12 +142,16 @@ def fit(
         if write and found.command:
             from preflight.fit.fit_launch import write_first
 
-            found = found._replace(written=write_first(path, found.command))
+            script = found.command
+            written = within(timeout_seconds, "--write", lambda: write_first(path, script))
+            found = found._replace(written=written)
     # Half of the values would be another launch: neither the old one nor the one that fits.
     elif write and found.edited is not None and not found.edited.advice:
         from preflight.fit.fit_launch import write_edits
 
-        found = found._replace(written=write_edits(found.edited.edits))
+        edited = found.edited.edits
+        written = within(timeout_seconds, "--write", lambda: write_edits(edited))
+        found = found._replace(written=written)
     if as_json:
         from preflight.fit.report import fit_object
 

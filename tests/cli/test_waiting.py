@@ -30,6 +30,7 @@ LAUNCH = ("--", *SERVER.split())
 # Of each step; what is not waited for takes a second or two beside other tests.
 TIMEOUT = ("--timeout", "1")
 LONGEST_SECONDS = 40.0
+DESCRIBED = ("--memory", "2tb", "--gpus", "1xH800", "--model", "Qwen/Qwen3-32B")
 
 # What is given: words with PATH in place of what never answers. None: any exit code.
 WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
@@ -45,6 +46,8 @@ WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
     "capture": ((*PREFLIGHT, "capture", *TIMEOUT, "PATH", "LAUNCH"), 64),
     "nodes": ((*PREFLIGHT, "fleet", "check", "--nodes-file", "PATH"), 64),
     "manifest": ((*PREFLIGHT, "fleet", "manifest", "--image", "a/b", "--nodes", "a1", "PATH"), 64),
+    "first launch": ((*PREFLIGHT, "fit", *TIMEOUT, *DESCRIBED, "--write", "PATH"), 64),
+    "reports": ((*PREFLIGHT, "fleet", "check", "--nodes", "a1", "--reports", "PATH"), 64),
     "sizing": ((*SIZING, *TIMEOUT, "PATH"), 64),
     "sizing's root": ((*SIZING, *TIMEOUT, "--root", "PATH", "LAUNCH"), 64),
     "report": ((*PREFLIGHT, "exec", *TIMEOUT, "--report", "PATH", "--", "mooncake_master"), 7),
@@ -153,7 +156,7 @@ def frozen_disk(tmp_path: Path) -> Iterator[Path]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("name", ["page", "capture", "report"])
+@pytest.mark.parametrize("name", ["page", "capture", "report", "first launch"])
 def test_a_sleep_that_no_signal_ends_holds_nobody(
     frozen_disk: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from preflight.base.output import columns, painter, say, say_json
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, save, within
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import expand, fold
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet, merged
@@ -73,10 +74,14 @@ def prepare(shown: Shown) -> None:
     folder = shown.reports
     if folder is None:
         return
-    try:
+
+    def make() -> None:
         os.makedirs(folder, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
+
+    try:
+        within(LIMIT_SECONDS, f"--reports {folder}", make)
     except OSError as error:
         raise UsageError(f"--reports {folder}: {error.strerror}") from None
 
@@ -104,10 +109,6 @@ def keep(report: Json, shown: Shown) -> None:
     """In the folder of --reports: one file a node, whole or not there."""
     if shown.reports is None:
         return
-    from checks.base.archive import write_whole
-
     path = os.path.join(shown.reports, f"{report['node']}.json")
-    try:
-        write_whole(path, f"{one_line(report)}\n".encode(), mode=0o644)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
+    content = f"{one_line(report)}\n".encode()
+    save(f"--reports {path}", path, content, 0o644, LIMIT_SECONDS)
