@@ -25,8 +25,12 @@ SAID = (
     "gpu.count",
     "gpu.driver",
     "rdma.no-device",
+    "hugetlb.after-reboot",
     "hugetlb.cgroup-limit",
+    "memlock.inert-capability",
     "memory.cgroup",
+    "rdma.cgroup-limit",
+    "software.library-missing",
     "storage.files",
 )
 

@@ -127,9 +127,9 @@ def _in_files(files: Files) -> Iterator[tuple[str, Any]]:
     """What stands there; None for what does not."""
     memory = _kib(files, "/proc/meminfo", "MemTotal")
     for gpu in files.below(GPUS):  # whose own memory the kernel counts too
-        own = re.search(r"Node:\s*(\d+)", files.word(f"{GPUS}/{gpu}/numa_status") or "")
-        if own and memory is not None:
-            memory -= _kib(files, f"{NODES}/node{own[1]}/meminfo", "MemTotal") or 0
+        place = re.search(r"Node:\s*(\d+)", files.word(f"{GPUS}/{gpu}/numa_status") or "")
+        own = _kib(files, f"{NODES}/node{place[1]}/meminfo", "MemTotal") if place else None
+        memory = memory - own if memory is not None and own is not None else memory
     yield "memory", memory
     names = (re.fullmatch(r"node(\d+)", name) for name in files.below(NODES))
     nodes = sorted(int(name[1]) for name in names if name)
@@ -160,8 +160,8 @@ def _in_files(files: Files) -> Iterator[tuple[str, Any]]:
         folder = posixpath.normpath(f"{PCI}/{link}") if link != "." else f"{PCI}/{address}"
         for name in ("vendor", "device", "class"):
             yield f"{address} {name}", files.word(f"{folder}/{name}")
-        node = _count(files, f"{folder}/numa_node")
-        yield f"{address} node", "none" if node == -1 else node
+        near = _count(files, f"{folder}/numa_node")
+        yield f"{address} node", "none" if near == -1 else near
 
 
 def _as_facts(root: Root) -> Iterator[tuple[str, Any]]:
