@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
 from checks.base.units import GIB
+from mooncake_preflight import MODE
 from preflight.base.data_file import data_file
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
@@ -64,7 +65,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if not name.startswith(PREFIXES) or name in told:
                 continue
             if known is None:
-                known = known_variables()
+                known = known_variables() | {MODE}
             if name not in known:
                 told.add(name)
                 prefix = name.partition("_")[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from preflight.cli.main import command
+from preflight.cli.main import command, run
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import Kind, classify
 from tests.paths import ROOT
@@ -43,8 +43,9 @@ def test_scripts_are_scripts_that_call_the_command_as_it_is(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
 def test_manifests_are_read_as_the_launch_that_they_are(path: Path) -> None:
-    (pod,) = yaml.safe_load_all(path.read_text())
-    assert (pod["apiVersion"], pod["kind"]) == ("v1", "Pod")
+    documents = list(yaml.safe_load_all(path.read_text()))
+    (pod,) = (one for one in documents if one["kind"] == "Pod")
+    assert {one["apiVersion"] for one in documents} == {"v1"}
     volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
     containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
     for container in containers:
@@ -54,9 +55,19 @@ def test_manifests_are_read_as_the_launch_that_they_are(path: Path) -> None:
         assert resources["requests"] == resources["limits"]  # huge pages must be
         if container["image"] == "mooncake-preflight":
             assert accepted([word.replace("/launch/", "") for word in container["args"]])
-    if path.name == "kubernetes-entrypoint.yaml":
-        reading = read_source(str(path), {})
-        assert [classify(one)[0] for one in reading.commands] == [Kind.SGLANG]
+    reading = read_source(str(path), {})
+    assert [classify(one)[0] for one in reading.commands] == [Kind.SGLANG]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+def test_the_program_finds_nothing_wrong_with_its_own_examples(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What only the node can tell is unknown; nothing fails, and nothing is warned of."""
+    run(["check", "--root", "demo:h800", "--timeout", "600", "--json", str(path)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["id"] for one in found if one["status"] in ("fail", "warn")] == []
+    assert {one["id"] for one in found if one["status"] == "pass"} > {"memory.host"}
 
 
 def test_the_monitor_calls_the_command_in_the_protocol_of_the_detector() -> None:

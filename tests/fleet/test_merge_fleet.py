@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight.fleet.base.node_sets import expand, fold
+from preflight.fleet.merge.answer import fleet_object, verdict_text
 from preflight.fleet.merge.command import merge
+from preflight.fleet.node.report import absent
 from tests.fleet.merge_fleets import (
     MADE,
     Change,
@@ -172,3 +174,17 @@ def test_the_order_of_the_reports_changes_nothing(
     assert first.drift == second.drift
     assert [one.status for one in first.nodes] == [one.status for one in second.nodes]
     assert [one.finding for one in first.findings] == [one.finding for one in second.findings]
+
+
+def test_nodes_that_were_not_reached_are_no_reports_read(tmp_path: Path) -> None:
+    """They have an entry each, which stands in place of a report."""
+    reports = [
+        absent("n1", "fleet.ssh", "Connection refused"),
+        absent("n2", "fleet.slurm", "drained"),
+        absent("n3", "fleet.report", "no JSON"),
+    ]
+    fleet = merged_reports(tmp_path, reports)
+    text = verdict_text(fleet)
+    assert "(0 reports read, 2 nodes not reached, 1 node without a report)" in text
+    found = fleet_object(fleet)["reports"]
+    assert (found["read"], found["not_reached"]) == (0, 2)

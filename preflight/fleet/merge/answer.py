@@ -23,7 +23,7 @@ from preflight.fleet.base.text import (
 )
 from preflight.fleet.merge.drift import Drift, Variant
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
-from preflight.fleet.remote.reply import FOLDER, PYTHON, REPORT, SSH, TIMEOUT, TOOL
+from preflight.fleet.remote.reply import FOLDER, INTERRUPTED, PYTHON, REPORT, SSH, TIMEOUT, TOOL
 from preflight.fleet.reports.rows import STATUSES, OnNodes, Unusable, nodes_object
 from preflight.render.plain_data import plain
 from preflight.render.text import filled, table
@@ -32,16 +32,25 @@ SCHEMA = "mooncake-preflight/fleet/v1"
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
 MOST_OF_ABSENCE = 8
-ABSENCE = (SSH, TIMEOUT, TOOL, PYTHON, FOLDER, REPORT)
+# What stands for a node in place of its report: it was not asked, or did not answer; or it answered
+# and gave none.
+NOT_REACHED = (SSH, TIMEOUT, INTERRUPTED, "fleet.slurm", "fleet.pod")
+NO_REPORT = (TOOL, PYTHON, FOLDER, REPORT)
+ABSENCE = (SSH, TIMEOUT, *NO_REPORT)
 # The whole of each list is in --json; a screen holds some forty lines.
 MOST_ROWS = 30
 MOST_VARIANTS = 4
 
 
 def verdict_text(fleet: Fleet) -> str:
-    """``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read)``."""
+    """``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
     head = fleet.verdict.upper()
-    read = [f"{plural(fleet.reports, 'report')} read"]
+    away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
+    read = [f"{plural(fleet.reports - away - empty, 'report')} read"]
+    if away:
+        read.append(f"{plural(away, 'node')} not reached")
+    if empty:
+        read.append(f"{plural(empty, 'node')} without a report")
     lost = sum(one.times for one in fleet.unusable)
     if lost:
         read.append(f"{lost} not usable")
@@ -52,6 +61,13 @@ def verdict_text(fleet: Fleet) -> str:
     counts = [(len(fleet.of(status)), status) for status in STATUSES]
     said = ", ".join(f"{count} {status}" for count, status in counts if count)
     return f"{head}: of {plural(len(fleet.nodes), 'node')} {said} ({', '.join(read)})"
+
+
+def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
+    """Return of how many nodes one of these findings stands in place of a report."""
+    return len(
+        {name for one in fleet.findings if one.finding.check in checks for name in one.nodes}
+    )
 
 
 def drift_cells(one: Drift) -> tuple[str, str, str]:
@@ -250,7 +266,8 @@ def fleet_object(fleet: Fleet) -> Json:
         "nodes": len(fleet.nodes),
         "expected": fleet.expected,
         "reports": {
-            "read": fleet.reports,
+            "read": fleet.reports - lacking(fleet, (*NOT_REACHED, *NO_REPORT)),
+            "not_reached": lacking(fleet, NOT_REACHED),
             "not_usable": sum(one.times for one in fleet.unusable),
             "repeated": sum(fleet.repeats.values()),
         },
