@@ -125,11 +125,13 @@ def _number(value: object) -> int | None:
 # and then weight formats. None of them changes the shape of the KV cache; a format that stores it
 # as fp8 says so in its own config.json, so a name alone never promises more than the published
 # dtype.
-_TUNED = re.compile(r"-(?:instruct|thinking|chat|it|base|hf|bf16|2507)$")
+_TUNED = re.compile(r"-(?:instruct|thinking|reasoning|chat|it|pt|base|hf|bf16|2507|2512)$")
 _QUANTIZED = re.compile(
-    r"-(?:fp8|fp8-dynamic|fp8-block|awq|int4|int8|w8a8|w4a16|gptq|gptq-int[48]|gguf)$"
+    r"[-_.](?:fp8|dynamic|block|static|pertensor|awq|marlin|int4|int8|[48]bit|w8a8|w4a16|w4a8|w8a16"
+    r"|gptq|autoround|bnb|unsloth|quantized|nvfp4|mxfp4|fp4|gguf|q[2-8](?:_k)?(?:_[ms])?)$"
 )
-# Its quantized checkpoints ask for an fp8 KV cache (hf_quant_config.json), so they are others.
+# Its quantized checkpoints ask for an fp8 KV cache (hf_quant_config.json): the table has those that
+# are known by the publisher's name too.
 _OTHER_CACHE = re.compile(r"(?:^|/|models--)nvidia(?:/|--)")
 
 
@@ -152,6 +154,10 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     path = model_path.strip().replace("\\", "/").lower()
     name = _name(path)
     quantized = False
+    own = f"nvidia/{name}"
+    nobodys = path.startswith("/") or "/" not in path  # a folder, likely with a copy of it
+    if own in table and (nobodys or _OTHER_CACHE.search(path)):
+        name, quantized = own, True
     while name not in table:
         shorter = _TUNED.sub("", name)
         if shorter == name and not _OTHER_CACHE.search(path):

@@ -25,7 +25,8 @@ MOST_LAYERS = 4096
 MOST_WIDTH = 1 << 20
 # What a layer_types list may hold where every layer keeps every token.
 _KNOWN_TYPES = frozenset(
-    ("full_attention", "sliding_attention", "chunked_attention", "linear_attention", "attention")
+    "full_attention sliding_attention chunked_attention linear_attention attention "
+    "deepseek_sparse_attention".split()
 )
 
 
@@ -267,9 +268,13 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 def _dtype_bytes(config: Mapping[str, object]) -> int:
     """1 where the checkpoint asks for an fp8 KV cache; else 2, for SGLang serves no float32."""
     quantization = config.get("quantization_config")
-    algorithm = (
-        quantization.get("kv_cache_quant_algo") if isinstance(quantization, Mapping) else None
-    )
+    if not isinstance(quantization, Mapping):
+        return 2
+    algorithm, scheme = (quantization.get(f"kv_cache_{key}") for key in ("quant_algo", "scheme"))
+    # ModelOpt's checkpoints alone are served so (modelopt_quant.py, from_config).
+    modelopt = str(quantization.get("quant_method")).startswith("modelopt")
+    if modelopt and isinstance(scheme, Mapping):
+        return 1 if (scheme.get("type"), scheme.get("num_bits")) == ("float", 8) else 2
     return 1 if isinstance(algorithm, str) and algorithm.upper() == "FP8" else 2
 
 
@@ -295,6 +300,10 @@ def layer_kinds(
             raise ConfigError(f"{key} is not understood")
     if table.sliding.intersection(architectures):
         return _sliding_layers(text, architectures, count)
+    # MiniMax counts its layers of full attention as 1; those of the hybrids before M2 differ.
+    kinds = text.get("attn_type_list")
+    if kinds is not None and (not isinstance(kinds, list) or any(kind != 1 for kind in kinds)):
+        raise ConfigError("attn_type_list is not understood")
     interval = text.get("full_attention_interval")
     types = names(text, "layer_types")
     for kind in types[:count]:

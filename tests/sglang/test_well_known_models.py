@@ -70,9 +70,15 @@ def test_sparse_models_keep_index_keys() -> None:
 
 def test_which_models_carry_a_draft_layer() -> None:
     """The MTP layer decides the size of a draft's pool: DeepSeek and GLM publish it, Kimi none."""
-    layers = {name: known(name).geometry.nextn_layers for name in well_known_names()}
+    found = {name: well_known_model(name) for name in well_known_names()}
+    layers = {
+        name: model.geometry.nextn_layers
+        for name, model in found.items()
+        if isinstance(model, WellKnownModel)
+    }
+    theirs = ("DeepSeek-V3", "DeepSeek-R1", "GLM", "MiMo-7B", "nvidia/DeepSeek", "nvidia/GLM")
     assert {name for name, count in layers.items() if count} == {
-        name for name in layers if name.startswith(("DeepSeek", "GLM"))
+        name for name in layers if name.startswith(theirs) and "Distill" not in name
     }
 
 
@@ -145,18 +151,17 @@ def test_spellings(path: str, name: str) -> None:
     "path",
     [
         "Qwen/Qwen3-Coder-30B-A3B-Instruct",
-        "Qwen/Qwen3-VL-32B-Instruct",
+        "Qwen/Qwen3-VL-72B-Instruct",
         "Qwen/Qwen2.5-VL-7B-Instruct",
         "Qwen/Qwen2.5-7B-Instruct-1M",
         "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B",
-        "deepseek-ai/DeepSeek-V3.1-NVFP4",
-        "nvidia/Llama-3.1-70B-Instruct-FP8",  # an fp8 KV cache
-        "/hub/models--nvidia--Llama-3.1-70B-Instruct-FP8/snapshots/1",
+        "nvidia/Llama-3.1-405B-Instruct-FP8",  # an fp8 KV cache
+        "/hub/models--nvidia--Llama-3.1-405B-Instruct-FP8/snapshots/1",
         "zai-org/GLM-4.5V",
-        "zai-org/GLM-4.7-Flash",
+        "zai-org/GLM-4.6-Flash",
         "mistralai/Mistral-Large-3",
         "MiniMaxAI/MiniMax-M1",
-        "Llama-3.2-3B",
+        "Llama-3.2-11B-Vision",
         "-FP8",
         "models--",
         "----",
@@ -191,3 +196,59 @@ def test_no_two_models_share_a_name() -> None:
     """An alias that is another model's title would hide it."""
     titles = [title.lower() for title, _ in _table().values()]
     assert all(_table()[title][0].lower() == title for title in titles)
+
+
+# Facts of PyPI kvcache-simulator 0.1.3's catalogue, each read by its makers in the config.json of
+# that repository: layers of full attention, other layers, KV heads, width of a head (or of a latent
+# row), and layers that keep index keys.
+CATALOGUE = """
+deepseek-ai/DeepSeek-V3.2 61 0 1 576 61
+deepseek-ai/DeepSeek-V3 61 0 1 576 0
+deepseek-ai/DeepSeek-R1 61 0 1 576 0
+zai-org/GLM-5 78 0 1 576 78
+zai-org/GLM-5.1 78 0 1 576 78
+zai-org/GLM-5.2 78 0 1 576 21
+moonshotai/Kimi-K3 24 69 1 576 0
+moonshotai/Kimi-K2.5 61 0 1 576 0
+moonshotai/Kimi-K2.6 61 0 1 576 0
+moonshotai/Kimi-K2.7-Code 61 0 1 576 0
+Qwen/Qwen3.6-27B 16 48 4 256 0
+Qwen/Qwen3.6-35B-A3B 10 30 2 256 0
+Qwen/Qwen3.5-397B-A17B 15 45 2 256 0
+Qwen/Qwen3.5-122B-A10B 12 36 2 256 0
+Qwen/Qwen3.5-35B-A3B 10 30 2 256 0
+Qwen/Qwen3.5-27B 16 48 4 256 0
+Qwen/Qwen3.5-9B 8 24 4 256 0
+Qwen/Qwen3.5-4B 8 24 4 256 0
+Qwen/Qwen3.5-0.8B 6 18 2 256 0
+Qwen/Qwen3-235B-A22B 94 0 4 128 0
+Qwen/Qwen3-32B 64 0 8 128 0
+Qwen/Qwen3-30B-A3B 48 0 4 128 0
+Qwen/Qwen3-14B 40 0 8 128 0
+Qwen/Qwen3-8B 36 0 8 128 0
+Qwen/Qwen3-4B 36 0 8 128 0
+Qwen/Qwen3-1.7B 28 0 8 128 0
+Qwen/Qwen3-0.6B 28 0 8 128 0
+Qwen/Qwen2.5-72B-Instruct 80 0 8 128 0
+Qwen/Qwen2.5-32B-Instruct 64 0 8 128 0
+Qwen/Qwen2.5-14B-Instruct 48 0 8 128 0
+Qwen/Qwen2.5-7B-Instruct 28 0 4 128 0
+Qwen/Qwen2.5-Coder-32B-Instruct 64 0 8 128 0
+meta-llama/Llama-3.1-8B-Instruct 32 0 8 128 0
+meta-llama/Llama-3.1-70B-Instruct 80 0 8 128 0
+meta-llama/Llama-3.3-70B-Instruct 80 0 8 128 0
+MiniMaxAI/MiniMax-M2 62 0 8 128 0
+MiniMaxAI/MiniMax-M2.1 62 0 8 128 0
+MiniMaxAI/MiniMax-M2.5 62 0 8 128 0
+MiniMaxAI/MiniMax-M2.7 62 0 8 128 0
+"""
+
+
+@pytest.mark.parametrize("line", CATALOGUE.strip().splitlines())
+def test_the_table_agrees_with_another_catalogue(line: str) -> None:
+    name, *numbers = line.split()
+    geometry = known(name).geometry
+    full = geometry.count(LayerKind.FULL)
+    row = geometry.kv_lora_rank + geometry.qk_rope_head_dim or geometry.heads.head_dim
+    found = (full, len(geometry.layers) - full, geometry.heads.kv_heads, row)
+    assert (*found, len(geometry.index_layers)) == tuple(map(int, numbers))
