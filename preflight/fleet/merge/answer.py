@@ -64,10 +64,10 @@ def verdict_text(fleet: Fleet) -> str:
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
-    """Return of how many nodes one of these findings stands in place of a report."""
-    return len(
-        {name for one in fleet.findings if one.finding.check in checks for name in one.nodes}
-    )
+    """Return for how many nodes one of these findings stands in place of a report."""
+    wanting = (one for one in fleet.findings if one.finding.check in checks)
+    named = {name for one in wanting for name in one.nodes}
+    return sum(node.name in named and node.row is not None for node in fleet.nodes)
 
 
 def drift_cells(one: Drift) -> tuple[str, str, str]:
