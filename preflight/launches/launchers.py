@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
@@ -115,6 +115,87 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
     return Launched(
         start, script, module, elsewhere, _settings(words[first:start]), _note(words[first], name)
     )
+
+
+# Without any of them mpirun starts all on its own host.
+_MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
+
+
+class Tasks(NamedTuple):
+    """How many processes a launcher starts: on each host, and on how many of these."""
+
+    beside: int
+    hosts: int
+
+
+def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
+    """Return what srun and mpirun are told to start; None where nothing says it.
+
+    environment: what sbatch gives a job (SLURM_NNODES, SLURM_NTASKS). Source: srun(1), mpirun(1).
+    """
+    name = wrapper[0].rpartition("/")[2] if wrapper else ""
+    if name in ("mpirun", "mpiexec", "prun"):
+        number = _option(wrapper, "-np", "-n", "--np", "-c")
+        elsewhere = any(word.partition("=")[0] in _MPI_HOSTS for word in wrapper)
+        return (Tasks(1, number) if elsewhere else Tasks(number, 1)) if number else None
+    if name != "srun":
+        return None
+
+    def held(variable: str) -> int | None:
+        word = environment.get(variable)
+        return None if word is None or word.unresolved else _whole(word.text)
+
+    own = _option(wrapper, "-N", "--nodes")
+    nodes = held("SLURM_NNODES") if own is None else own
+    each = _option(wrapper, "--ntasks-per-node")
+    each = held("SLURM_NTASKS_PER_NODE") if each is None else each
+    number = _option(wrapper, "-n", "--ntasks")
+    if number is None and own is None and each is None:
+        number = held("SLURM_NTASKS")
+    if 0 in (own, nodes, each, number):
+        return None
+    if number is None:
+        return None if nodes is None else Tasks(each or 1, nodes)
+    if nodes is None:
+        return Tasks(1, number) if number == 1 else None
+    return Tasks(-(-number // nodes), min(nodes, number))
+
+
+def _option(words: Sequence[str], *names: str) -> int | None:
+    """Return the count behind an option: 0 for one that is not known, None for none."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        short = next((n for n in names if len(n) == 2 and word.startswith(n) and word != n), "")
+        if name in names:
+            return _whole(value if equals else "".join(words[index + 1 : index + 2]))
+        if short:
+            return _whole(word[2:])
+    return None
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 5 else 0
+
+
+def slurm_variables(text: str) -> dict[str, str]:
+    """Return what the ``#SBATCH`` lines of a job make sbatch set for it."""
+    words: list[str] = ["sbatch"]
+    for line in text.splitlines():
+        if line.startswith("#SBATCH"):
+            words += line.removeprefix("#SBATCH").partition(" #")[0].split()
+        elif line.strip() and not line.startswith("#"):
+            break
+    nodes, number = _option(words, "-N", "--nodes"), _option(words, "-n", "--ntasks")
+    each = _option(words, "--ntasks-per-node")
+    if number is None and nodes is not None:
+        number = nodes * (each or 1)
+    found = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_NTASKS": number,
+        "SLURM_NTASKS_PER_NODE": each,
+    }
+    return {name: str(value) for name, value in found.items() if value}
 
 
 def _settings(words: Sequence[Word]) -> tuple[tuple[str, Word], ...]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from preflight.launches.described import STARTERS, described
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
+from preflight.launches.launchers import slurm_variables, tasks
 from preflight.launches.shell_builtins import (
     BUILTINS,
     TALKS,
@@ -24,12 +25,21 @@ from preflight.launches.shell_builtins import (
 )
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import Budget, Shell
-from preflight.launches.shell_flow import NESTED_COSTS, WRITES, Flow, Function, Steps, Text, drive
+from preflight.launches.shell_flow import (
+    MOST_TURNS,
+    NESTED_COSTS,
+    WRITES,
+    Flow,
+    Function,
+    Steps,
+    Text,
+    drive,
+)
 from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.variables import Layers, Variables, environment_words
-from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
+from preflight.launches.wrappers import SHELLS, Stripped, is_ordinary, strip_wrappers
 
 # ``bash -c "bash -c '...'"`` and eval are read down to here.
 DEEPEST_SCRIPT = 8
@@ -64,7 +74,11 @@ def read_script(
     gives the text of a file that it sources or runs, where that lies here. host_words: what
     ``nproc`` and its like write.
     """
-    shell = Shell(Variables(environment_words(environment)), Budget())
+    variables = environment_words(environment)
+    if "#SBATCH" in text[:65536]:
+        given = slurm_variables(text)
+        variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
+    shell = Shell(Variables(variables), Budget())
     shell.name, shell.host_words = name, host_words
     reader = _Script(name, shell, 0, beside)
     if arguments:
@@ -99,13 +113,33 @@ def read_words(
     if not words:
         return Reading(())
     stripped = strip_wrappers(words, environment, inside)
+    found = _read_stripped(words, stripped, depth, budget or Budget(), beside, given)
+    several = [tasks(wrapper, stripped.environment) for wrapper in stripped.wrappers]
+    beside_each, hosts = 1, 1
+    for one in several:
+        if one is not None:
+            beside_each, hosts = beside_each * one.beside, hosts * one.hosts
+    if beside_each * hosts == 1 or len(found.commands) * beside_each > MOST_TURNS:
+        return found
+    commands = [command._replace(copies=command.copies * hosts) for command in found.commands]
+    return found._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
+
+
+def _read_stripped(
+    words: Sequence[Word],
+    stripped: Stripped,
+    depth: int,
+    budget: Budget,
+    beside: Beside,
+    given: Word | None,
+) -> Reading:
     notes = list(stripped.notes)
     if stripped.script is not None:
         if depth >= DEEPEST_SCRIPT:
             text = f"more than {DEEPEST_SCRIPT} shells within each other: the innermost is not read"
             return Reading((), (*notes, SourceNote("script-not-read", text, words[0].origin)))
         origin = stripped.script.origin
-        shell = Shell(Variables(stripped.environment), budget or Budget())
+        shell = Shell(Variables(stripped.environment), budget)
         shell.parameters = stripped.arguments
         shell.budget.spend(_nested_cost(stripped.script.text, depth))
         reader = _Script(origin.source, shell, depth + 1, beside)
@@ -128,7 +162,7 @@ def read_words(
         text = f"{program} stands where a program should: the shell finds none of that name"
         return Reading((), (*notes, SourceNote("not-a-program", text, origin)))
     if program.rpartition("/")[2] in STARTERS:
-        near = beside if budget is None else _metered(beside, budget)
+        near = _metered(beside, budget)
         started = described(stripped.words, stripped.environment, near, given)
         if started is not None:
             commands = tuple(
@@ -138,12 +172,8 @@ def read_words(
             return Reading(commands, (*notes, *started.notes), started.files)
     script = _script_words(stripped.words)
     found = beside(script[0].text) if script and not script[0].unresolved else None
-    if (
-        found is not None
-        and depth < DEEPEST_SCRIPT
-        and (budget is None or budget.spend(len(found)))
-    ):
-        shell = Shell(Variables(stripped.environment), budget or Budget())
+    if found is not None and depth < DEEPEST_SCRIPT and budget.spend(len(found)):
+        shell = Shell(Variables(stripped.environment), budget)
         shell.name, shell.parameters = script[0].text, script[1:]
         reader = _Script(shell.name, shell, depth + 1, beside)
         reader.read(found, 1)

@@ -6,6 +6,7 @@ SGLang's own flags for each kind of worker, and ``<kind>_environment``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight.launches.container import ContainerSettings
@@ -23,6 +24,9 @@ _PROGRAMS = {
     ("trtllm", False): "tensorrt_llm.commands.serve",
     ("trtllm", True): "dynamo.trtllm",
 }
+# What stands around a worker: this, its job, and the kind of its nodes.
+SLURM = "srt-slurm"
+_VARIANT = re.compile(r"(zip_)?override_")
 # More workers than any job has.
 _MOST_WORKERS = 1024
 
@@ -30,7 +34,7 @@ _MOST_WORKERS = 1024
 def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
     commands: list[Command] = []
-    for job in _jobs(launch):
+    for called, job in _jobs(launch):
         backend, image = job.at("backend"), job.at("model", "container").text or ""
         dynamo = job.at("frontend", "type").text in (None, "dynamo")
         program = _PROGRAMS.get((backend.at("type").text or "sglang", dynamo))
@@ -43,22 +47,33 @@ def _read(launch: LaunchText) -> Reading:
                 name: Word(value.text or "", Origin(launch.path, value.line))
                 for name, value in backend.at(f"{kind}_environment").fields.items()
             }
-            words = tuple(_words(program, node, job, launch.path))
-            count = _number(job.at("resources", f"{short}_workers"))
+            resources = job.at("resources")
+            workers = _number(resources.at(f"{short}_workers"))
+            shares = resources.at(f"{short}_nodes").text == "0"  # decode, on the nodes of prefill
+            nodes = _number(resources.at("prefill_nodes" if shares else f"{short}_nodes"))
+            words = [*_words(program, node, job, launch.path)]
+            if "sglang" in program and nodes > workers:
+                origin = Origin(launch.path, resources.line)
+                words += [Word("--nnodes", origin), Word(str(nodes // workers), origin)]
             one = Command(
-                words,
+                tuple(words),
                 Layers(variables, own),
-                (("docker", "compose", "up", f"{kind} worker"),),
+                ((SLURM, called, "prefill" if shares else kind),),
                 Origin(launch.path, node.line),
                 ContainerSettings(engine="docker", image=image, network="host"),
             )
-            commands += [one] * count
+            beside = -(-workers // nodes)  # of one node
+            commands += [
+                one._replace(copies=len(range(number, workers, beside))) for number in range(beside)
+            ]
     return Reading(tuple(commands), notes)
 
 
 def _number(node: Node) -> int:
+    """Return a count that a job gives; 1 where it gives none."""
     text = node.text or "1"
-    return min(int(text), _MOST_WORKERS) if text.isdecimal() and len(text) < 6 else 1
+    number = int(text) if text.isdecimal() and len(text) < 6 else 1
+    return min(max(1, number), _MOST_WORKERS)
 
 
 def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
@@ -81,12 +96,57 @@ def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
             yield Word(item.text or "", at)
 
 
-def _jobs(launch: LaunchText) -> list[Node]:
+def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
+    """Return the jobs of a file by name: one, or the variants that srtctl makes of its base."""
+    found: list[tuple[str, Node]] = []
+    for document in launch.documents or ():
+        base = document.at("base")
+        own = document.at("name").text or "job"
+        found += [(own, document)] if not base.fields else []
+        for key, change in document.fields.items() if base.fields else ():
+            named = _VARIANT.match(key)
+            for number in range(_variants(change) if named and named.group(1) else bool(named)):
+                chosen = _chosen(change, number) if named and named.group(1) else change
+                suffix = f"_{number}" if named and named.group(1) else ""
+                found.append(
+                    (f"{key[named.end() :] if named else key}{suffix}", _laid(base, chosen))
+                )
+        if base.fields and len(document.fields) == 1:
+            found.append((base.at("name").text or "base", base))
     return [
-        document
-        for document in launch.documents or ()
-        if document.at("resources").fields and document.at("backend").fields
+        (name, job)
+        for name, job in found
+        if job.at("resources").fields and job.at("backend").fields
     ]
+
+
+def _laid(base: Node, change: Node) -> Node:
+    """Lay a variant over its base: null takes a key away, a list replaces one."""
+    if not change.fields:
+        return change
+    fields = dict(base.fields)
+    for key, node in change.fields.items():
+        if node.value is None:
+            fields.pop(key, None)
+        else:
+            fields[key] = _laid(fields.get(key, Node(None)), node)
+    return Node(fields, base.line or change.line)
+
+
+def _variants(change: Node) -> int:
+    """Return how many variants the lists of a zip_override make."""
+    if change.fields:
+        return min(max(map(_variants, change.fields.values())), _MOST_WORKERS)
+    return len(change.items) or 1
+
+
+def _chosen(change: Node, number: int) -> Node:
+    if change.fields:
+        return Node(
+            {key: _chosen(node, number) for key, node in change.fields.items()}, change.line
+        )
+    items = change.items
+    return items[min(number, len(items) - 1)] if items else change
 
 
 KIND = LaunchKind(

@@ -25,7 +25,8 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
         if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
     )
     named = (("docker", "compose"), ("docker", "exec"))
-    known = all(wrapper[0] == "kubernetes" or wrapper[:2] in named for wrapper in around)
+    apart = ("kubernetes", "srt-slurm")
+    known = all(wrapper[0] in apart or wrapper[:2] in named for wrapper in around)
     return around if known else None
 
 

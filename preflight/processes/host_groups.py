@@ -141,6 +141,8 @@ def take_group(
 def _host(process: LaunchProcess) -> tuple[str, str]:
     """Return the host that a process is for, and its address; "" where nothing says so."""
     for wrapper in process.command.wrappers:
+        if wrapper[:1] == ("srt-slurm",):
+            return f"a {wrapper[2]} node of job {wrapper[1]}", ""
         named = _named_host(wrapper)
         if named:
             return f"host {named}", named

@@ -152,6 +152,8 @@ def _engine_devices(server: SglangServer, rank: int) -> RdmaUse | None:
         return None
     setting: Setting = server.arguments.settings["disaggregation_ib_device"]
     value = setting.value
+    if isinstance(value, str) and value.endswith(".json"):  # a map in a file
+        return RdmaUse(Unknown(f"{value} is not read"), setting.origin, setting.written_as)
     if isinstance(value, str) and value.strip().startswith("{"):
         value = _of_map(value, rank, default=None)
         if value is None:

@@ -12,6 +12,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
+from preflight.launches.launchers import tasks
 from preflight.launches.source import Origin, Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
@@ -114,6 +115,8 @@ def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
             flag = word.text.partition("=")[0] if word.text.startswith("-") else before
             for name in word.unresolved:
                 held = process.command.environment.get(name)
+                if name in _OF_EACH:
+                    continue
                 if held is not None and held.text == f"$({name})":
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value
@@ -168,6 +171,10 @@ def _understood(
     )
 
 
+# Variables that a launcher gives to each process that it starts.
+_OF_EACH = frozenset(
+    "SLURM_PROCID SLURM_NODEID SLURM_LOCALID OMPI_COMM_WORLD_RANK PMI_RANK".split()
+)
 _OURS = (Kind.SGLANG, Kind.STORE_SERVICE, Kind.CLIENT, Kind.MASTER, Kind.METADATA)
 
 
@@ -196,7 +203,7 @@ def _shown_words(words: Sequence[Word]) -> Iterator[str]:
 def _count(process: LaunchProcess) -> int | Unknown:
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
-        if name in _SEVERAL:
+        if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
             return Unknown(f"{name} stands in front: how many it starts is not read")
     for note in process.command.doubts:
         if note.id == "loop-not-counted":
@@ -212,6 +219,8 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     for wrapper in process.command.wrappers:
         if wrapper[:1] == ("kubernetes",):
             return " ".join(("pod", *filter(None, wrapper[1:])))
+        if wrapper[:1] == ("srt-slurm",):
+            return f"{wrapper[2]} nodes of job {wrapper[1]}"
         if wrapper[:2] == ("docker", "compose"):
             return f"service {wrapper[-1]}"
         if wrapper and wrapper[0].rpartition("/")[2] in ("ssh", "pdsh"):

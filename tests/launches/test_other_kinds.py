@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from checks.base.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
+from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import Kind, understand
 from preflight.processes.written_versions import written_versions
 
@@ -136,6 +138,44 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
     assert reading.commands[0].words[6].origin.line == 10
     dynamo = read(tmp_path, SRT.replace("type: sglang}", "type: dynamo}"), "dynamo.yaml")
     assert words(dynamo)[0][2] == "dynamo.sglang"
+
+
+VARIANTS = """\
+base:
+  name: job
+  model: {path: m}
+  resources: {prefill_nodes: 4, prefill_workers: 2, decode_nodes: 1, decode_workers: 3}
+  backend: {sglang_config: {prefill: {tp-size: 8}, decode: {tp-size: 1}}}
+override_small:
+  resources: {prefill_nodes: 1, prefill_workers: null, decode_nodes: 0}
+zip_override_tp:
+  backend: {sglang_config: {prefill: {tp-size: [16, 32], page-size: [64]}}}
+"""
+
+
+def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path) -> None:
+    found = read(tmp_path, VARIANTS, "job.yaml")
+    said = [
+        (command.wrappers[0][1:], command.copies, " ".join(w.text for w in command.words[5:]))
+        for command in found.commands
+    ]
+    decode = "--tp-size 1"
+    assert said == [
+        (("small", "prefill"), 1, "--tp-size 8"),
+        *[(("small", "prefill"), 1, decode)] * 3,
+        (("tp_0", "prefill"), 2, "--tp-size 16 --page-size 64 --nnodes 2"),
+        *[(("tp_0", "decode"), 1, decode)] * 3,
+        (("tp_1", "prefill"), 2, "--tp-size 32 --page-size 64 --nnodes 2"),
+        *[(("tp_1", "decode"), 1, decode)] * 3,
+    ]
+    groups = host_groups(understand(found.commands, lambda path: Unknown(path)))
+    assert [(group.what, len(group.numbers)) for group in groups] == [
+        ("a prefill node of job small", 4),
+        ("a prefill node of job tp_0", 1),
+        ("a decode node of job tp_0", 3),
+        ("a prefill node of job tp_1", 1),
+        ("a decode node of job tp_1", 3),
+    ]
 
 
 def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:

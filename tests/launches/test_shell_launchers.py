@@ -117,3 +117,38 @@ def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
 def test_why_nothing_is_started_is_said() -> None:
     with pytest.raises(NoLaunchError, match="runs its own command, which the launch does not show"):
         read_launch(("docker", "run", "image", "--tp", "8"), (), {}, Root("/"))
+
+
+JOB = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1 # one\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "copies"),
+    [
+        ("srun mooncake_client", [4]),
+        ("srun --nodes=1 --ntasks=1 -w h mooncake_client", [1]),
+        ("srun -N 2 -n 4 mooncake_client", [2, 2]),
+        ("srun -n8 mooncake_client", [4, 4]),
+        ("srun -N 2 --ntasks-per-node=3 mooncake_client", [2, 2, 2]),
+        ("srun bash -c 'mooncake_client & mooncake_master'", [4, 4]),
+        ("mpirun -np 3 mooncake_client", [1, 1, 1]),
+        ("mpirun -np 3 --hostfile h mooncake_client", [3]),
+        ("srun -N $NOBODY mooncake_client", [1]),  # not known, and told so
+    ],
+)
+def test_how_many_slurm_starts_on_a_host_and_on_how_many(line: str, copies: list[int]) -> None:
+    assert [command.copies for command in read_script(JOB + line, "s", {}).commands] == copies
+
+
+def test_what_sbatch_sets_is_known_in_a_job() -> None:
+    text = JOB + "mooncake_client --a $SLURM_NNODES --b $SLURM_NTASKS --c $SLURM_JOB_NUM_NODES"
+    (command,) = read_script(text, "s", {}).commands
+    assert [word.text for word in command.words[2::2]] == ["4", "4", "4"]
+    (command,) = read_script(text, "s", {"SLURM_NNODES": "9"}).commands
+    assert command.words[2].text == "9"
+
+
+def test_a_launcher_in_front_of_any_program_that_is_known() -> None:
+    for words in ("vllm serve m", "lmcache_server 0.0.0.0 1", "etcd", "python3 -m dynamo.vllm"):
+        (command,) = read_script(f"srun -N 1 -n 1 {words}", "s", {}).commands
+        assert " ".join(word.text for word in command.words) == words
