@@ -51,7 +51,8 @@ class CapacityRequest(NamedTuple):
 class ServerCapacity(NamedTuple):
     """One server. page_tokens: None where a variable decides it. notes: what to know about it.
 
-    deployment, tiers: what ``capacity`` follows from.
+    deployment, tiers, watermark: what ``capacity`` follows from; the last is the part of the pool
+    above which it evicts, None where that is not known.
     """
 
     subject: str
@@ -61,6 +62,7 @@ class ServerCapacity(NamedTuple):
     notes: tuple[str, ...]
     deployment: Deployment
     tiers: Tiers
+    watermark: float | None = None
 
 
 class CapacityAnswer(NamedTuple):
@@ -166,8 +168,9 @@ def _server(
         None if pool is None else pool.keys,
     )
     notes = tuple(_server_notes(deployment, tiers, workload))
+    limit = None if isinstance(store.eviction, Unknown) else store.eviction.watermark
     return ServerCapacity(
-        deployment.process.name, deployment.model, page, capacity, notes, deployment, tiers
+        deployment.process.name, deployment.model, page, capacity, notes, deployment, tiers, limit
     )
 
 

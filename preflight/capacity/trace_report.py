@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any
 
 from checks.base.units import format_bytes
@@ -14,26 +15,31 @@ from preflight.render.plain_data import fields
 from preflight.render.text import filled, table
 from preflight.traces.tiers import TIERS, Flows
 
+Row = list[str]
 
-def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int) -> str:
-    """The trace, each server's tiers on it, and the curve; no final newline."""
-    parts = [filled(_head(answer), width)]
+
+def trace_text(found: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
+    """The trace, each server's tiers on it, and the curve; no final newline. plot: of the curve."""
+    parts = [filled(trace_head(answer), width)]
     for server, replay in zip(found.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
             parts.append(filled(f"{server.subject}: not replayed: {replay.reason}", width))
             continue
         about = f"{server.subject}, {replay.rules.write_policy}, on this trace:"
-        parts.append(f"{filled(about, width)}\n{_tiers(server, replay, answer)}")
-        lines = [*_moved(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
+        heads, rows = tier_rows(server, replay, answer)
+        parts.append(f"{filled(about, width)}\n{table(rows, heads, right=range(1, len(heads)))}")
+        lines = [*moves(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
         parts.append("\n".join(filled(line, width) for line in lines))
     if answer.asked.curve:
-        parts.append(_curve_table(found, answer))
+        heads, rows = curve_rows(found, answer)
+        parts += [plot, table(rows, heads, right=range(1, 5))]
     lines = [*curve_sentences(found, answer), *(f"note: {note}" for note in answer.notes)]
     parts.append("\n".join(filled(line, width) for line in lines))
     return "\n\n".join(parts)
 
 
-def _head(answer: TraceAnswer) -> str:
+def trace_head(answer: TraceAnswer) -> str:
+    """What the trace is."""
     curve, block = answer.curve, answer.block_tokens
     over = "" if answer.span_seconds is None else f" in {_duration(answer.span_seconds)}"
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
@@ -70,7 +76,10 @@ def _counts(least: int, most: int) -> str:
     return _span(f"{low:,}", f"{high:,}")
 
 
-def _tiers(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> str:
+def tier_rows(
+    server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
+) -> tuple[Row, list[Row]]:
+    """Heads, and what each tier answers."""
     names = [tier.name for tier in server.capacity.tiers]
     speed = answer.asked.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
@@ -103,7 +112,7 @@ def _tiers(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) ->
             row.append("")
         rows[-2][-1] = "saved " + _counts(*(round(each / speed) for each in saved))
         rows[-1][-1] = "spent " + _counts(*(round(each / speed) for each in missed))
-    return table(rows, heads, right=range(1, len(heads)))
+    return heads, rows
 
 
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
@@ -119,7 +128,8 @@ def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
 _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"), ("SSD", "L2"))
 
 
-def _moved(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
+def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
+    """What has to move between the tiers."""
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
@@ -142,7 +152,7 @@ def _moved(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) ->
         yield f"{long:,} requests are longer than L1: a server refuses them, and here they are cut"
 
 
-def _sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
+def tier_sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
     """The tiers whose sizes are known, in blocks, of all caches together."""
     return [
         (tier.name, tier.tokens.most // answer.block_tokens)
@@ -152,10 +162,11 @@ def _sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
     ]
 
 
-def _curve_table(found: CapacityAnswer, answer: TraceAnswer) -> str:
+def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
+    """Heads, and what one cache answers by its size."""
     size = found.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
-    for name, blocks in _sizes(found, answer):
+    for name, blocks in tier_sizes(found, answer):
         known.setdefault(max(1, blocks), name)
     rows = [
         [
@@ -167,8 +178,7 @@ def _curve_table(found: CapacityAnswer, answer: TraceAnswer) -> str:
         ]
         for blocks, best in answer.best
     ]
-    heads = ["as", "tokens in one cache", "bytes", "hits (LRU)", "best possible"]
-    return table(rows, heads, right=range(1, 5))
+    return ["as", "tokens in one cache", "bytes", "hits (LRU)", "best possible"], rows
 
 
 def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
@@ -198,11 +208,30 @@ def curve_sentences(found: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]
             yield f"{percent(wanted)}: no cache answers so much of this trace"
         else:
             yield f"{percent(wanted)}: one cache of {held(need)}"
+            yield from _flags(found.servers[0], need * block)
     if curve.sampled < 1:
         yield (
             f"from a sample of {percent(curve.sampled)} of the blocks: rates are within "
             f"{200 * curve.error:.1f} points, 19 times of 20"
         )
+
+
+def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
+    """So many tokens as the launch's own flags: L2 or the pool alone, not both."""
+    tiers = {tier.name: tier for tier in server.capacity.tiers}
+    host, pool, size = tiers.get("L2"), tiers.get("L3"), server.capacity.bytes_per_token
+    if host is not None and server.deployment.groups == 1:
+        held, taken = host.tokens, host.bytes
+        if isinstance(held, Bounds) and isinstance(taken, Bounds):
+            each = taken.most / held.most / server.deployment.ranks
+            yield f"as L2 alone: --hicache-size {ceil(tokens * each / 1e9)} (of each rank)"
+    if pool is not None and isinstance(pool.tokens, Bounds) and not isinstance(size, Unknown):
+        whole = ceil(tokens * size / server.watermark) if server.watermark else 0
+        if whole:
+            yield (
+                f"as the pool alone: segments of {format_bytes(whole)} in all, which evict above "
+                f"{server.watermark:g}"
+            )
 
 
 def trace_object(found: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     help="Tokens of a block of the trace. Default: what it says, or its format has.",
 )
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
+@click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
+@click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
 @click.option("--hit-rate", type=Part(), help="Say how large one cache must be for it, as 60%.")
 @click.option(
     "--routing",
@@ -91,6 +93,8 @@ def capacity(
     trace: str | None,
     trace_block_tokens: int | None,
     curve: bool,
+    html: str | None,
+    svg: str | None,
     hit_rate: float | None,
     routing: str | None,
     prefill_tokens_per_second: float | None,
@@ -131,7 +135,13 @@ def capacity(
         workload = None
         if trace is not None:
             raise UsageError(f"--workload {kind} stands in for a trace: give one of both")
-    given = {"--curve": curve, "--hit-rate": hit_rate is not None, "--routing": routing is not None}
+    given = {
+        "--curve": curve,
+        "--html": html is not None,
+        "--svg": svg is not None,
+        "--hit-rate": hit_rate is not None,
+        "--routing": routing is not None,
+    }
     for name, wanted in given.items():
         if wanted and trace is None and kind is None:
             raise UsageError(f"{name} is about a trace: give --trace FILE, or --workload chat")
@@ -165,6 +175,20 @@ def capacity(
             opened = open_trace(str(trace), page_of(found), trace_block_tokens)
         replayed = trace_answer(found, opened, told, progress.show)
         progress.clear()
+        if html is not None or svg is not None:
+            from preflight.base.within import save
+            from preflight.pictures.check_page import page_style
+            from preflight.pictures.hit_curve import plot_svg, trace_page
+
+            if html is not None:
+                written = trace_page(found, replayed, page_style())
+                save(f"--html {html}", html, written.encode(), 0o644, timeout_seconds)
+            if svg is not None:
+                written = plot_svg(found, replayed)
+                if written:
+                    save(f"--svg {svg}", svg, written.encode(), 0o644, timeout_seconds)
+                else:
+                    say(f"--svg {svg}: not written: nothing is asked for twice", err=True)
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
     missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)
@@ -186,7 +210,9 @@ def capacity(
         text = capacity_text(found, columns(), painter(color), plain)
         if replayed is not None:
             from preflight.capacity.trace_report import trace_text
+            from preflight.pictures.hit_curve import plot_text
 
-            text = f"{text}\n\n{trace_text(found, replayed, columns())}"
+            plot = plot_text(found, replayed, painter(color), columns(), plain) if curve else ""
+            text = f"{text}\n\n{trace_text(found, replayed, columns(), plot)}"
         say(public(text))
     return code

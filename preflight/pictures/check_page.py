@@ -142,7 +142,7 @@ def report_page(
     ]
     parts += [_section(each) for each in drawn if not each.on_paper]
     body = join([element("h1", f"{launch}{place}"), *parts, _foot(made)], "\n")
-    return page(f"{report.verdict.value.upper()}: {launch}{place}", body, style=_style())
+    return page(f"{report.verdict.value.upper()}: {launch}{place}", body, style=page_style())
 
 
 def error_page(message: str, made: Made) -> str:
@@ -150,10 +150,13 @@ def error_page(message: str, made: Made) -> str:
     box = element(
         "section", element("strong", "No answer"), element("p", message), class_="verdict fail"
     )
-    return page("No answer", join([element("h1", NAME), box, _foot(made)], "\n"), style=_style())
+    return page(
+        "No answer", join([element("h1", NAME), box, _foot(made)], "\n"), style=page_style()
+    )
 
 
-def _style() -> str:
+def page_style() -> str:
+    """What the pictures of a page need beside the page's own."""
     with open(data_file("pictures.css"), encoding="utf-8") as file:
         return file.read()
 

@@ -159,10 +159,10 @@ def described_text(found: Described, width: int) -> str:
     lines = [f"{found.trace.name} ({found.trace.format}): {found.requests:,} requests"]
     if found.span_seconds:
         rate = found.requests / found.span_seconds
-        lines.append(f"over {found.span_seconds:,.0f} s, {rate:,.2f} a second")
+        lines[0] += f" over {found.span_seconds:,.0f} s, {rate:,.2f} a second"
     if found.conversations is not None:
-        each = found.requests / found.conversations
-        lines.append(f"{found.conversations:,} conversations, {each:.1f} requests each")
+        asked = found.requests / found.conversations
+        lines.append(f"{found.conversations:,} conversations, {asked:.1f} requests each")
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
     lines.append(f"{curve.accesses:,} blocks of {block} tokens{distinct}")
     lines.append(
@@ -179,11 +179,11 @@ def described_text(found: Described, width: int) -> str:
     heads = ["tokens of a", "mean", "median", "95% below", "most"]
     parts.append(table(lengths, heads, right=range(1, 5)))
     rows, upto, known = [], 0, 0
-    for each in found.windows:
-        upto, known = upto + each.requests, known + each.new
-        again = 1 - each.new / each.accesses if each.accesses else 0.0
+    for part in found.windows:
+        upto, known = upto + part.requests, known + part.new
+        again = 1 - part.new / part.accesses if part.accesses else 0.0
         rows.append(
-            [f"{upto:,}", f"{each.accesses:,}", f"{100 * again:.1f}%", f"{known * block:,}"]
+            [f"{upto:,}", f"{part.accesses:,}", f"{100 * again:.1f}%", f"{known * block:,}"]
         )
     if rows:
         heads = ["requests", "blocks", "seen before", "distinct tokens so far"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -121,6 +123,45 @@ def test_what_cannot_be_meant(
     assert code == (64 if said else 0)
     assert said in err
     assert "Traceback" not in out + err
+
+
+def test_the_pictures_show_what_the_text_says(
+    ask: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--gpu-memory", "80gb", "--curve", "--html", "o.html", "--svg", "o.svg")
+    assert ask(*words, "--ascii") == 0
+    out = capsys.readouterr().out
+    plot = out[out.index("Hits of one cache") : out.index("\n\nas  ")]
+    assert max(map(len, plot.splitlines())) <= 80
+    assert out.isascii()
+    assert " 60 % |" in plot
+    # What 64,000 tokens hold answers all that any cache does: half of all, on the 50 % line.
+    drawn_rows = [row for row in plot.splitlines() if "|..." in row]
+    assert len(drawn_rows) == 1
+    page = (tmp_path / "o.html").read_text()
+    rows = re.findall(r"<tr>(.*?)</tr>", page)
+    cells = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in rows]
+    table = out[out.index("tokens in one cache  ") :].split("\n\n")[0].splitlines()[2:]
+    assert len(table) == 4
+    for line in table:
+        assert " ".join(line.split()) in cells
+    assert "L1 50.0% 9,216 0" in cells
+    drawn = ElementTree.parse(tmp_path / "o.svg").getroot()
+    assert "ceiling 50.0%" in drawn.attrib["aria-label"]
+    texts = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0 %", "60 %", "1", "2", "3", "64K", "tokens in one cache"} <= set(texts)
+
+
+def test_nothing_to_draw(ask: Ask, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "once.jsonl").write_text(json.dumps(TURNS[0]))
+    words = ("--gpu-memory", "80gb", "--curve", "--svg", "o.svg", "--html", "o.html")
+    assert ask(*words, trace="once.jsonl") == 0
+    out, err = capsys.readouterr()
+    assert "ceiling: 0.0%" in out
+    assert "--svg o.svg: not written: nothing is asked for twice" in err
+    assert not (tmp_path / "o.svg").exists()
+    assert "<svg" not in (tmp_path / "o.html").read_text()
 
 
 def test_a_kind_of_traffic_stands_in_for_a_trace(

@@ -1,0 +1,244 @@
+"""Hits by the size of one cache, drawn: for a terminal, for a page, and as an SVG by itself.
+
+The axis of sizes doubles from mark to mark. Both lines are of one cache: what the least recently
+used keep, and the best that could be. A letter is a tier of the launch, by its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log2
+from typing import NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.capacity.answer import CapacityAnswer
+from preflight.capacity.curve import COLOURS, MOST_PLOT, ROWS, letter_of
+from preflight.capacity.trace_answer import TraceAnswer
+from preflight.capacity.trace_report import (
+    curve_rows,
+    curve_sentences,
+    moves,
+    percent,
+    tier_rows,
+    tier_sizes,
+    trace_head,
+)
+from preflight.render.html_page import Html, element, join, page, table
+from preflight.render.text import wrapped
+
+Paint = Callable[[str, str], str]
+# "100 % |"
+_AXIS = 7
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 480, 270, 46, 16, 12, 40
+
+
+class _Mark(NamedTuple):
+    """A tier of the launch. across: 0 to 1 of the axis of sizes."""
+
+    letter: str
+    name: str
+    across: float
+    rate: float
+
+
+class _Plot(NamedTuple):
+    """least, most: blocks at the ends of the axis. top: the rate at its upper end."""
+
+    answer: TraceAnswer
+    least: int
+    most: int
+    top: float
+    marks: tuple[_Mark, ...]
+
+    def size(self, across: float) -> float:
+        return self.least * 2 ** (across * log2(self.most / self.least))
+
+    def across(self, blocks: float) -> float:
+        part = log2(max(blocks, 1) / self.least) / log2(self.most / self.least)
+        return min(1.0, max(0.0, part))
+
+    def rate(self, across: float) -> float:
+        return self.answer.curve.rate(self.size(across))
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Every second doubling, in tokens."""
+        count = round(log2(self.most / self.least))
+        sizes = [self.least << at for at in range(0, count + 1, 2)]
+        return [(self.across(size), _short(size * self.answer.block_tokens)) for size in sizes]
+
+
+def _plot(found: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
+    """None where nothing hits, or there is one size alone."""
+    sizes = [size for size, _ in answer.best]
+    if not answer.curve.ceiling or len(sizes) < 2:
+        return None
+    least, most = sizes[0], sizes[-1]
+    count = 1
+    while least << count < most:
+        count += 1
+    plot = _Plot(answer, least, least << count, _top(answer.curve.ceiling), ())
+    marks = [
+        _Mark(letter_of(name), name, plot.across(blocks), answer.curve.rate(blocks))
+        for name, blocks in tier_sizes(found, answer)
+    ]
+    return plot._replace(marks=tuple(marks))
+
+
+def _top(ceiling: float) -> float:
+    """The next ten per cent."""
+    return min(1.0, (int(ceiling * 10) + 1) / 10)
+
+
+def _short(tokens: int) -> str:
+    """``64K``, ``4.1M``: of tokens, by thousands."""
+    for unit, scale in (("G", 10**9), ("M", 10**6), ("K", 10**3)):
+        if tokens >= scale:
+            return f"{tokens / scale:.3g}{unit}"
+    return str(tokens)
+
+
+def plot_text(
+    found: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
+) -> str:
+    """The curve for a terminal; "" where there is none to draw."""
+    plot = _plot(found, answer)
+    if plot is None:
+        return ""
+    room = min(MOST_PLOT, width - _AXIS - 6)
+    cells = [[(" ", "")] * room for _ in range(ROWS)]
+
+    def put(across: float, rate: float, mark: str, colour: str) -> None:
+        row = round((1 - rate / plot.top) * (ROWS - 1))
+        cells[row][round(across * (room - 1))] = (mark, colour)
+
+    best = [(plot.across(size), rate) for size, rate in answer.best if rate is not None]
+    for column in range(room):
+        across = column / (room - 1)
+        if best:
+            put(across, _between(best, across), "-" if plain else "·", "")
+        put(across, plot.rate(across), "." if plain else "•", COLOURS[0])
+    for at, mark in enumerate(plot.marks):
+        put(mark.across, mark.rate, mark.letter, COLOURS[(at + 1) % len(COLOURS)])
+    about = "Hits of one cache, by the tokens that it holds (each mark is 4 times as many)"
+    lines = wrapped(about, width)
+    for row, line in enumerate(cells):
+        label = f"{100 * plot.top * (1 - row / (ROWS - 1)):3.0f} %" if row % 2 == 0 else "     "
+        text = "".join(paint(char, colour) if colour else char for char, colour in line)
+        lines.append(f"{label} |{text}".rstrip())
+    axis = [" "] * (room + 8)
+    for across, tick in plot.ticks:
+        at = round(across * (room - 1))
+        if "".join(axis[max(0, at - 1) : at + len(tick)]).strip() == "":
+            axis[at : at + len(tick)] = tick
+    lines += [f"      +{'-' * room}", f"{'tokens':<{_AXIS}}{''.join(axis).rstrip()}"]
+    key = [". LRU" if plain else "• LRU", "- the best possible" if plain else "· the best possible"]
+    key = key if best else key[:1]
+    key += [f"{mark.letter} as large as {mark.name}" for mark in plot.marks]
+    return "\n".join([*lines, *wrapped(" " * _AXIS + ", ".join(key), width, 0)])
+
+
+def _between(points: Sequence[tuple[float, float]], across: float) -> float:
+    """On the straight lines between points."""
+    before = points[0]
+    for point in points:
+        if point[0] >= across:
+            if point[0] == before[0]:
+                return point[1]
+            part = (across - before[0]) / (point[0] - before[0])
+            return before[1] + (point[1] - before[1]) * part
+        before = point
+    return points[-1][1]
+
+
+def plot_figure(found: CapacityAnswer, answer: TraceAnswer, **attributes: str) -> Html:
+    """The curve as an SVG element; empty where there is none to draw."""
+    plot = _plot(found, answer)
+    if plot is None:
+        return Html("")
+
+    def x(across: float) -> float:
+        return round(_LEFT + across * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def y(rate: float) -> float:
+        return round(_TOP + (1 - rate / plot.top) * (_HEIGHT - _TOP - _BOTTOM), 1)
+
+    def line(points: Sequence[tuple[float, float]], kind: str) -> Html:
+        shown = " ".join(f"{x(across):g},{y(rate):g}" for across, rate in points)
+        return element("polyline", points=shown, class_=f"line {kind}")
+
+    def text(shown: str, at: float, below: float, kind: str, anchor: str) -> Html:
+        return element("text", shown, x=at, y=below, text_anchor=anchor, class_=kind)
+
+    shapes = []
+    for step in range(round(plot.top * 10) + 1):
+        at = y(step / 10)
+        shapes.append(element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=at, y2=at, class_="grid"))
+        shapes.append(text(f"{step * 10} %", _LEFT - 6, at + 4, "tick", "end"))
+    ticks = plot.ticks
+    for across, tick in ticks[:: -(-len(ticks) // 7)]:
+        shapes.append(text(tick, x(across), _HEIGHT - _BOTTOM + 18, "tick", "middle"))
+    shapes.append(text("tokens in one cache", _LEFT, _HEIGHT - 6, "tick", "start"))
+    best = [(plot.across(size), rate) for size, rate in answer.best if rate is not None]
+    if best:
+        shapes.append(line(best, "t2"))
+    shapes.append(line([(at / 120, plot.rate(at / 120)) for at in range(121)], "t1 whole"))
+    for number, mark in enumerate(plot.marks):
+        kind = f"mark t{number % 4}"
+        said = element("title", f"as large as {mark.name}: {percent(mark.rate)}")
+        place = x(mark.across), y(mark.rate)
+        circle = element("circle", said, cx=place[0], cy=place[1], r=7, class_=kind)
+        shapes += [circle, text(mark.letter, place[0], place[1] + 3.5, "letter", "middle")]
+    marks = "; ".join(f"as large as {mark.name} {percent(mark.rate)}" for mark in plot.marks)
+    label = f"Hits of one cache by its size: ceiling {percent(answer.curve.ceiling)}; {marks}"
+    size = f"0 0 {_WIDTH} {_HEIGHT}"
+    about = {"role": "img", "aria_label": label, **attributes}
+    return element("svg", *shapes, viewBox=size, width="100%", **about)
+
+
+# What the page's style says, for a picture by itself.
+_ALONE = """
+svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --line: #d0d7de; }
+@media (prefers-color-scheme: dark) {
+  svg { background: #0d1117; --text: #e6edf3; --line: #30363d; }
+}
+.grid { stroke: var(--line); } .line { fill: none; stroke-width: 2; }
+.t1.line { stroke: #2f81f7; } .t2.line { stroke: #3fb950; stroke-dasharray: 4 3; }
+.mark { fill: #2f81f7; } .tick { fill: var(--text); font-size: 11px; }
+.letter { fill: #fff; font-size: 9.5px; font-weight: 700; }
+"""
+
+
+def plot_svg(found: CapacityAnswer, answer: TraceAnswer) -> str:
+    """A whole document; "" where there is nothing to draw."""
+    drawn = plot_figure(found, answer, xmlns="http://www.w3.org/2000/svg")
+    head, bracket, rest = str(drawn).partition(">")
+    return f"{head}{bracket}<style>{_ALONE}</style>{rest}\n" if drawn else ""
+
+
+def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
+    """A page with all that the text says. style: of pictures."""
+    title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
+    parts = [element("h1", title), element("p", trace_head(answer))]
+    for server, replay in zip(found.servers, answer.servers, strict=True):
+        parts.append(element("h2", server.subject))
+        if isinstance(replay, Unknown):
+            parts.append(element("p", f"not replayed: {replay.reason}"))
+            continue
+        heads, rows = tier_rows(server, replay, answer)
+        parts.append(_table(heads, rows, f"{server.model}, {replay.rules.write_policy}"))
+        said = (*moves(server, replay, answer), *replay.notes)
+        parts.append(element("ul", *(element("li", each) for each in said)))
+    heads, rows = curve_rows(found, answer)
+    key = "Blue: the least recently used are evicted. Dashed: the best possible."
+    drawn = element(
+        "figure", plot_figure(found, answer), element("figcaption", key), class_="curve"
+    )
+    parts += [element("h2", "One cache of any size"), drawn, _table(heads, rows, "By size")]
+    said = (*curve_sentences(found, answer), *answer.notes)
+    parts.append(element("ul", *(element("li", each) for each in said)))
+    return page(title, join(parts, "\n"), style=style)
+
+
+def _table(heads: list[str], rows: list[list[str]], caption: str) -> Html:
+    return table(heads, rows, caption=caption, numeric_columns=range(1, len(heads)))
