@@ -20,7 +20,16 @@ def machine() -> dict[str, Any]:
         "pid_namespace": os.readlink("/proc/self/ns/pid"),
         "kubernetes": "KUBERNETES_SERVICE_HOST" in os.environ,
         "container": os.environ.get("container", ""),  # noqa: SIM112 - systemd and Podman write it so
+        "libc": _libc(),
     }
+
+
+def _libc() -> str:
+    """``glibc 2.36``; "" for a C library that does not say."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
 
 
 def cgroup_namespace() -> str:

@@ -56,6 +56,7 @@ class SystemFacts(NamedTuple):
     process of the launch wants one. uring_disabled: the sysctl (0 on, 1 not for all, 2 off), None
     where the kernel has none. own_pid_namespace: other processes of the host are not seen.
     hypervisor: the virtual machine's maker as its firmware says, "" on none that is known.
+    glibc: the release that this program runs on, as 2.36; Unknown on another C library.
     """
 
     kernel_release: str | Unknown
@@ -71,6 +72,7 @@ class SystemFacts(NamedTuple):
     uring_errno: int | Unknown | None
     uring_disabled: int | Unknown | None
     hypervisor: str | Unknown
+    glibc: str | Unknown = Unknown("system.machine: has no libc")
 
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
@@ -95,6 +97,7 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
         uring_errno=_errno(root.call("system.io_uring")) if wanted else None,
         uring_disabled=None if isinstance(disabled, Unknown) and disabled.absent else disabled,
         hypervisor=_hypervisor(root),
+        glibc=_glibc(machine),
     )
 
 
@@ -112,6 +115,12 @@ def _text_of(machine: object, key: str) -> str | Unknown:
     machine = known(machine)
     value = machine.get(key) if isinstance(machine, dict) else None
     return value if isinstance(value, str) else Unknown(f"system.machine: has no {key}")
+
+
+@or_unknown
+def _glibc(machine: object) -> str | Unknown:
+    name, _, version = known(_text_of(machine, "libc")).partition(" ")
+    return version if name == "glibc" else Unknown("system.machine: this is not glibc")
 
 
 @or_unknown

@@ -45,7 +45,8 @@ def checked(
     seen = judge_host(launch, root, timeout_seconds, made, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
-    of_launch = [found for found in seen.of_launch if unread or selection.takes(found.check)]
+    of_launch = [*seen.of_launch, *_known_problems(seen)]
+    of_launch = [found for found in of_launch if unread or selection.takes(found.check)]
     over = waiver_findings(selection)
     found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks)
     understood = ""
@@ -62,6 +63,15 @@ def checked(
     return Checked(told, seen)
 
 
+def _known_problems(seen: JudgedHost) -> list[Finding]:
+    """What the records of known problems say of the launch; they are read for one alone."""
+    if seen.launch is None:
+        return []
+    from preflight.advisories.judge import advisory_findings
+
+    return advisory_findings(seen)
+
+
 def _checked_all_the_same(findings: Iterable[Finding]) -> str:
     judged = {found.check for found in findings if found.status is not Status.SKIP}
     topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
@@ -72,10 +82,12 @@ def selection_of(chosen: Chosen) -> Selection:
     """Return what is chosen, of the checks and rules that there are. Raises UsageError."""
     if chosen == ALL_CHECKS:
         return Selection()
+    from preflight.advisories.records import advisories
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     known = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
+    known += [one.check for one in advisories()]
     only, skip, ignore, path = chosen
     waivers = () if path is None else read_waivers(path)
     over = tuple(one for one in waivers if one.until is not None and one.until < date.today())

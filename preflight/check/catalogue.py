@@ -11,6 +11,7 @@ from typing import NamedTuple
 from checks.base.check import Check, Judge
 from checks.base.finding import Status
 from checks.base.page import Page
+from preflight.advisories.records import Advisory, condition_text, range_text
 from preflight.render.text import wrapped
 from preflight.rules.rules import Rule, Severity
 
@@ -19,12 +20,14 @@ class Catalogue(NamedTuple):
     """host: with their judges, in the order of ``list``. launch: made by reading the launch.
 
     fleet: made by holding nodes' reports together; ``check`` of one host never finds these.
+    advisories: records of known problems, whose findings have their ids.
     """
 
     host: tuple[tuple[Check, Judge], ...]
     launch: tuple[Check, ...]
     fleet: tuple[Check, ...]
     rules: tuple[Rule, ...]
+    advisories: tuple[Advisory, ...] = ()
 
     @property
     def checks(self) -> dict[str, Check]:
@@ -33,18 +36,24 @@ class Catalogue(NamedTuple):
 
     @property
     def ids(self) -> Sequence[str]:
-        return [*self.checks, *(rule.id for rule in self.rules)]
+        own = [rule.id for rule in self.rules]
+        return [*self.checks, *own, *(one.check for one in self.advisories)]
 
 
 def catalogue() -> Catalogue:
     """All of it; imports every module that declares something."""
     from checks.run.runner import every_check
+    from preflight.advisories.records import advisories
     from preflight.judging.fleet_checks import FLEET_CHECKS
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     return Catalogue(
-        tuple(every_check()), tuple(LAUNCH_CHECKS), FLEET_CHECKS, tuple(RULES.values())
+        tuple(every_check()),
+        tuple(LAUNCH_CHECKS),
+        FLEET_CHECKS,
+        tuple(RULES.values()),
+        advisories(),
     )
 
 
@@ -113,6 +122,22 @@ def rule_page(rule: Rule) -> PageText:
         ("read or seen in", rule.source),
     )
     return PageText(rule.id, _sentence(rule.finds), "", rows)
+
+
+def advisory_page(one: Advisory) -> PageText:
+    """The page of a record."""
+    rows = [
+        ("affected", "; ".join(map(range_text, one.affected))),
+        ("where", condition_text(one.when)),
+        ("and", one.arises),
+        ("what follows", one.severity),
+        ("what is seen", one.seen),
+        ("what to do", one.remedy),
+        ("judged by", ", ".join(one.covered_by)),
+        ("how it is known", "; ".join(filter(None, (", ".join(one.evidence), one.command)))),
+        ("read or seen in", ", ".join(url for _, url in one.references)),
+    ]
+    return PageText(one.id, one.summary + ".", one.details, tuple(row for row in rows if row[1]))
 
 
 def as_text(page: PageText, width: int) -> str:

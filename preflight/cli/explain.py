@@ -67,7 +67,7 @@ def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, 
     from preflight.check.catalogue import catalogue
 
     every = catalogue()
-    if words in every.ids:
+    if words in every.ids or words in {one.id for one in every.advisories}:
         return explain_page(every, words, as_json)
     if len(what) == 1 and (words == "-" or os.path.exists(words)):
         return explain_log_file(words, as_json, color)
@@ -120,13 +120,19 @@ def print_index(as_json: bool) -> int:
 
 
 def explain_page(every: Catalogue, id_: str, as_json: bool) -> int:
-    """Print the page of a check or rule that there is."""
+    """Print the page of a check, a rule or a record that there is."""
+    from preflight.advisories.records import advisory
     from preflight.base.output import columns, say, say_json
-    from preflight.check.catalogue import as_text, check_page, rule_page
+    from preflight.check.catalogue import advisory_page, as_text, check_page, rule_page
     from preflight.logs.explain import SCHEMA
 
-    check = every.checks.get(id_)
-    page = check_page(check) if check else rule_page(next(r for r in every.rules if r.id == id_))
+    check, record = every.checks.get(id_), advisory(id_)
+    if record is not None:
+        page = advisory_page(record)
+    elif check is not None:
+        page = check_page(check)
+    else:
+        page = rule_page(next(rule for rule in every.rules if rule.id == id_))
     if not as_json:
         say(as_text(page, columns()))
         return 0

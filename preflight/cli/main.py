@@ -31,6 +31,7 @@ LATER = {
         "capacity": "preflight.cli.capacity:capacity",
         "trace": "preflight.cli.trace:trace",
         "topology": "preflight.cli.topology:topology",
+        "advisories": "preflight.cli.advisories:advisories",
         "rehearse": "preflight.cli.rehearse:rehearse",
         "probe": "preflight.cli.probe:probe",
         "facts": "preflight.cli.facts:facts",
@@ -44,6 +45,7 @@ LATER = {
 }
 # Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {
+    "advisories": "mooncake-preflight/advisories/v1",
     "capacity": "mooncake-preflight/capacity/v1",
     "explain": "mooncake-preflight/explain-log/v1",
     "facts": "mooncake-preflight/facts/v1",

@@ -24,7 +24,12 @@ UNUSED = Check("launch.unused", (), PAGES)
 ASSUMED = Check("launch.assumed", (), PAGES)
 NOT_READ = Check("launch.not-read", (), PAGES)
 WAIVER = Check("launch.waiver", (), PAGES)
-LAUNCH_CHECKS = (SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED, GATE, KEYS, WAIVER)
+# Judged by preflight.advisories, which knows the host too.
+ADVISORIES = Check("launch.advisories", (), PAGES)
+LAUNCH_CHECKS = (
+    *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
+    *(ADVISORIES, GATE, KEYS, WAIVER),
+)
 _AS_MEANT = "write it so that it is read as it is meant, or take it away"
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
+from preflight.advisories.records import advisories
 from preflight.logs.patterns import Case, Groups, Hits, Pattern, Stage, read_patterns
 from preflight.logs.search import MOST_LOG_BYTES, MOST_NAMES, Search, blocks
 from preflight.sglang.admission_gate import RESERVE_BYTES
@@ -230,8 +231,13 @@ def explanation(pattern: Pattern, seen: Hits) -> Explanation:
         _filled(case.decided, values),
         _filled(pattern.apart, values),
         _filled(case.remedy or pattern.remedy, values),
-        case.checks or pattern.checks,
+        case.checks or (*pattern.checks, *_records_of(pattern)),
     )
+
+
+def _records_of(pattern: Pattern) -> tuple[str, ...]:
+    """The records of known problems that print such a line."""
+    return tuple(one.check for one in advisories() if pattern.id in one.log)
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:

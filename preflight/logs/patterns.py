@@ -15,6 +15,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from preflight.advisories.records import Advisory, advisories, range_text
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -129,7 +131,19 @@ def read_patterns() -> tuple[Pattern, ...]:
     for name in TABLES:
         with open(os.path.join(folder, f"{name}.toml"), encoding="utf-8") as file:
             patterns += read_table(file.read(), f"{name}.toml")
-    return tuple(patterns)
+    return (*patterns, *map(_of_record, (one for one in advisories() if one.lines)))
+
+
+def _of_record(one: Advisory) -> Pattern:
+    """The lines that a record of a known problem brings itself."""
+    found = "|".join(map(re.escape, one.lines))
+    ids = (one.check, *one.covered_by)
+    ranges = "; ".join(map(range_text, one.affected))
+    cause = f"{one.summary} ({ranges}): {one.details}"
+    printer = "Mooncake" if one.affected[0].product.startswith("mooncake") else "SGLang"
+    return Pattern(
+        one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy
+    )
 
 
 def read_table(text: str, name: str) -> list[Pattern]:

@@ -77,6 +77,7 @@ def add_system(tree: Tree, host: SyntheticHost) -> None:
             "pid_namespace": "pid:[4026533333]" if host.container else "pid:[4026531836]",
             "kubernetes": host.container == "kubernetes",
             "container": "",
+            "libc": "glibc 2.39",
         },
         "system.io_uring": host.io_uring_errno,
         "memory.space /dev/shm": {

@@ -28,6 +28,7 @@ MACHINE = {
     "pid_namespace": "pid:[4026532000]",
     "kubernetes": False,
     "container": "",
+    "libc": "glibc 2.39",
 }
 FILES = {
     "/proc/sys/kernel/osrelease": "6.8.0-1014-nvidia-64k\n",
@@ -61,6 +62,7 @@ def test_a_whole_host(tmp_path: Path) -> None:
         uring_errno=1,
         uring_disabled=2,
         hypervisor="QEMU Standard PC",
+        glibc="2.39",
     )
 
 

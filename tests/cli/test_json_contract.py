@@ -36,6 +36,7 @@ VALIDATORS = {id_: jsonschema.Draft202012Validator(schema) for id_, schema in SC
 SIZING = "mooncake-hicache-sizing"
 # What each command needs beside --json for its words to be taken, and the schema of its errors.
 COMMANDS: dict[Words, tuple[Words, str]] = {
+    ("advisories",): ((), "advisories"),
     ("capacity",): ((), "capacity"),
     ("check",): ((), "check"),
     ("explain",): (("--log", "x"), "explain-log"),
@@ -57,7 +58,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("trace", "describe"): (("x",), "trace"),
     (SIZING,): ((), "sizing"),
 }
-WITH_ROOT = ("capacity", "check", "facts", "fit", "plan", "read", "topology", SIZING)
+WITH_ROOT = ("advisories", "capacity", "check", "facts", "fit", "plan", "read", "topology", SIZING)
 
 
 def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:

@@ -43,6 +43,7 @@ ORDER = [
     "preflight.sizing",
     "preflight.inputs",
     "preflight.judging",
+    "preflight.advisories",
     "preflight.reading",
     "preflight.settings",
     "preflight.check",

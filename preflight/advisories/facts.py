@@ -1,0 +1,295 @@
+"""The named facts that a record's conditions ask for, of one process of a launch on one host.
+
+``env.NAME`` is a variable of the process, ``flag.NAME`` a flag of its program (SGLang's argument by
+its own name, a gflag of Mooncake's programs): None where it is not given and has no default. All
+others stand in ``FACTS``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.software.facts import Environment
+from checks.software.software_checks import OTHER_CONTAINER
+from preflight.advisories.records import PRODUCTS
+from preflight.inputs.host_source import Sized
+from preflight.judging.judge_host import JudgedHost
+from preflight.processes.mooncake_users import offloads, store_clients, store_devices, uses_mooncake
+from preflight.processes.processes import Kind, LaunchProcess
+from preflight.programs.mooncake_flags import flags_of, is_on, value_of
+from preflight.programs.sglang_arguments import unresolved
+from preflight.sglang.model import Models
+from preflight.sglang.model_geometry import LayerKind, ModelGeometry
+
+_GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
+_SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
+_VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
+# Where an engine that is not read here names Mooncake among its words.
+_NAMES_MOONCAKE = re.compile(r"mooncake", re.IGNORECASE)
+_VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai:v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)")
+
+
+class Subject(NamedTuple):
+    """One process, the launch that it is of, and the host that this runs on."""
+
+    process: LaunchProcess
+    sized: Sized
+    seen: JudgedHost
+
+
+def fact(subject: Subject, name: str) -> Any:
+    """Return a fact's value, None for nothing there, or why it is not known.
+
+    Raises KeyError for a name that there is not.
+    """
+    kind, dot, rest = name.partition(".")
+    try:
+        if dot and kind == "env":
+            return _variable(subject.process, rest)
+        if dot and kind == "flag":
+            return _flag(subject.process, rest)
+        return FACTS[name][1](subject)
+    except (UnknownFactError, UnreadTopicError) as error:
+        return error.fact
+
+
+def is_fact(name: str) -> bool:
+    """Tell whether there is such a fact."""
+    return name in FACTS or name.startswith(("env.", "flag."))
+
+
+def _variable(process: LaunchProcess, name: str) -> str | Unknown | None:
+    word = process.command.environment.get(name)
+    if word is None:
+        return None
+    return unresolved(word) if word.unresolved else word.text
+
+
+def _flag(process: LaunchProcess, name: str) -> Any:
+    server = process.server
+    if server is not None:
+        setting = server.arguments.settings.get(name)
+        return None if setting is None else setting.value
+    program = _GFLAGS.get(process.kind)
+    if program is None:
+        return None
+    declared = flags_of(program).get(name)
+    if declared is not None and declared.type == "bool":
+        on = is_on(process.arguments, program, name)
+        return Unknown(f"--{name} follows from a variable") if on is None else on
+    word = value_of(process.arguments, name)
+    if word is None:
+        return None
+    return unresolved(word) if word.unresolved else word.text
+
+
+def _uses(subject: Subject, product: str) -> bool:
+    """Whether a product's code runs in the process, as far as its words show it."""
+    process = subject.process
+    if product == "sglang":
+        return process.kind in _SGLANG
+    if product in ("vllm", "lmcache"):
+        own = (*_VLLM,) if product == "vllm" else (*_VLLM, Kind.LMCACHE)
+        return process.kind in own
+    if process.kind in (*_VLLM, Kind.LMCACHE, Kind.DYNAMO_SGLANG):
+        return _NAMES_MOONCAKE.search(_words(subject)) is not None
+    return uses_mooncake(process)
+
+
+def _words(subject: Subject) -> str:
+    environment = subject.process.command.environment
+    texts = [word.text for word in subject.process.command.words]
+    return " ".join((*texts, *(f"{name}={word.text}" for name, word in environment.items())))
+
+
+def _version(subject: Subject, product: str) -> str | Unknown:
+    """The release that the launch is sized for, where it is no assumption."""
+    key = f"{product}_version"
+    shown = subject.sized.sizing.shown
+    given = None if shown is None else shown.inputs.shown.get(key)
+    if given is None or given.assumed:
+        name = {"mooncake": "Mooncake", "sglang": "SGLang"}[product]
+        return Unknown(f"the release of {name} is not known", advice=f"Give --{product}-version.")
+    return str(given.value)
+
+
+def _vllm(subject: Subject) -> str | Unknown:
+    container = subject.process.command.container
+    match = None if container is None else _VLLM_IMAGE.search(container.image)
+    return Unknown("the release of vLLM is not known") if match is None else match.group(1)
+
+
+def _environment(subject: Subject) -> Environment:
+    """The interpreter that the process runs in. Raises UnknownFactError where it is not here."""
+    _must_be_here(subject)
+    engine = known(subject.seen.facts.software.engine)
+    if engine is None:
+        raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
+    return engine
+
+
+def _must_be_here(subject: Subject) -> None:
+    """Raise where the process sees other files than this program: those of its own image."""
+    inside = subject.seen.facts.system.container.kind != "none"
+    if subject.process.command.container is not None and not inside:
+        raise UnknownFactError(Unknown(OTHER_CONTAINER))
+
+
+def _missing(subject: Subject) -> frozenset[str]:
+    _must_be_here(subject)
+    files = known(subject.seen.facts.software.files)
+    return frozenset(name for file in files or () for name, _ in file.missing)
+
+
+def _wheels(subject: Subject) -> frozenset[str]:
+    return frozenset(wheel.name for wheel in _environment(subject).mooncake)
+
+
+def _rdma_core(subject: Subject) -> str:
+    _must_be_here(subject)
+    return str(known(subject.seen.facts.rdma.libraries.version))
+
+
+def _glibc(subject: Subject) -> str:
+    _must_be_here(subject)
+    return known(subject.seen.facts.system.glibc)
+
+
+def _nics(subject: Subject, field: str) -> frozenset[str]:
+    nics = known(subject.seen.facts.rdma.nics)
+    return frozenset(str(known(getattr(nic, field))) for nic in nics)
+
+
+def _nic_nodes(subject: Subject) -> int:
+    nodes = (known(nic.node) for nic in known(subject.seen.facts.rdma.nics))
+    return len({node for node in nodes if node is not None})
+
+
+def _gpu_names(subject: Subject) -> frozenset[str]:
+    gpus = subject.seen.facts.gpus
+    if known(gpus.nvidia) is False:
+        return frozenset()
+    return frozenset(gpu.name for gpu in known(gpus.nvml).gpus if gpu.name is not None)
+
+
+def _driver(subject: Subject) -> str | None:
+    gpus = subject.seen.facts.gpus
+    if known(gpus.nvidia) is False:
+        return None
+    nvml = gpus.nvml
+    if not isinstance(nvml, Unknown) and nvml.driver:
+        return nvml.driver
+    return known(gpus.kernel_module_version) or None
+
+
+def _model(subject: Subject) -> ModelGeometry | None:
+    server = subject.process.server
+    if server is None:
+        return None
+    models = Models(subject.seen.host.root, subject.sized.options.model_config)
+    return known(models.target(server.value("model_path")).geometry)
+
+
+def _protocol(subject: Subject) -> Any:
+    process = subject.process
+    if process.server is not None:
+        return process.server.store.value("protocol") if process.server.store else None
+    client = known(process.store.client) if process.store else None
+    return None if client is None else client.protocol.value
+
+
+def _clients(subject: Subject) -> int | Unknown:
+    shown = subject.sized.sizing.shown
+    if shown is None:
+        return Unknown("how many clients of the store there are is not known")
+    return sum(len(one.clients) for one in shown.inputs.launch.processes)
+
+
+def _of_store(subject: Subject, key: str) -> Any:
+    server = subject.process.server
+    return None if server is None or server.store is None else server.store.value(key)
+
+
+def _container(subject: Subject) -> str | None:
+    container = subject.process.command.container
+    return None if container is None else container.image
+
+
+Read = Callable[[Subject], Any]
+# Name -> what it is, in words, and how it is read.
+FACTS: Mapping[str, tuple[str, Read]] = {
+    "program": (
+        "what the process is: SGLang server, mooncake_master, mooncake_client, ..",
+        lambda s: s.process.kind.value,
+    ),
+    **{
+        f"uses.{product}": (
+            f"{product} runs in the process",
+            lambda s, product=product: _uses(s, product),
+        )
+        for product in PRODUCTS
+        if product in ("mooncake", "sglang", "vllm", "lmcache")
+    },
+    "uses.store": ("it is a client of the store", lambda s: store_clients(s.process)),
+    "uses.rdma": ("it registers with NICs", lambda s: store_devices(s.process, 0) is not None),
+    "uses.offload": ("it offloads to SSD", lambda s: offloads(s.process)),
+    "uses.hicache": (
+        "it has HiCache",
+        lambda s: bool(s.process.server and s.process.server.hicache),
+    ),
+    "words": ("all words and variables of its command", _words),
+    "image": ("the image that it runs in", _container),
+    "mooncake": ("the release of Mooncake", lambda s: _version(s, "mooncake")),
+    "mooncake.wheel": ("the wheels of Mooncake that are installed", _wheels),
+    "mooncake.missing": ("libraries that its files need and do not find", _missing),
+    "sglang": ("the release of SGLang", lambda s: _version(s, "sglang")),
+    "vllm": ("the release of vLLM, by its image", _vllm),
+    "lmcache": ("the release of LMCache", lambda s: Unknown("the release of LMCache is not known")),
+    "nixl": ("the release of NIXL", lambda s: Unknown("the release of NIXL is not known")),
+    "gpu-operator": (
+        "the release of the GPU operator",
+        lambda s: Unknown("the release of NVIDIA's GPU operator is not known"),
+    ),
+    "store.protocol": ("rdma, tcp, .. of the store's client", _protocol),
+    "store.standalone": (
+        "its segment lives in a mooncake_client",
+        lambda s: _of_store(s, "standalone_storage"),
+    ),
+    "store.clients": ("clients of the store on this host", _clients),
+    "launch.hosts": ("hosts that the launch runs on", lambda s: s.sized.needs.hosts),
+    "model.attention": (
+        "mha or mla",
+        lambda s: None if (m := _model(s)) is None else m.kind.value,
+    ),
+    "model.indexer": (
+        "the model has sparse attention with index keys",
+        lambda s: (m := _model(s)) is not None and bool(m.index_layers),
+    ),
+    "model.linear": (
+        "the model has linear-attention layers",
+        lambda s: (m := _model(s)) is not None and bool(m.count(LayerKind.LINEAR)),
+    ),
+    "kernel": ("the running kernel", lambda s: s.seen.facts.system.kernel_release),
+    "kernel.arguments": ("its command line", lambda s: s.seen.facts.pci.command_line),
+    "glibc": ("the release of glibc", _glibc),
+    "architecture": ("x86_64, aarch64", lambda s: s.seen.facts.system.architecture),
+    "distribution": ("ID of os-release", lambda s: s.seen.facts.system.distribution),
+    "memory.cma-total": (
+        "bytes that the kernel keeps for contiguous allocations",
+        lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
+    ),
+    "memory.cma-free": (
+        "of them, bytes that are free",
+        lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaFree"),
+    ),
+    "rdma-core": ("the version of rdma-core", _rdma_core),
+    "nic.driver": ("the kernel drivers of the NICs", lambda s: _nics(s, "driven_by")),
+    "nic.firmware": ("their firmware", lambda s: _nics(s, "firmware")),
+    "nic.nodes": ("on how many NUMA nodes they sit", _nic_nodes),
+    "gpu.name": ("names of the GPUs", _gpu_names),
+    "nvidia-driver": ("the release of NVIDIA's driver", _driver),
+    "gpu.module": ("open or proprietary", lambda s: s.seen.facts.gpus.kernel_module),
+}

@@ -1,0 +1,161 @@
+"""Holds every record against a launch on a host, and says what affects it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checks.base.finding import Evidence, Finding, Status
+from checks.base.unknown import Unknown
+from preflight.advisories.facts import Subject, fact
+from preflight.advisories.records import (
+    PRODUCTS,
+    SEVERITIES,
+    Advisory,
+    advisories,
+    condition_text,
+    holds,
+    in_ranges,
+    joined,
+    range_text,
+)
+from preflight.inputs.host_source import Sized
+from preflight.judging.judge_host import JudgedHost
+from preflight.judging.launch_checks import ADVISORIES
+from preflight.processes.processes import LaunchProcess
+
+# What the records ask of the host; a host whose topics were not all read is unknown in those.
+TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
+
+
+class Verdict(NamedTuple):
+    """A record held against one process. version: of the product that is affected, or why it is
+    not known. holds: of the record's conditions and the version together."""
+
+    advisory: Advisory
+    process: LaunchProcess
+    product: str
+    version: str | Unknown
+    holds: bool | Unknown
+
+
+def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
+    """Yield each record for each process of the launch that runs something of what it is about."""
+    sized = seen.launch
+    if not isinstance(sized, Sized):
+        return
+    for one in advisories():
+        for process in sized.sizing.inputs.processes:
+            yield _verdict(one, Subject(process, sized, seen))
+
+
+def _verdict(one: Advisory, subject: Subject) -> Verdict:
+    def value(name: str) -> object:
+        return fact(subject, name)
+
+    found = Verdict(one, subject.process, one.affected[0].product, Unknown("not asked"), False)
+    conditions = True if one.when is None else holds(one.when, value)
+    if conditions is False:
+        return found
+    for each in one.affected:
+        # Whose code does not run here is not asked for its release.
+        product = "mooncake" if each.product.startswith("mooncake") else each.product
+        user = f"uses.{product}"
+        if PRODUCTS[each.product][0] == "PyPI" and product != "nixl" and value(user) is not True:
+            continue
+        version = value(product)
+        if version is None:
+            continue
+        within = version if isinstance(version, Unknown) else in_ranges(each, str(version))
+        if within is False:
+            continue
+        if each.product != product:
+            wheel = value("mooncake.wheel")
+            ours = wheel if isinstance(wheel, Unknown) else each.product in wheel
+            within = joined((within, ours), True)
+        found = found._replace(
+            product=product,
+            version=version if isinstance(version, Unknown) else str(version),
+            holds=joined((within, conditions), True),
+        )
+        if found.holds is True:
+            return found
+    return found
+
+
+def advisory_findings(seen: JudgedHost) -> list[Finding]:
+    """Return what the records say of a launch on a host; nothing without a launch.
+
+    What affects it, or may, is a finding each; the others are one pass. Those that hang on a
+    release that nobody named are one skip, which is no pass: every launch would be full of them.
+    So are those that take something which only happens later.
+    """
+    if not isinstance(seen.launch, Sized):
+        return []
+    found: list[Finding] = []
+    open_: dict[tuple[str, str], set[str]] = {}
+    judged: set[str] = set()
+    later: set[str] = set()
+    for verdict in verdicts(seen):
+        one = verdict.advisory
+        if one.covered_by:
+            continue
+        judged.add(one.check)
+        if verdict.holds is False:
+            continue
+        if verdict.holds is True and one.arises:
+            later.add(one.check)
+        elif verdict.holds is True:
+            found.append(_affected(verdict))
+        elif isinstance(verdict.version, Unknown):
+            why = (verdict.version.reason, verdict.version.advice)
+            open_.setdefault(why, set()).add(one.check)
+        elif not one.arises:
+            found.append(_unsure(verdict, verdict.holds))
+        else:
+            later.add(one.check)
+    said = {each.check for each in found}.union(later, *open_.values())
+    if later:
+        text = f"{_count(later)} may arise while it runs, which nothing here decides: "
+        text += "mooncake-preflight advisories --affecting"
+        found.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
+    for (reason, advice), ids in open_.items():
+        text = f"what decides {_count(ids)}. {advice}".rstrip()
+        found.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
+    if judged - said:
+        have = f"{_count(judged - said)}, none of them here"
+        found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
+    return found
+
+
+def _count(ids: set[str]) -> str:
+    return f"{len(ids)} known problem{'s' * (len(ids) != 1)}"
+
+
+def _finding(verdict: Verdict) -> Finding:
+    one = verdict.advisory
+    version = verdict.version
+    return Finding(
+        one.check,
+        Status.WARN,
+        verdict.process.name,
+        have=f"{verdict.product} {version}" if isinstance(version, str) else "",
+        need=f"not {'; '.join(map(range_text, one.affected))}",
+        evidence=tuple(Evidence(url, kind.lower()) for kind, url in one.references),
+        advice=one.remedy,
+        consequence=SEVERITIES[one.severity],
+    )
+
+
+def _affected(verdict: Verdict) -> Finding:
+    one = verdict.advisory
+    status = Status.FAIL if one.grave else Status.WARN
+    text = f"{one.summary}. What is seen: {one.seen}"
+    return _finding(verdict)._replace(status=status, text=text)
+
+
+def _unsure(verdict: Verdict, why: Unknown) -> Finding:
+    one = verdict.advisory
+    status = Status.UNKNOWN if one.grave else Status.WARN
+    text = f"{one.summary}: affected where {condition_text(one.when)}; not known: {why.reason}"
+    return _finding(verdict)._replace(status=status, text=text, cause=why.cause)

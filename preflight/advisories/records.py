@@ -1,0 +1,405 @@
+"""The records of known problems: read from the files beside this one, and written as OSV.
+
+A record has OSV's shape (https://ossf.github.io/osv-schema/), with what OSV has no field for in
+``database_specific``. ``package`` is a product: all wheels of Mooncake are one. The conditions are
+an expression over named facts (``facts.py``), with no code in it: a test is
+``{fact = "env.MC_X", is = "1"}``, and ``all``, ``any`` and ``not`` join tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from checks.base.finding import Consequence
+from checks.base.unknown import Unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = os.path.dirname(__file__)
+OSV_VERSION = "1.7.4"
+# OSV's own mark of a database that no other one collects.
+OSV_PREFIX = "x_"
+ID = re.compile(r"MP-20\d\d-\d{4}")
+# What a finding of a record is called: ids of checks are lower case.
+CHECK_PREFIX = "advisory."
+
+_MOONCAKE = "mooncake-transfer-engine"
+_WHEELS = ("", "-cuda13", "-non-cuda", "-efa", "-efa-cuda13", "-efa-non-cuda", "-rocm", "-npu")
+# Product -> ecosystem and packages of OSV; those that it has no ecosystem for have none.
+PRODUCTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "mooncake": ("PyPI", tuple(f"{_MOONCAKE}{suffix}" for suffix in (*_WHEELS, "-musa"))),
+    **{f"{_MOONCAKE}{suffix}": ("PyPI", (f"{_MOONCAKE}{suffix}",)) for suffix in _WHEELS},
+    **{name: ("PyPI", (name,)) for name in ("sglang", "vllm", "lmcache", "nixl")},
+    "kernel": ("Linux", ("Kernel",)),
+    "rdma-core": ("", ()),
+    "nvidia-driver": ("", ()),
+    "gpu-operator": ("", ()),
+}
+SEVERITIES: Mapping[str, Consequence | None] = {
+    "will not start": Consequence.WILL_NOT_START,
+    "wrong output": Consequence.CORRUPTS,
+    "dies later": Consequence.DIES_LATER,
+    "degraded": Consequence.DEGRADED,
+    "security": None,
+}
+EVIDENCE = ("reproduced", "read in code", "maintainer's word", "reported")
+_REFERENCES = ("ADVISORY", "ARTICLE", "DISCUSSION", "EVIDENCE", "FIX", "REPORT", "WEB")
+
+
+class RecordError(ValueError):
+    """A record that is not as it has to be: which file, and what of it."""
+
+
+class Range(NamedTuple):
+    """Versions from ``introduced`` on ("0": the first), before ``fixed``, up to ``last``; each ""
+    for no end."""
+
+    introduced: str
+    fixed: str = ""
+    last: str = ""
+
+
+class Affected(NamedTuple):
+    product: str
+    ranges: tuple[Range, ...]
+
+
+class Comparison(NamedTuple):
+    """``op`` of a fact: is (one of the values), at_least, below, matches (searched), given."""
+
+    fact: str
+    op: str
+    value: Any
+
+
+class Group(NamedTuple):
+    """``op``: all, any, or not (of the one)."""
+
+    op: str
+    parts: tuple[Expression, ...]
+
+
+Expression = Comparison | Group
+Fact = Callable[[str], Any]
+
+
+class Advisory(NamedTuple):
+    """One record.
+
+    affected: any of these. when: what has to hold besides, None for nothing. severity: a word of
+    ``SEVERITIES``. seen: what the user sees. log: ids of known lines (``explain``) that may be this
+    one; lines: texts of a log that are. covered_by: checks and rules that judge the same with more
+    facts, so that it has no finding of its own. arises: what has to happen later besides, which no
+    launch shows, "" for nothing. command: what reproduced it, "" for nothing.
+    """
+
+    id: str
+    summary: str
+    details: str
+    modified: str
+    affected: tuple[Affected, ...]
+    references: tuple[tuple[str, str], ...]
+    severity: str
+    evidence: tuple[str, ...]
+    seen: str
+    remedy: str
+    when: Expression | None = None
+    log: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    covered_by: tuple[str, ...] = ()
+    arises: str = ""
+    command: str = ""
+
+    @property
+    def check(self) -> str:
+        """Return the id that its finding has."""
+        return f"{CHECK_PREFIX}{self.id.lower()}"
+
+    @property
+    def grave(self) -> bool:
+        """Tell whether it stops a launch: it will not start or answers wrongly, and not hearsay."""
+        certain = set(self.evidence) - {"reported"}
+        return self.severity in ("will not start", "wrong output") and bool(certain)
+
+
+@cache
+def advisories() -> tuple[Advisory, ...]:
+    """Return every record, by id. Raises RecordError for one that is not as it has to be."""
+    names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".toml"))
+    return tuple(_read(name) for name in names)
+
+
+def advisory(id_: str) -> Advisory | None:
+    """Return the record of an id, as it is written or as its finding has it."""
+    wanted = id_.lower().removeprefix(CHECK_PREFIX)
+    return next((one for one in advisories() if one.id.lower() == wanted), None)
+
+
+def _read(name: str) -> Advisory:
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        return parse(file.read(), name)
+
+
+def parse(text: str, name: str) -> Advisory:
+    """Return the record in a file's text. Raises RecordError that names the file."""
+    try:
+        return _record(tomllib.loads(text), name.removesuffix(".toml"))
+    except (ValueError, KeyError, TypeError, AttributeError, re.error) as error:
+        raise RecordError(f"{name}: {type(error).__name__}: {error}") from None
+
+
+def _record(table: dict[str, Any], name: str) -> Advisory:
+    own = table.pop("database_specific")
+    if table["id"] != name or not ID.fullmatch(name):
+        raise ValueError(f"its id is {table['id']}")
+    when = own.pop("when", None)
+    words = {
+        key: " ".join(own.pop(key, "").split()) for key in ("seen", "remedy", "arises", "command")
+    }
+    found = Advisory(
+        id=table.pop("id"),
+        summary=table.pop("summary"),
+        details=" ".join(table.pop("details").split()),
+        modified=f"{table.pop('modified').isoformat()}T00:00:00Z",
+        affected=tuple(_affected(row) for row in table.pop("affected")),
+        references=tuple((row["type"], row["url"]) for row in table.pop("references")),
+        severity=own.pop("severity"),
+        evidence=tuple(own.pop("evidence")),
+        when=None if when is None else expression(when),
+        log=tuple(own.pop("log", ())),
+        lines=tuple(own.pop("lines", ())),
+        covered_by=tuple(own.pop("covered_by", ())),
+        **words,
+    )
+    if table or own:
+        raise ValueError(f"no such key: {', '.join((*table, *own))}")
+    _refuse(found)
+    return found
+
+
+def _refuse(found: Advisory) -> None:
+    kinds = {kind for kind, _ in found.references}
+    if found.severity not in SEVERITIES:
+        raise ValueError(f"severity {found.severity!r}: one of {', '.join(SEVERITIES)}")
+    if not found.evidence or set(found.evidence) - set(EVIDENCE):
+        raise ValueError(f"evidence {found.evidence}: of {', '.join(EVIDENCE)}")
+    if not kinds or kinds - set(_REFERENCES):
+        raise ValueError(f"references of type {', '.join(sorted(kinds))}")
+    if not (found.summary and found.seen and found.remedy and found.affected):
+        raise ValueError("summary, affected, seen and remedy have to be there")
+    if ("reproduced" in found.evidence) != bool(found.command):
+        raise ValueError("what was reproduced has its command, and nothing else has one")
+
+
+def _affected(row: Mapping[str, Any]) -> Affected:
+    product = row["package"]
+    if product not in PRODUCTS or set(row) != {"package", "events"}:
+        raise ValueError(f"affected: package {product}, keys {', '.join(row)}")
+    ranges: list[Range] = []
+    for event in row["events"]:
+        ((kind, version),) = event.items()
+        if kind == "introduced":
+            ranges.append(Range(version))
+        elif kind in ("fixed", "last_affected") and ranges and ranges[-1][1:] == ("", ""):
+            key = "fixed" if kind == "fixed" else "last"
+            ranges[-1] = ranges[-1]._replace(**{key: version})
+        else:
+            raise ValueError(f"events of {product}: {kind} {version}")
+    if not ranges:
+        raise ValueError(f"events of {product}: none")
+    return Affected(product, tuple(ranges))
+
+
+_OPS = ("is", "at_least", "below", "matches", "given")
+
+
+def expression(table: Mapping[str, Any]) -> Expression:
+    """Return a condition. Raises ValueError for what is none."""
+    if "fact" not in table:
+        ((op, parts),) = table.items()
+        if op == "not":
+            return Group(op, (expression(parts),))
+        if op not in ("all", "any") or not parts:
+            raise ValueError(f"no such condition: {op}")
+        return Group(op, tuple(expression(part) for part in parts))
+    tests = [Comparison(table["fact"], op, table[op]) for op in _OPS if op in table]
+    if len(tests) != 1 or len(table) != 2:
+        raise ValueError(f"{table['fact']}: one of {', '.join(_OPS)}, not {', '.join(table)}")
+    if tests[0].op == "matches":
+        re.compile(tests[0].value)
+    return tests[0]
+
+
+def comparisons_of(condition: Expression | None) -> list[Comparison]:
+    """Return every test in a condition."""
+    if condition is None:
+        return []
+    if isinstance(condition, Comparison):
+        return [condition]
+    return [test for part in condition.parts for test in comparisons_of(part)]
+
+
+def holds(condition: Expression, fact: Fact) -> bool | Unknown:
+    """Tell whether a condition holds, by ``fact``, which gives a fact's value by its name.
+
+    A value is a text, number, truth value, a set of which any may hold, None for nothing there,
+    or Unknown.
+    """
+    if isinstance(condition, Comparison):
+        return _test(condition, fact(condition.fact))
+    if condition.op == "not":
+        inner = holds(condition.parts[0], fact)
+        return inner if isinstance(inner, Unknown) else not inner
+    return joined((holds(part, fact) for part in condition.parts), condition.op == "all")
+
+
+def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
+    """Return whether all (or any) of ``parts`` hold; a part that decides goes before an unknown."""
+    unsure: Unknown | None = None
+    for part in parts:
+        if isinstance(part, Unknown):
+            unsure = part if unsure is None else unsure
+        elif part is not every:
+            return not every
+    return every if unsure is None else unsure
+
+
+def _test(test: Comparison, value: Any) -> bool | Unknown:
+    if isinstance(value, Unknown):
+        return value
+    values = value if isinstance(value, frozenset) else frozenset((value,))
+    if test.op == "given":
+        return (values not in (frozenset(), frozenset((None,)))) is test.value
+    return joined((_holds(test, one) for one in values if one is not None), False)
+
+
+def _holds(test: Comparison, value: Any) -> bool | Unknown:
+    if test.op == "is":
+        wanted = test.value if isinstance(test.value, list) else [test.value]
+        return any(value == one and type(value) is type(one) for one in wanted)
+    if test.op == "matches":
+        return re.search(test.value, str(value)) is not None
+    if isinstance(value, str):
+        left = version_key(test.fact, value)
+        if isinstance(left, Unknown):
+            return left
+        less = bool(left < version_key(test.fact, test.value))
+    else:
+        less = value < test.value
+    return less is (test.op == "below")
+
+
+def in_ranges(affected: Affected, version: str) -> bool | Unknown:
+    """Tell whether a version is affected; Unknown for a text that is no version."""
+    key = version_key(affected.product, version)
+    return key if isinstance(key, Unknown) else any(_in(affected, r, key) for r in affected.ranges)
+
+
+def _in(affected: Affected, one: Range, key: Any) -> bool:
+    def of(text: str) -> Any:
+        return version_key(affected.product, text)
+
+    return bool(
+        (one.introduced == "0" or of(one.introduced) <= key)
+        and (not one.fixed or key < of(one.fixed))
+        and (not one.last or key <= of(one.last))
+    )
+
+
+def version_key(product: str, text: str) -> Any | Unknown:
+    """Return what orders a version: of wheels by PEP 440 without the build's own part, of others
+    (``7.0.0-31-generic``, ``595.71.05``) their leading numbers."""
+    if PRODUCTS.get(product, ("",))[0] == "PyPI":
+        from packaging.version import InvalidVersion, Version
+
+        try:
+            return Version(Version(text).public)
+        except InvalidVersion:
+            return Unknown(f"{product} {text[:40]!r} is no version")
+    numbers = re.match(r"v?\d+(?:[.-]\d+)*", text)
+    if numbers is None:
+        return Unknown(f"{product} {text[:40]!r} is no version")
+    return tuple(map(int, re.findall(r"\d+", numbers[0])))
+
+
+def range_text(affected: Affected) -> str:
+    """Return ``mooncake 0.3.10 to before 0.3.13``."""
+    said = []
+    for one in affected.ranges:
+        first = "" if one.introduced == "0" else f"{one.introduced} "
+        if one.fixed:
+            said.append(f"{first}{'to ' if first else ''}before {one.fixed}")
+        elif one.last:
+            said.append(one.last if one.last == one.introduced else f"{first}to {one.last}")
+        else:
+            said.append(f"{first}and newer" if first else "every release")
+    return f"{affected.product} {', '.join(said)}"
+
+
+def condition_text(condition: Expression | None) -> str:
+    """Return a condition in words, "" for none."""
+    if condition is None:
+        return ""
+    if isinstance(condition, Comparison):
+        name, value = condition.fact, condition.value
+        if condition.op == "given":
+            return f"{name} is {'' if value else 'not '}given"
+        if condition.op == "is" and isinstance(value, bool):
+            return name if value else f"not {name}"
+        words = " or ".join(map(str, value)) if isinstance(value, list) else value
+        return f"{name} {condition.op.replace('_', ' ').replace('below', 'is below')} {words}"
+    if condition.op == "not":
+        return f"not ({condition_text(condition.parts[0])})"
+    join = " and " if condition.op == "all" else " or "
+    parts = (
+        f"({condition_text(part)})" if isinstance(part, Group) else condition_text(part)
+        for part in condition.parts
+    )
+    return join.join(parts)
+
+
+def as_osv(one: Advisory) -> dict[str, Any]:
+    """Return a record in OSV's own form. What OSV has no ecosystem for stands in
+    ``database_specific`` alone."""
+    affected = []
+    for each in one.affected:
+        ecosystem, names = PRODUCTS[each.product]
+        events = [event for bounds in each.ranges for event in _events(bounds)]
+        for name in names:
+            package = {"ecosystem": ecosystem, "name": name}
+            ranges = [{"type": "ECOSYSTEM", "events": events}]
+            affected.append({"package": package, "ranges": ranges})
+    return {
+        "schema_version": OSV_VERSION,
+        "id": f"{OSV_PREFIX}{one.id}",
+        "modified": one.modified,
+        "summary": one.summary,
+        "details": f"{one.details}\n\nSeen: {one.seen}\n\nWhat to do: {one.remedy}",
+        "affected": affected,
+        "references": [{"type": kind, "url": url} for kind, url in one.references],
+        "database_specific": {
+            "severity": one.severity,
+            "evidence": list(one.evidence),
+            "condition": condition_text(one.when),
+            "arises": one.arises,
+            "affected": [range_text(each) for each in one.affected],
+            "judged_by": list(one.covered_by or (one.check,)),
+        },
+    }
+
+
+def _events(bounds: Range) -> list[dict[str, str]]:
+    events = [{"introduced": bounds.introduced}]
+    if bounds.fixed:
+        events.append({"fixed": bounds.fixed})
+    if bounds.last:
+        events.append({"last_affected": bounds.last})
+    return events

@@ -1,0 +1,207 @@
+"""``mooncake-preflight advisories``: known-bad combinations, and which of them a launch is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from preflight.base.usage_error import UsageError
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.advisories.judge import Verdict
+    from preflight.advisories.records import Advisory
+    from preflight.inputs.launch_words import LaunchWords
+
+SCHEMA = "mooncake-preflight/advisories/v1"
+
+
+@command(
+    "advisories",
+    "mooncake-preflight advisories",
+    "mooncake-preflight advisories --affecting launch.sh",
+    "mooncake-preflight advisories --osv > advisories.json",
+)
+@click.option("--affecting", is_flag=True, help="Those that affect LAUNCH, or may (the default).")
+@click.option("--all", "every", is_flag=True, help="All of them, with what each is to LAUNCH.")
+@JSON
+@click.option("--osv", is_flag=True, help="The records as OSV: one JSON array.")
+@click.option(
+    "--osv-zip",
+    metavar="FILE",
+    help="Write what osv-scanner reads offline: all of PyPI without a condition.",
+)
+@ROOT
+@TIMEOUT
+@COLOR
+@with_launch
+def advisories(
+    *,
+    affecting: bool,
+    every: bool,
+    as_json: bool,
+    osv: bool,
+    osv_zip: str | None,
+    root: str,
+    timeout_seconds: float,
+    color: str,
+    launch: LaunchWords,
+) -> int:
+    """Print known-bad combinations of releases, flags, kernels and drivers.
+
+    Without LAUNCH all of them. With one, those that affect it on this host, those of which that is
+    not known, and those that may arise while it runs. What a check judges is left to `check`.
+
+    Exit codes: 0 none affects LAUNCH, or none was given; 1 one does, or may.
+    """
+    if osv_zip is not None:
+        return _write_zip(osv_zip)
+    if osv:
+        return _print_osv()
+    if launch.words or affecting or root != "/":
+        return _of_launch(launch, root, timeout_seconds, every, as_json, color)
+    from preflight.advisories.records import advisories as records
+    from preflight.base.output import columns, painter, say, say_json
+
+    if as_json:
+        rows = [_object(one) | _NO_LAUNCH for one in records()]
+        say_json({"schema": SCHEMA, "exit_code": 0, "launch": None, "advisories": rows})
+    else:
+        say("\n".join(_row(one, "", painter(color), columns()) for one in records()))
+    return 0
+
+
+def _of_launch(
+    launch: LaunchWords, root: str, timeout_seconds: float, every: bool, as_json: bool, color: str
+) -> int:
+    from checks.base.unknown import Unknown
+    from checks.capture.secrets import public
+    from preflight.advisories.judge import TOPICS, verdicts
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.judging.judge_host import judge_host
+
+    seen = judge_host(launch, root, timeout_seconds, [], TOPICS)
+    if seen.launch is None:
+        raise UsageError("there is no launch: give a script, or a command after --")
+    if isinstance(seen.launch, Unknown):
+        raise UsageError(seen.launch.reason)
+    worst: dict[str, Verdict] = {}
+    for verdict in verdicts(seen):
+        held = worst.get(verdict.advisory.id)
+        if held is None or _weight(verdict) > _weight(held):
+            worst[verdict.advisory.id] = verdict
+    shown = [one for one in worst.values() if every or _counts(one)]
+    code = int(any(_counts(one) and not one.advisory.arises for one in worst.values()))
+    if as_json:
+        rows = [_object(one.advisory) | _verdict_object(one) for one in shown]
+        source = None if seen.needs is None else seen.needs.source
+        answer = {"schema": SCHEMA, "exit_code": code, "launch": source, "advisories": rows}
+        say_json(public(answer))
+        return code
+    paint, width = painter(color), columns()
+    lines = [_row(one.advisory, _said(one), paint, width) for one in shown]
+    say(public("\n".join(lines) or "none of the known problems affects this launch"))
+    return code
+
+
+def _weight(verdict: Verdict) -> int:
+    return 2 if verdict.holds is True else 0 if verdict.holds is False else 1
+
+
+def _counts(verdict: Verdict) -> bool:
+    """Whether a record is to be told of: what a check judges by more facts, that check tells."""
+    return verdict.holds is not False and not verdict.advisory.covered_by
+
+
+def _said(verdict: Verdict) -> str:
+    """What a record is to a launch, in a few words."""
+    one = verdict.advisory
+    if verdict.holds is False:
+        return "not affected"
+    if verdict.holds is not True:
+        return f"not known: {verdict.holds.reason}"
+    if one.covered_by:
+        return f"may be: judged by {', '.join(one.covered_by)}"
+    if one.arises:
+        return f"may arise: {one.arises}"
+    return f"affected: {verdict.process.name}, {verdict.product} {verdict.version}"
+
+
+def _verdict_object(verdict: Verdict) -> dict[str, Any]:
+    holds = verdict.holds
+    return {
+        "affected": holds if isinstance(holds, bool) else None,
+        "said": _said(verdict),
+        "process": verdict.process.name,
+    }
+
+
+_NO_LAUNCH = {"affected": None, "said": "", "process": ""}
+
+
+def _object(one: Advisory) -> dict[str, Any]:
+    from preflight.advisories.records import condition_text, range_text
+
+    return {
+        "id": one.id,
+        "check": one.check,
+        "summary": one.summary,
+        "severity": one.severity,
+        "affected_ranges": [range_text(each) for each in one.affected],
+        "condition": condition_text(one.when),
+        "arises": one.arises,
+        "seen": one.seen,
+        "remedy": one.remedy,
+        "evidence": list(one.evidence),
+        "judged_by": list(one.covered_by or (one.check,)),
+        "references": [url for _, url in one.references],
+    }
+
+
+def _row(one: Advisory, said: str, paint: Any, width: int) -> str:
+    from preflight.advisories.records import range_text
+    from preflight.render.text import wrapped
+
+    ranges = "; ".join(map(range_text, one.affected))
+    colour = "red" if one.grave else "yellow"
+    text = f"{one.id}  {one.severity}: {one.summary} ({ranges})"
+    head = "\n".join(wrapped(text, width, 14)).replace(one.severity, paint(one.severity, colour), 1)
+    if not said:
+        return head
+    more = f"{said}. {one.remedy[:1].upper()}{one.remedy[1:]}."
+    return "\n".join([head, *("              " + line for line in wrapped(more, width - 14, 0))])
+
+
+def _print_osv() -> int:
+    import json
+
+    from preflight.advisories.records import advisories as records
+    from preflight.advisories.records import as_osv
+    from preflight.base.output import say
+
+    say(json.dumps([as_osv(one) for one in records()], indent=2))
+    return 0
+
+
+def _write_zip(path: str) -> int:
+    """Scanners know packages and versions alone: a record with a condition would be a false alarm
+    there."""
+    import json
+    import zipfile
+
+    from preflight.advisories.records import advisories as records
+    from preflight.advisories.records import as_osv
+    from preflight.base.output import say
+
+    bare = [one for one in records() if one.when is None and not one.arises]
+    wanted = [each for each in map(as_osv, bare) if each["affected"]]
+    wanted = [e for e in wanted if e["affected"][0]["package"]["ecosystem"] == "PyPI"]
+    try:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
+            for each in wanted:
+                made.writestr(f"{each['id']}.json", json.dumps(each))
+    except OSError as error:
+        raise UsageError(f"--osv-zip {path}: {error.strerror}") from None
+    say(f"{len(wanted)} records in {path}")
+    return 0

@@ -1,0 +1,315 @@
+"""Which launches a record is said of: conditions held by hand, on hosts that are written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from checks.base.finding import Consequence, Finding, Status
+from preflight.advisories.judge import advisory_findings, verdicts
+from preflight.cli.main import run
+from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.judge_host import JudgedHost, judge_host
+from tests.builders.synthetic import build_host, gpu_host
+from tests.paths import ROOT
+
+TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
+SERVER = "python3 -m sglang.launch_server --model-path {model} --tp 8"
+CACHE = " --enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake"
+STORE = "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
+RDMA, TCP = STORE.format(protocol="rdma"), STORE.format(protocol="tcp")
+MHA, DSA = SERVER.format(model="Qwen/Qwen3-14B"), SERVER.format(model="deepseek-ai/DeepSeek-V3.2")
+SSD = "MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/data "
+EAGLE = " --speculative-algorithm EAGLE"
+MASTER = "mooncake_master --enable_ha=true --etcd_endpoints=10.0.0.1:2379"
+PREFILL = " --disaggregation-mode prefill"
+BEST = " --hicache-storage-prefetch-policy best_effort"
+NO_VMM = "WITH_NVIDIA_PEERMEM=0 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+RADIX = " --disaggregation-decode-enable-radix-cache"
+OFFLOAD = " --disaggregation-decode-enable-offload-kvcache"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_host(tmp_path_factory.mktemp("host") / "root", gpu_host()))
+
+
+def seen(tmp_path: Path, host: str, text: str, mooncake: str, sglang: str) -> JudgedHost:
+    path = tmp_path / "launch.sh"
+    path.write_text(text + "\n")
+    words = LaunchWords((str(path),), mooncake_version=mooncake, sglang_version=sglang)
+    return judge_host(words, host, 20, [], TOPICS)
+
+
+def said(found: list[Finding]) -> dict[int, Status]:
+    """The records that have a finding of their own, by number."""
+    return {int(one.check[-4:]): one.status for one in found if one.check.startswith("advisory.")}
+
+
+@pytest.mark.parametrize(
+    ("text", "mooncake", "sglang", "number", "status"),
+    [
+        # 1: several clients on one host, TCP, and the release's own default for the copy.
+        (TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, Status.WARN),
+        (TCP + MHA + CACHE, "0.3.10", "0.5.12", 1, None),
+        ("MC_STORE_MEMCPY=1 " + TCP + MHA + CACHE, "0.3.10", "0.5.12", 1, Status.WARN),
+        ("MC_STORE_MEMCPY=0 " + TCP + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
+        (RDMA + MHA + CACHE, "0.3.10.post2", "0.5.12", 1, None),
+        (TCP + MHA.replace("--tp 8", "--tp 1") + CACHE, "0.3.10.post2", "0.5.12", 1, None),
+        (TCP + MHA + CACHE, "0.3.11", "0.5.12", 1, None),
+        # 6: io_uring, asked for in so many words, with offload.
+        (
+            SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE,
+            "0.3.12",
+            "0.5.23",
+            6,
+            Status.FAIL,
+        ),
+        (SSD + "MOONCAKE_OFFLOAD_USE_URING=0 " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, None),
+        ("MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE, "0.3.12", "0.5.23", 6, None),
+        # 8: one release alone.
+        (RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, Status.WARN),
+        (RDMA + MHA + CACHE + PREFILL, "0.3.11.post1", "0.5.12", 8, None),
+        (RDMA + MHA + CACHE, "0.3.11", "0.5.12", 8, None),
+        ("WITH_NVIDIA_PEERMEM=1 " + RDMA + MHA + CACHE + PREFILL, "0.3.11", "0.5.12", 8, None),
+        # 9: both settings together.
+        (NO_VMM + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, Status.FAIL),
+        (NO_VMM.split()[0] + " " + RDMA + MHA + CACHE + PREFILL, "0.3.12.post1", "0.5.23", 9, None),
+        # 10, 11: the eviction policy that is not set, and the one that was broken.
+        (SSD + TCP + MHA + CACHE, "0.3.11", "0.5.23", 10, Status.WARN),
+        (SSD + TCP + MHA + CACHE, "0.3.12", "0.5.23", 10, None),
+        (
+            "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY=lru " + SSD + TCP + MHA + CACHE,
+            "0.3.12",
+            "0.5.23",
+            11,
+            Status.WARN,
+        ),
+        # 16 to 18: flags of the master.
+        (MASTER + " --allocation_strategy=free_ratio_first", "0.3.12", "0.5.23", 16, Status.WARN),
+        (MASTER, "0.3.12", "0.5.23", 16, None),
+        (MASTER, "0.3.12", "0.5.23", 17, Status.WARN),
+        (MASTER, "0.3.11", "0.5.23", 17, None),
+        ("mooncake_master", "0.3.12", "0.5.23", 17, None),
+        ("mooncake_master --enable_snapshot_restore", "0.3.12", "0.5.23", 18, Status.WARN),
+        # 27: etcd is used, by flag or in the metadata's address.
+        (MASTER, "0.3.11.post1", "0.5.23", 27, Status.WARN),
+        ("mooncake_master", "0.3.11.post1", "0.5.23", 27, None),
+        # 30, 31: standalone storage.
+        (
+            "MOONCAKE_STANDALONE_STORAGE=1 MOONCAKE_CLIENT=127.0.0.1:50052 "
+            + TCP
+            + DSA
+            + CACHE
+            + EAGLE,
+            "0.3.13",
+            "0.5.14",
+            30,
+            Status.FAIL,
+        ),
+        (TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.14", 30, None),
+        # 33: two flags that each have their place, and not together.
+        (
+            TCP
+            + MHA
+            + " --disaggregation-mode decode --hicache-storage-backend mooncake"
+            + RADIX
+            + OFFLOAD,
+            "0.3.13",
+            "0.5.23",
+            33,
+            Status.WARN,
+        ),
+        (
+            TCP
+            + MHA
+            + " --disaggregation-mode decode --hicache-storage-backend mooncake"
+            + OFFLOAD,
+            "0.3.13",
+            "0.5.23",
+            33,
+            None,
+        ),
+        # 35: pipeline stages with L3.
+        (TCP + MHA + " --pp-size 2" + CACHE, "0.3.13", "0.5.18", 35, Status.WARN),
+        (TCP + MHA + CACHE, "0.3.13", "0.5.18", 35, None),
+        # 36 to 38: sparse attention alone.
+        (TCP + DSA + CACHE, "0.3.13", "0.5.12", 36, Status.FAIL),
+        (TCP + MHA + CACHE, "0.3.13", "0.5.12", 36, None),
+        (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.12.post1", 37, Status.FAIL),
+        (TCP + DSA + CACHE + BEST, "0.3.13", "0.5.13", 37, None),
+        (TCP + DSA + CACHE + EAGLE, "0.3.13", "0.5.17", 38, Status.WARN),
+        (TCP + DSA + CACHE, "0.3.13", "0.5.17", 38, None),
+    ],
+)
+def test_a_condition_by_hand(
+    tmp_path: Path,
+    host: str,
+    text: str,
+    mooncake: str,
+    sglang: str,
+    number: int,
+    status: Status | None,
+) -> None:
+    found = advisory_findings(seen(tmp_path, host, text, mooncake, sglang))
+    assert said(found).get(number) is status
+
+
+def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
+    tmp_path: Path, host: str
+) -> None:
+    text = SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE
+    found = advisory_findings(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
+    one = next(one for one in found if one.check == "advisory.mp-2026-0006")
+    assert one.subject.startswith("SGLang server (")
+    assert (one.have, one.need) == ("mooncake 0.3.12", "not mooncake 0.3.10 to before 0.3.13")
+    assert one.consequence is Consequence.CORRUPTS
+    assert "stale bytes" in one.text
+    assert one.advice.startswith("install Mooncake 0.3.13")
+    assert [each.source.rpartition("/")[2] for each in one.evidence] == ["3066", "3073"]
+
+
+def test_a_launch_that_uses_nothing_of_it_has_one_pass(tmp_path: Path, host: str) -> None:
+    found = advisory_findings(seen(tmp_path, host, MHA, "0.3.14", "0.5.23"))
+    assert [(one.check, one.status) for one in found] == [("launch.advisories", Status.PASS)]
+
+
+def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, host: str) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"docker run image {TCP.replace(' M', ' -e M')}x\n{SSD}{TCP}{DSA}{CACHE}\n")
+    found = advisory_findings(judge_host(LaunchWords((str(path),)), host, 20, [], TOPICS))
+    assert said(found) == {}
+    skipped = [one for one in found if one.status is Status.SKIP]
+    assert any("--mooncake-version" in one.text for one in skipped)
+
+
+def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: str) -> None:
+    """The same launch, and the host's model of the GPU's own not read: affected where ..."""
+    found = advisory_findings(
+        seen(
+            tmp_path,
+            host,
+            (TCP + DSA + CACHE).replace("deepseek-ai/DeepSeek-V3.2", "/models/own"),
+            "0.3.13",
+            "0.5.12",
+        )
+    )
+    one = next(one for one in found if one.check == "advisory.mp-2026-0036")
+    assert one.status is Status.UNKNOWN
+    assert "affected where" in one.text
+    assert one.cause
+
+
+def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: str) -> None:
+    """Of overlapping halves the rule l2-halves-overlap tells."""
+    text = "MC_STORE_USE_HUGEPAGE=1 " + TCP + MHA + CACHE
+    at = seen(tmp_path, host, text, "0.3.14", "0.5.23")
+    held = {one.advisory.id: one.holds for one in verdicts(at)}
+    assert held["MP-2026-0028"] is True
+    assert said(advisory_findings(at)) == {}
+
+
+LAUNCHES = sorted((ROOT / "tests/data/launches").glob("*.sh"))
+# An old pair, one in use, and the newest. Read by hand: of these launches one alone offloads to SSD
+# (no eviction policy is set), none does so by io_uring, none has a TCP client beside another,
+# pipeline stages, a draft or huge pages with named NICs.
+PAIRS = [("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")]
+AFFECTED = {(stem, pair): {10} for stem in ("dgx-l1-l2-mooncake-ssd",) for pair in PAIRS[:2]}
+
+
+@pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[str, str]) -> None:
+    words = LaunchWords((str(path),), mooncake_version=pair[0], sglang_version=pair[1])
+    found = said(advisory_findings(judge_host(words, host, 20, [], TOPICS)))
+    certain = {number for number, status in found.items() if status is not Status.UNKNOWN}
+    assert certain == AFFECTED.get((path.stem, pair), set())
+    # What hangs on a model that nobody has here.
+    assert set(found) - certain <= {36}
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = run(["advisories", *words])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_command_lists_all_and_those_of_a_launch(
+    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = json.loads((ROOT / "preflight/schemas/advisories-v1.schema.json").read_text())
+    code, every = answer(capsys, "--json")
+    jsonschema.validate(every, schema)
+    assert (code, every["launch"], len(every["advisories"]) >= 60) == (0, None, True)
+    path = tmp_path / "launch.sh"
+    path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
+    of = ("--root", host, "--sglang-version", "0.5.23", "--json", str(path))
+    code, found = answer(capsys, "--affecting", "--mooncake-version", "0.3.12", *of)
+    jsonschema.validate(found, schema)
+    rows = {row["id"]: row for row in found["advisories"]}
+    assert (code, rows["MP-2026-0006"]["affected"]) == (1, True)
+    assert rows["MP-2026-0013"]["said"].startswith("may arise: ")
+    code, found = answer(capsys, "--all", "--mooncake-version", "0.3.14", *of)
+    jsonschema.validate(found, schema)
+    assert (code, len(found["advisories"])) == (0, len(every["advisories"]))
+    code = run(["advisories", "--affecting", "--mooncake-version", "0.3.12", *of[:-2], of[-1]])
+    assert (code, "MP-2026-0006  wrong output" in capsys.readouterr().out) == (1, True)
+    assert run(["advisories", "--affecting"]) == 64
+
+
+def test_a_record_has_a_page_by_its_id_and_its_findings_id(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["explain", "MP-2026-0006"]) == 0
+    page = capsys.readouterr().out
+    assert "affected: mooncake 0.3.10 to before 0.3.13" in page
+    assert run(["explain", "advisory.mp-2026-0006"]) == 0
+    assert capsys.readouterr().out == page
+
+
+def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: Any) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("E1 x.cpp:1] Expected DiskDescriptor\nW1 y.cpp:2] action=client_expired id=3\n")
+    assert run(["explain", "--json", "--log", str(log)]) == 2
+    found = {
+        row["id"]: row["checks"] for row in json.loads(capsys.readouterr().out)["explanations"]
+    }
+    assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
+    assert "advisory.mp-2026-0020" in found["advisory.mp-2026-0020"]
+
+
+def test_check_takes_a_records_id_for_a_waiver(
+    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
+    only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", host, "--json")
+    of = ("--mooncake-version", "0.3.12", "--sglang-version", "0.5.23", str(path))
+    assert run(["check", *only, *of]) == 2
+    assert json.loads(capsys.readouterr().out)["status"] == "fail"
+    assert run(["check", *only, "--ignore", "advisory.mp-2026-0006=no SSD yet", *of]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = (row for row in found["findings"] if row["ignored"])
+    assert (row["id"], row["consequence"]) == ("advisory.mp-2026-0006", "corrupts data")
+
+
+def test_the_zip_holds_what_has_no_condition(tmp_path: Path, capsys: Any) -> None:
+    import zipfile
+
+    assert run(["advisories", "--osv-zip", str(tmp_path / "all.zip")]) == 0
+    with zipfile.ZipFile(tmp_path / "all.zip") as made:
+        rows = [json.loads(made.read(name)) for name in made.namelist()]
+    assert rows
+    for row in rows:
+        assert row["database_specific"]["condition"] == row["database_specific"]["arises"] == ""
+        assert {each["package"]["ecosystem"] for each in row["affected"]} == {"PyPI"}
+    assert run(["advisories", "--osv-zip", str(tmp_path / "none" / "all.zip")]) == 64
+    capsys.readouterr()
+    assert run(["advisories", "--osv"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) >= 60

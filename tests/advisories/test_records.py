@@ -1,0 +1,235 @@
+"""Each record of a known problem is whole, has its edges where it says, and is OSV."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from checks.base.unknown import Unknown
+from preflight.advisories.facts import is_fact
+from preflight.advisories.records import (
+    PRODUCTS,
+    Advisory,
+    Affected,
+    Range,
+    RecordError,
+    advisories,
+    as_osv,
+    comparisons_of,
+    condition_text,
+    expression,
+    holds,
+    in_ranges,
+    parse,
+    version_key,
+)
+from preflight.check.catalogue import catalogue
+from preflight.logs.patterns import read_patterns
+from tests.paths import ROOT
+
+RECORDS = advisories()
+# Releases that there are, the oldest first: of wheels as PyPI has them, of others those at an edge.
+RELEASES = {
+    "mooncake": "0.3.0 0.3.1 0.3.4 0.3.4.post1 0.3.4.post2 0.3.5 0.3.6 0.3.6.post1 0.3.7 "
+    "0.3.7.post1 0.3.7.post2 0.3.8 0.3.8.post1 0.3.9 0.3.10 0.3.10.post1 0.3.10.post2 "
+    "0.3.11 0.3.11.post1 0.3.12 0.3.12.post1 0.3.13 0.3.13.post1 0.3.14",
+    "sglang": "0.5.2 0.5.3 0.5.3.post1 0.5.3.post2 0.5.3.post3 0.5.4 0.5.4.post1 0.5.4.post2 "
+    "0.5.4.post3 0.5.5 0.5.5.post1 0.5.5.post2 0.5.5.post3 0.5.6 0.5.6.post1 "
+    "0.5.6.post2 0.5.7 0.5.8 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 0.5.11 0.5.12 "
+    "0.5.12.post1 0.5.13 0.5.13.post1 0.5.14 0.5.15 0.5.15.post1 0.5.16 0.5.17 0.5.18 "
+    "0.5.19 0.5.20 0.5.21 0.5.22 0.5.23",
+    "vllm": "0.7.1 0.7.2 0.22.0 0.23.0 0.24.0 0.28.0 0.29.0",
+    "lmcache": "0.3.4 0.3.5 0.3.6",
+    "nixl": "0.9.0 0.10.0 0.10.1",
+    "kernel": "5.12.19 5.13 5.15.9 5.15.10 7.0.0-30-generic 7.0.0-31-generic 7.0.0-32-generic "
+    "7.0.0-1018-nvidia 7.0.0-1019-nvidia 7.0.0-1020-nvidia",
+    "rdma-core": "50 51 62",
+    "nvidia-driver": "575.57.08 580 595.71.05",
+    "gpu-operator": "26.2.1 26.3.0 26.3.1",
+}
+EDGES = [
+    (one.id, affected, bounds)
+    for one in RECORDS
+    for affected in one.affected
+    for bounds in affected.ranges
+]
+
+
+def releases(product: str) -> list[str]:
+    return RELEASES["mooncake" if product.startswith("mooncake") else product].split()
+
+
+def test_there_are_many_and_each_has_its_own_number() -> None:
+    assert [one.id for one in RECORDS] == [f"MP-2026-{n:04d}" for n in range(1, len(RECORDS) + 1)]
+    assert len(RECORDS) >= 60
+    assert len({one.summary for one in RECORDS}) == len(RECORDS)
+
+
+@pytest.mark.parametrize("one", RECORDS, ids=lambda one: one.id)
+def test_a_record_names_only_what_there_is(one: Advisory) -> None:
+    assert {test.fact for test in comparisons_of(one.when) if not is_fact(test.fact)} == set()
+    assert set(one.covered_by) <= set(catalogue().ids)
+    assert set(one.log) <= {pattern.id for pattern in read_patterns()}
+    for kind, url in one.references:
+        assert url.startswith("https://")
+        assert (kind == "FIX") <= ("/pull/" in url)
+    for text in (one.summary, one.details, one.seen, one.remedy):
+        assert " ".join(text.split()) == text
+    # What only a person has said does not stop a launch.
+    assert not (one.grave and one.evidence == ("reported",))
+
+
+@pytest.mark.parametrize(("id_", "affected", "bounds"), EDGES)
+def test_the_edges_of_a_range(id_: str, affected: Affected, bounds: Any) -> None:
+    """The first bad and the last bad release are affected; their neighbours are not."""
+    known = releases(affected.product)
+    alone = affected._replace(ranges=(bounds,))
+    key = {text: version_key(affected.product, text) for text in known}
+    start = known[0] if bounds.introduced == "0" else bounds.introduced
+    first = next(
+        n for n, text in enumerate(known) if key[text] >= version_key(affected.product, start)
+    )
+    end = len(known)
+    if bounds.fixed:
+        assert bounds.fixed in known, "the first good release is one that there is"
+        end = known.index(bounds.fixed)
+    elif bounds.last:
+        last = version_key(affected.product, bounds.last)
+        end = 1 + max(n for n, text in enumerate(known) if key[text] <= last)
+    said = [in_ranges(alone, text) for text in known]
+    assert end > first
+    assert said[first:end] == [True] * (end - first)
+    assert said[:first] == [False] * first
+    assert said[end:] == [False] * (len(known) - end)
+
+
+@pytest.mark.parametrize(
+    ("product", "introduced", "fixed", "version", "affected"),
+    [
+        ("mooncake", "0.3.12", "0.3.13", "0.3.12.post1", True),
+        ("mooncake", "0.3.12", "0.3.13", "0.3.13rc1", True),
+        ("mooncake", "0.3.12", "0.3.13", "0.3.13.dev20260801", True),
+        ("mooncake", "0.3.12", "0.3.13", "0.3.12+cu128", True),
+        ("mooncake", "0.3.12", "0.3.13", "0.3.13+git1a2b3c4", False),
+        ("mooncake", "0.3.9", "0.3.10", "0.3.10", False),
+        ("sglang", "0.5.9", "0.5.10", "0.5.10.post1", False),
+        ("sglang", "0.5.9", "0.5.10", "v0.5.9", True),
+        ("kernel", "5.13", "5.15.10", "5.15.9-generic", True),
+        ("kernel", "5.13", "5.15.10", "5.15.10", False),
+        ("kernel", "5.13", "5.15.10", "5.4.0-200-generic", False),
+        ("rdma-core", "0", "51", "50.0-2ubuntu0.2", True),
+        ("rdma-core", "0", "51", "51mlnx1-1", False),
+        ("nvidia-driver", "580", "", "575.57.08", False),
+        ("nvidia-driver", "580", "", "595.71.05", True),
+    ],
+)
+def test_versions_as_they_are_spelt(
+    product: str, introduced: str, fixed: str, version: str, affected: bool
+) -> None:
+    assert in_ranges(Affected(product, (Range(introduced, fixed),)), version) is affected
+
+
+@pytest.mark.parametrize(("product", "text"), [("mooncake", "main"), ("kernel", "linux")])
+def test_what_is_no_version_is_unknown(product: str, text: str) -> None:
+    assert isinstance(in_ranges(Affected(product, (Range("0", "9"),)), text), Unknown)
+
+
+WHY = Unknown("not read")
+FACTS: dict[str, Any] = {
+    "yes": True,
+    "none": None,
+    "unknown": WHY,
+    "two": 2,
+    "text": "page_first",
+    "nics": frozenset(("mlx5_core", "erdma")),
+    "no-nics": frozenset(),
+    "mooncake": "0.3.10",
+}
+
+
+@pytest.mark.parametrize(
+    ("condition", "result"),
+    [
+        ({"fact": "yes", "is": True}, True),
+        ({"fact": "yes", "is": 1}, False),
+        ({"fact": "none", "is": ""}, False),
+        ({"fact": "none", "given": False}, True),
+        ({"fact": "no-nics", "given": True}, False),
+        ({"fact": "text", "given": True}, True),
+        ({"fact": "two", "at_least": 2}, True),
+        ({"fact": "two", "below": 2}, False),
+        ({"fact": "text", "is": ["layer_first", "page_first"]}, True),
+        ({"fact": "text", "matches": "^page"}, True),
+        ({"fact": "none", "matches": ""}, False),
+        ({"fact": "nics", "is": "erdma"}, True),
+        ({"fact": "no-nics", "is": "erdma"}, False),
+        ({"fact": "mooncake", "at_least": "0.3.9"}, True),
+        ({"fact": "mooncake", "below": "0.3.10.post1"}, True),
+        ({"fact": "unknown", "is": 1}, None),
+        ({"fact": "unknown", "given": True}, None),
+        ({"not": {"fact": "unknown", "is": 1}}, None),
+        ({"not": {"fact": "yes", "is": True}}, False),
+        ({"all": [{"fact": "unknown", "is": 1}, {"fact": "two", "is": 3}]}, False),
+        ({"all": [{"fact": "unknown", "is": 1}, {"fact": "two", "is": 2}]}, None),
+        ({"any": [{"fact": "unknown", "is": 1}, {"fact": "two", "is": 2}]}, True),
+        ({"any": [{"fact": "unknown", "is": 1}, {"fact": "two", "is": 3}]}, None),
+        ({"any": [{"fact": "two", "is": 1}, {"fact": "two", "is": 3}]}, False),
+    ],
+)
+def test_a_condition_has_three_values(condition: Any, result: bool | None) -> None:
+    found = holds(expression(condition), FACTS.__getitem__)
+    assert (None if isinstance(found, Unknown) else found) is result
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"fact": "a"},
+        {"fact": "a", "is": 1, "below": 2},
+        {"none": []},
+        {"all": []},
+        {"fact": "a", "like": 1},
+    ],
+)
+def test_what_is_no_condition_is_refused(condition: Any) -> None:
+    with pytest.raises((ValueError, KeyError), match=r"."):
+        expression(condition)
+
+
+def test_a_condition_in_words() -> None:
+    table = {"all": [{"fact": "a", "is": True}, {"not": {"fact": "b", "at_least": 2}}]}
+    assert condition_text(expression(table)) == "a and (not (b at least 2))"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('id = "MP-2026-0006"', 'id = "MP-2026-0007"'),
+        ('severity = "wrong output"', 'severity = "bad"'),
+        ('"read in code"', '"hearsay"'),
+        ('"REPORT"', '"LINK"'),
+        ('package = "mooncake"', 'package = "mooncacke"'),
+        ("introduced", "intruduced"),
+        ("is = true", "is = true, below = 2"),
+        ("remedy", "remidy"),
+        ("evidence", "log = 3\nevidence"),
+    ],
+)
+def test_a_record_that_is_not_whole_is_refused_with_its_name(old: str, new: str) -> None:
+    text = (ROOT / "preflight/advisories/MP-2026-0006.toml").read_text()
+    assert parse(text, "MP-2026-0006.toml").id == "MP-2026-0006"
+    assert old in text
+    with pytest.raises(RecordError, match=r"^MP-2026-0006\.toml: "):
+        parse(text.replace(old, new), "MP-2026-0006.toml")
+
+
+@pytest.mark.parametrize("one", RECORDS, ids=lambda one: one.id)
+def test_the_export_is_osv(one: Advisory) -> None:
+    schema = json.loads((ROOT / "tests/data/osv/schema.json").read_text())
+    found = as_osv(one)
+    jsonschema.Draft202012Validator(schema).validate(found)
+    names = {each["package"]["name"] for each in found["affected"]}
+    assert names == {name for each in one.affected for name in PRODUCTS[each.product][1]}
