@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.software.facts import Environment
 from checks.software.software_checks import OTHER_CONTAINER
-from preflight.advisories.records import PRODUCTS
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.processes.mooncake_users import offloads, store_clients, store_devices, uses_mooncake
@@ -225,14 +224,10 @@ FACTS: Mapping[str, tuple[str, Read]] = {
         "what the process is: SGLang server, mooncake_master, mooncake_client, ..",
         lambda s: s.process.kind.value,
     ),
-    **{
-        f"uses.{product}": (
-            f"{product} runs in the process",
-            lambda s, product=product: _uses(s, product),
-        )
-        for product in PRODUCTS
-        if product in ("mooncake", "sglang", "vllm", "lmcache")
-    },
+    "uses.mooncake": ("Mooncake runs in the process", lambda s: _uses(s, "mooncake")),
+    "uses.sglang": ("SGLang does", lambda s: _uses(s, "sglang")),
+    "uses.vllm": ("vLLM does", lambda s: _uses(s, "vllm")),
+    "uses.lmcache": ("LMCache does, or may in vLLM", lambda s: _uses(s, "lmcache")),
     "uses.store": ("it is a client of the store", lambda s: store_clients(s.process)),
     "uses.rdma": ("it registers with NICs", lambda s: store_devices(s.process, 0) is not None),
     "uses.offload": ("it offloads to SSD", lambda s: offloads(s.process)),

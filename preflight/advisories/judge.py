@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
@@ -50,7 +50,7 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
 
 
 def _verdict(one: Advisory, subject: Subject) -> Verdict:
-    def value(name: str) -> object:
+    def value(name: str) -> Any:
         return fact(subject, name)
 
     found = Verdict(one, subject.process, one.affected[0].product, Unknown("not asked"), False)

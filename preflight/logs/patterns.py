@@ -139,7 +139,7 @@ def _of_record(one: Advisory) -> Pattern:
     found = "|".join(map(re.escape, one.lines))
     ids = (one.check, *one.covered_by)
     ranges = "; ".join(map(range_text, one.affected))
-    cause = f"{one.summary} ({ranges}): {one.details}"
+    cause = f"{one.summary} ({ranges})"
     printer = "Mooncake" if one.affected[0].product.startswith("mooncake") else "SGLang"
     return Pattern(
         one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy

@@ -87,7 +87,7 @@ def test_the_edges_of_a_range(id_: str, affected: Affected, bounds: Any) -> None
     """The first bad and the last bad release are affected; their neighbours are not."""
     known = releases(affected.product)
     alone = affected._replace(ranges=(bounds,))
-    key = {text: version_key(affected.product, text) for text in known}
+    key: dict[str, Any] = {text: version_key(affected.product, text) for text in known}
     start = known[0] if bounds.introduced == "0" else bounds.introduced
     first = next(
         n for n, text in enumerate(known) if key[text] >= version_key(affected.product, start)
