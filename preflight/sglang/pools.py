@@ -350,7 +350,10 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
         f"each rank (fraction {fraction:g}, as free now)"
     )
     own = sized.hardware.drafts.own
-    missing = next((it for it in (tokens, request.geometry, own) if isinstance(it, Unknown)), None)
+    if isinstance(request.geometry, Unknown):
+        # All that the host can give would be a bound, and a need that follows from no model.
+        return _unsized(request.geometry, f"{_UNSET}: ")
+    missing = next((it for it in (tokens, own) if isinstance(it, Unknown)), None)
     if missing is not None or isinstance(tokens, Unknown):
         # Whatever the GPU holds, the pools share the budget; each may round up by a page.
         page = request.page_tokens * MOST_TOKEN_BYTES

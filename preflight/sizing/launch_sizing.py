@@ -125,8 +125,10 @@ def _status(
     if least.status == "fails":
         return "fails", least.reason
     if most is None:
-        why = inputs.most.reason if isinstance(inputs.most, Unknown) else ""
-        return "unknown", f"the size of the L2 pool is not known: {why}"
+        bound = inputs.most
+        why = bound.reason if isinstance(bound, Unknown) else ""
+        give = f"; {bound.advice}" if isinstance(bound, Unknown) and bound.advice else ""
+        return "unknown", f"the size of the L2 pool is not known: {why}{give}"
     if most.status == least.status:
         return most.status, most.reason
     return "unknown", (

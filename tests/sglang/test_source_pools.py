@@ -497,9 +497,16 @@ def test_the_host_decides_where_nothing_is_said(
 def test_the_host_bounds_what_the_gpu_leaves_unknown(tmp_path: Path) -> None:
     """0.8 of (30 - 10) GiB over 2 ranks, 95% of it, and a page of the widest token there is."""
     root = Host(memory_bytes=30 * GIB).write(tmp_path)
-    for launch in (QWEN, QWEN.replace("Qwen/Qwen3-14B", "some/model")):
-        found = bounds(size(root, launch))
-        assert found == (0, int(8 * GIB * 0.95) + 64 * 4 * MIB)
+    assert bounds(size(root, QWEN)) == (0, int(8 * GIB * 0.95) + 64 * 4 * MIB)
+
+
+def test_no_need_follows_from_a_model_that_nobody_knows(tmp_path: Path) -> None:
+    """Once all that the host can give was the need: 1.3 TiB of huge pages for a small model."""
+    root = Host(memory_bytes=30 * GIB).write(tmp_path)
+    sizing = size(root, QWEN.replace("Qwen/Qwen3-14B", "some/model"))
+    assert isinstance(memory(sizing).most_pools_bytes, Unknown)
+    assert sizing.status == "unknown"
+    assert "give the model's config.json with --model-config" in sizing.reason
 
 
 def test_no_memory_left_is_refused_in_the_words_of_sglang(tmp_path: Path) -> None:
