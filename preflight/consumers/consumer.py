@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from checks.base.units import TIB
-from checks.base.unknown import Unknown, UnknownFactError
+from checks.base.unknown import Unknown, known
 from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import Setting
 from preflight.programs.store_processes import StoreProcess
@@ -19,17 +19,32 @@ class Pool(NamedTuple):
     """Host memory that a consumer takes itself.
 
     of_engine: one for all workers of an engine, in its first; otherwise one in each worker.
+    first_if_mla: of a model with MLA the first worker alone has it, with ``mla_bytes``, or with
+    less where the host has less.
     """
 
     memory: OwnPool
     of_engine: bool = False
+    first_if_mla: bool = False
+    mla_bytes: int = 0
+
+
+class Client(NamedTuple):
+    """A store client of every worker; ``first_if_mla`` as of ``Pool``.
+
+    in_scheduler: of the engine's scheduler, once an engine.
+    """
+
+    store: StoreProcess
+    first_if_mla: bool = False
+    in_scheduler: bool = False
 
 
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
-    stores: the store clients that every worker sets up. transfer: the devices of a transfer engine
+    clients: the store clients that the workers set up. transfer: the devices of a transfer engine
     beside them; None without one. registers_gpu: what of the GPU's memory it registers, "" for
     nothing. settings: what all this follows from. ports: what it listens on, by what it is.
     refused: its own errors: it will not start. misread, ignored: what was written and is taken for
@@ -41,7 +56,7 @@ class Consumer(NamedTuple):
     engines: int | Unknown = 1
     workers: int | Unknown = 1
     settings: Mapping[str, Setting] = {}
-    stores: tuple[StoreProcess, ...] = ()
+    clients: tuple[Client, ...] = ()
     transfer: Setting | None = None
     pools: tuple[Pool, ...] = ()
     registers_gpu: str = ""
@@ -59,12 +74,29 @@ class Consumer(NamedTuple):
             return self.engines
         return self.workers if isinstance(self.workers, Unknown) else self.engines * self.workers
 
-    def pools_of(self, rank: int) -> tuple[OwnPool, ...]:
-        """Return the pools of one worker. Raises UnknownFactError where their number is unknown."""
-        if isinstance(self.workers, Unknown):
-            raise UnknownFactError(self.workers)
-        first = rank % self.workers == 0
-        return tuple(pool.memory for pool in self.pools if first or not pool.of_engine)
+    def is_first(self, rank: int) -> bool:
+        """Tell whether a worker here is the first of its engine."""
+        return rank % known(self.workers) == 0
+
+    def pools_of(self, rank: int, mla: bool) -> tuple[OwnPool, ...]:
+        """Return the pools of one worker, of a model with MLA or without."""
+        found = []
+        for pool in self.pools:
+            alone = pool.of_engine or (mla and pool.first_if_mla)
+            if self.is_first(rank) or not alone:
+                size = pool.mla_bytes if mla and pool.first_if_mla else pool.memory.bytes
+                least = 0 if mla and pool.first_if_mla else pool.memory.least_bytes
+                found.append(pool.memory._replace(bytes=size, least_bytes=least))
+        return tuple(found)
+
+    def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
+        """Return the store clients of one worker; the scheduler's are counted with the first."""
+        first = self.is_first(rank)
+        return tuple(
+            one.store
+            for one in self.clients
+            if first or not (one.in_scheduler or (mla and one.first_if_mla))
+        )
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:

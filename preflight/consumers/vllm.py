@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 from checks.base.needs import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
-from preflight.consumers.consumer import Consumer, Pool, attempt, json_object, setup_refuses
+from preflight.consumers.consumer import (
+    Client,
+    Consumer,
+    Pool,
+    attempt,
+    json_object,
+    setup_refuses,
+)
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
@@ -107,7 +114,7 @@ def read_vllm(
     uncounted = list(connectors.uncounted)
     if arguments.unread is not None:
         uncounted.insert(0, f"what its --config says ({arguments.unread.reason})")
-    if "numa-bind" in arguments.flags and connectors.stores:
+    if "numa-bind" in arguments.flags and connectors.clients:
         uncounted.append("which NUMA node --numa-bind binds each worker to")
     settings = {"model": _model(arguments)} | connectors.settings
     for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
@@ -118,7 +125,7 @@ def read_vllm(
         engines,
         workers,
         settings,
-        tuple(connectors.stores),
+        tuple(connectors.clients),
         connectors.transfer,
         (*_weights(arguments, uncounted), *connectors.pools),
         connectors.registers,
@@ -301,7 +308,7 @@ class _Connectors:
     ) -> None:
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
-        self.stores: list[StoreProcess] = []
+        self.clients: list[Client] = []
         self.transfer: Setting | None = None
         self.pools: list[Pool] = []
         self.registers = ""
@@ -417,7 +424,7 @@ class _Connectors:
             self.registers = "the KV cache on the GPU, whose size only a start tells"
         path = self.environment.get("MOONCAKE_CONFIG_PATH")
         store = self._store_config(path)
-        self.stores.append(store)
+        self.clients.append(Client(store))
         for name in _OTHERS_VARIABLES:
             word = self.environment.get(name)
             if word is not None and word.text:
@@ -517,6 +524,18 @@ class _Connectors:
             least = 0 if fewer else max(size - MOST_CHUNK_BYTES, size // 2 + 1)
             self.pools.append(Pool(OwnPool(size, least)))
 
+    def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
+        from preflight.consumers.lmcache import read_lmcache
+
+        found = read_lmcache(self.environment, self.read_file, extra)
+        self.settings |= found.settings
+        self.clients += found.clients
+        self.pools += found.pools
+        self.refused += found.refused
+        self.misread += found.misread
+        self.ignored += found.ignored
+        self.uncounted += found.uncounted
+
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
         """The LMCache server holds the memory; it is a process of its own."""
 
@@ -527,6 +546,7 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
     "MooncakeConnector": _Connectors._transfer,
     "OffloadingConnector": _Connectors._offloading,
     "SimpleCPUOffloadConnector": _Connectors._simple,
+    "LMCacheConnectorV1": _Connectors._lmcache,
     "LMCacheMPConnector": _Connectors._lmcache_server,
 }
 

@@ -26,7 +26,7 @@ def uses_mooncake(process: LaunchProcess) -> bool:
     if process.server is not None:
         return _server_uses_mooncake(process.server)
     if process.consumer is not None:
-        return bool(process.consumer.stores) or process.consumer.transfer is not None
+        return bool(process.consumer.clients) or process.consumer.transfer is not None
     return process.kind in _PROGRAMS
 
 

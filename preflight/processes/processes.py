@@ -190,11 +190,9 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     if kind is Kind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
-    if kind is Kind.VLLM:
-        from preflight.consumers.vllm import read_vllm
-
-        consumer = read_vllm(arguments, environment, read_file)
-        first = next(iter(consumer.stores), None)
+    consumer = _consumer(kind, command, arguments, read_file)
+    if consumer is not None:
+        first = next((client.store for client in consumer.clients), None)
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is Kind.STORE_SERVICE:
@@ -202,6 +200,21 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     elif kind is Kind.CLIENT:
         store = read_mooncake_client(arguments, environment)
     return LaunchProcess(kind, command, arguments, None, store)
+
+
+def _consumer(
+    kind: Kind, command: Command, arguments: tuple[Word, ...], read_file: ReadFile
+) -> Consumer | None:
+    """Return what an engine beside SGLang takes; None for other programs."""
+    if kind is Kind.VLLM:
+        from preflight.consumers.vllm import read_vllm
+
+        return read_vllm(arguments, command.environment, read_file)
+    if kind is Kind.LMCACHE:
+        from preflight.consumers.lmcache import read_lmcache_server
+
+        return read_lmcache_server(command.words, arguments)
+    return None
 
 
 def classify(command: Command) -> tuple[Kind, tuple[Word, ...]]:

@@ -355,8 +355,8 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
         yield "workers not known"
     elif consumer.ranks > 1:
         yield f"{consumer.ranks} workers"
-    for store in consumer.stores:
-        client = store.client
+    for one in consumer.clients:
+        client = one.store.client
         if isinstance(client, Unknown):
             yield "size not known"
         else:

@@ -50,6 +50,7 @@ _PROGRAMS = {
     Kind.METADATA: "metadata_server",
     Kind.ROUTER: "router",
     Kind.VLLM: "vllm",
+    Kind.LMCACHE: "lmcache",
 }
 
 

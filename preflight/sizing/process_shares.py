@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.base.needs import ProcessId
@@ -37,6 +38,7 @@ from preflight.sglang.launch import (
     server_ranks,
 )
 from preflight.sglang.model import Models, server_drafts
+from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pool_request import GpuKind, Hardware
 from preflight.sglang.pools import ServerMemory, server_memory
 from preflight.sizing.sizing_inputs import MOST_RANKS
@@ -89,32 +91,41 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
-    clients = tuple(
-        host.nics.place(process, offloading(known(store.client), process, host.mooncake))
-        for store in consumer.stores
-    )
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake)
-    if not clients:  # nothing of Mooncake's is mapped
+    if not consumer.clients:  # nothing of Mooncake's is mapped
         settings, notes = settings._replace(hugepages=False), ()
-    most = tuple(
-        MappedProcess(
-            f"{process.command.origin} {process.kind.value} rank {rank}",
-            settings,
-            clients=clients,
-            id=ProcessId(process.number, rank),
-            own_pools=consumer.pools_of(rank),
-        )
-        for rank in range(ranks)
-        if clients or consumer.pools or consumer.transfer is not None
-    )
+    model = consumer.settings["model"].value if "model" in consumer.settings else None
+    geometry = host.models.target(model).geometry
+    unknown = isinstance(geometry, Unknown)
+    mla = not isinstance(geometry, Unknown) and geometry.kind is AttentionKind.MLA
+
+    def members(mla: bool) -> Iterator[MappedProcess]:
+        for rank in range(ranks):
+            yield MappedProcess(
+                f"{process.command.origin} {process.kind.value} rank {rank}",
+                settings,
+                clients=tuple(
+                    host.nics.place(
+                        process, offloading(known(store.client), process, host.mooncake)
+                    )
+                    for store in consumer.stores_of(rank, mla)
+                ),
+                id=ProcessId(process.number, rank),
+                own_pools=consumer.pools_of(rank, mla),
+            )
+
+    if not (consumer.clients or consumer.pools or consumer.transfer is not None):
+        return Share(notes=notes)
     least = tuple(
         one._replace(
-            own_pools=tuple(pool._replace(bytes=pool.least_bytes) for pool in one.own_pools)
+            own_pools=tuple(
+                pool._replace(bytes=pool.least_bytes) for pool in one.own_pools if pool.least_bytes
+            )
         )
-        for one in most
+        for one in members(mla or unknown)
     )
-    return Share(least, most, notes)
+    return Share(least, tuple(members(mla)), notes)
 
 
 def _server_share(

@@ -41,10 +41,11 @@ def multi(*children: dict[str, Any]) -> dict[str, Any]:
 def sized(folder: Path, words: str, config: dict[str, Any] | None, **file: Any) -> LaunchSizing:
     (folder / "mc.json").write_text(json.dumps({**STORE, **file}))
     given = "" if config is None else f" --kv-transfer-config '{json.dumps(config)}'"
+    words = words if words[:1].isalpha() else f"org/Model-8B {words}"
     path = folder / "launch.sh"
     path.write_text(
         "export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_CONFIG_PATH=mc.json\n"
-        f"mooncake_master &\nvllm serve org/Model-8B {words}{given}\n"
+        f"mooncake_master &\nvllm serve {words}{given}\n"
     )
     host = Root(str(folder / "host"))
     launch = read_launch((str(path),), (), {}, host)

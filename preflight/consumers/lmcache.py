@@ -1,0 +1,654 @@
+"""LMCache inside an engine's workers: its settings, its pinned pool, and its clients of the store.
+
+Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>, then
+``lmcache.<key>`` of the engine's own JSON. Read in LMCache 0.5.6 (``lmcache/v1/config.py``,
+``config_base.py``, ``storage_backend``, ``integration/vllm``); ``data/lmcache_settings.txt`` has
+every setting.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from checks.base.needs import Default
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from preflight.base.data_file import data_file
+from preflight.consumers.consumer import Client, Consumer, Pool, attempt, setup_refuses
+from preflight.launches.source import ReadFile, Word
+from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
+from preflight.programs.mooncake_grammar import byte_size
+from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.store_processes import StoreProcess
+
+RELEASE = "LMCache 0.5.6"
+FILE_VARIABLE = "LMCACHE_CONFIG_FILE"
+HUGEPAGE_BYTES = 2 * MIB  # memory_management.py: of no other size
+LOOKUP_BUFFER_BYTES = 16 * MIB  # mooncake_lookup_client.py
+# mooncakestore_connector.py _SETUP_DEFAULTS.
+_SETUP_DEFAULTS = {
+    "global_segment_size": "3355443200",
+    "local_buffer_size": str(GIB),
+    "protocol": "tcp",
+    "device_name": "",
+}
+# Mooncake's own, where setup(dict) names no size (types.h).
+_MOONCAKE_DEFAULTS = {
+    "global_segment_size": str(16 * MIB),
+    "local_buffer_size": str(16 * MIB),
+    "protocol": "tcp",
+}
+# Of the multiprocess server: what never reaches Mooncake, and pools that nobody here counts.
+_L2_KEYS = frozenset("type num_workers eviction per_op_workers".split())
+_OTHER_POOLS = ("--gds-l1-path", "--l1-devdax-path")
+_LAZY_BYTES = 20 * GIB  # L1MemoryManagerConfig.init_size_in_bytes
+_BARE_KEYS = frozenset(
+    "local_hostname metadata_server global_segment_size local_buffer_size protocol device_name "
+    "master_server_address".split()
+)
+_OWN_KEYS = frozenset("transfer_timeout storage_root_dir prefer_local_alloc".split())
+# What Mooncake's setup(dict) reads in place of two of them (types.h, since 0.3.9).
+_RIGHT_KEYS = {
+    "master_server_address": ("master_server_addr", "127.0.0.1:50051"),
+    "device_name": ("rdma_devices", "the discovery of all devices"),
+}
+_ALIASES = {
+    "plugin_locations": "runtime_plugin_locations",
+    "external_backends": "storage_plugins",
+}
+# Remote caches whose client holds no memory of its own here.
+_NO_MEMORY = frozenset(
+    "lm lms redis rediss redis-sentinel redis-cluster valkey valkey-cluster fs s3 blackhole "
+    "external".split()
+)
+# What else takes memory that nobody here counts, where it is set.
+_UNCOUNTED = {
+    "enable_p2p": "what LMCache's peer-to-peer channel registers",
+    "enable_pd": "what LMCache's prefill/decode buffer takes",
+    "gds_path": "what LMCache's GPUDirect Storage buffer takes",
+    "maru_path": "what LMCache's Maru pool takes",
+    "storage_plugins": "what LMCache's storage plugins take",
+}
+_NO_PAGES = (
+    "RuntimeError: mmap failed: Failed to allocate huge pages. Please grow the 2 MiB hugepage pool."
+)
+
+
+class Lmcache(NamedTuple):
+    """What LMCache takes in each worker; the fields as ``Consumer`` has them."""
+
+    settings: Mapping[str, Setting] = {}
+    clients: tuple[Client, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    refused: tuple[str, ...] = ()
+    misread: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
+
+
+class _Row(NamedTuple):
+    kind: str
+    default: Any
+
+
+@cache
+def lmcache_settings() -> Mapping[str, _Row]:
+    """Every setting by its name: how it is read, and its default."""
+    rows = {}
+    with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
+        for line in file:
+            if not line.startswith("#"):
+                name, kind, default = line.split(" ", 2)
+                rows[name] = _Row(kind, json.loads(default))
+    return rows
+
+
+def _disk(value: Any) -> str | None:
+    parts = [part.strip() for part in str(value).split(",") if part.strip()]
+    return ",".join(part.removeprefix("file://") for part in parts) or None
+
+
+def _numbers(one: type, alone: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if isinstance(value, list):
+            return [one(each) for each in value]
+        if isinstance(value, alone):
+            return [value]
+        return [one(part.strip()) for part in str(value).split(",") if part.strip()]
+
+    return read
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, list):
+        return value
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _bool(value: Any) -> bool:
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "1")
+
+
+def _mode(value: Any) -> str:
+    text = str(value).strip().lower().replace("-", "_")
+    if text in ("prefix_strict", "prefixstrict"):
+        return "prefix_strict"
+    if text in ("skip_missing_chunks", "skipmissingchunks", "legacy"):
+        return "skip_missing_chunks"
+    raise ValueError(
+        "hidden_states_retrieve_mode must be 'prefix_strict' or "
+        f"'skip_missing_chunks', got {value!r}"
+    )
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value
+    return json.loads(value) if value else None
+
+
+def _list(value: Any) -> Any:
+    if isinstance(value, list):
+        return value
+    return [value] if value else []
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "bool": _bool,
+    "str": str,
+    "disk": _disk,
+    "ints": _numbers(int, int),
+    "floats": _numbers(float, float),
+    "strs": _texts,
+    "json": _json,
+    "list": _list,
+    "mode": _mode,
+}
+
+
+def lmcache_values(
+    file: str | None, environment: Mapping[str, str], said: list[str] | None = None
+) -> dict[str, Any]:
+    """Every setting as LMCache has it, from a YAML text (None without a file) and the environment.
+
+    Raises what it raises, in its own words. said: to which its warnings of lost values are added.
+    """
+    said = [] if said is None else said
+    rows = lmcache_settings()
+    found: dict[str, Any] = {}
+    if file is not None:
+        import yaml
+
+        found = _resolved((yaml.safe_load(file) or {}).items(), said)
+    values: dict[str, Any] = {}
+    given = {name: f"LMCACHE_{name.upper()}" for name in (*rows, *_ALIASES)}
+    plain = _resolved([(n, environment[v]) for n, v in given.items() if v in environment], said)
+    for name, row in rows.items():
+        value = row.default
+        if name in found:
+            value = found[name]
+        elif file is None and name in plain:
+            value = _unquoted(plain[name])
+        values[name] = _safely(name, row, value, said)
+        if file is not None and name in plain:
+            try:
+                values[name] = _READ[row.kind](_unquoted(plain[name]))
+            except ValueError as error:
+                said.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
+    _validate(values, {*found, *plain})
+    return values
+
+
+def _resolved(items: Any, said: list[str]) -> dict[str, Any]:
+    found = {}
+    for key, value in items:
+        if key in _ALIASES or key in lmcache_settings():
+            found[_ALIASES.get(key, key)] = value
+        else:
+            said.append(f"Unknown configuration key: {key}")
+    return found
+
+
+def _safely(name: str, row: _Row, value: Any, said: list[str]) -> Any:
+    if value is None:
+        return None
+    try:
+        return _READ[row.kind](value)
+    except ValueError as error:
+        said.append(f"Failed to convert value for {name}={value!r}: {error}: it has none then")
+        return None
+
+
+def _unquoted(text: str) -> str:
+    if not text:
+        return text
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        try:
+            value = ast.literal_eval(text)
+            if isinstance(value, str):
+                return value
+        except (ValueError, SyntaxError):
+            return text[1:-1]
+    return text
+
+
+def _validate(values: dict[str, Any], given: set[str]) -> None:
+    """LMCache's ``_validate_config``. Raises ValueError or AssertionError as it does."""
+    if values["min_retrieve_tokens"] < 0:
+        raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
+    if values["enable_blending"]:
+        values["save_unfull_chunk"] = True
+    if values["enable_controller"]:
+        for name in ("controller_pull_url", "controller_reply_url"):
+            if values[name] is None:
+                raise ValueError(f"{name} is required when enable_controller=True")
+        if not values["lmcache_worker_ports"]:
+            raise ValueError(
+                "lmcache_worker_ports is required and cannot be empty when enable_controller=True"
+            )
+    if values["enable_p2p"]:
+        _need(values["enable_controller"])
+        for name in ("p2p_host", "p2p_init_ports", "p2p_lookup_ports", "transfer_channel"):
+            _need(values[name] is not None)
+    extra = values["extra_config"]
+    nixl = extra is not None and extra.get("enable_nixl_storage")
+    if values["enable_pd"]:
+        _validate_pd(values)
+    if nixl:
+        _validate_nixl(values, extra, given)
+
+
+def _need(holds: object, text: str = "") -> None:
+    if not holds:
+        raise AssertionError(text)
+
+
+def _validate_pd(values: dict[str, Any]) -> None:
+    for name in ("pd_role", "pd_buffer_size", "pd_buffer_device"):
+        _need(values[name] is not None)
+    _need(values["enable_p2p"] is False, "PD only supports enable_p2p=False")
+    mode = values["pd_backend_mode"]
+    if mode not in ("sync", "async"):
+        raise ValueError(f"pd_backend_mode must be 'sync' or 'async', got {mode!r}")
+    values["save_unfull_chunk"] = True
+    if values["pd_role"] == "receiver":
+        where = values["retrieve_locations"]
+        text = "store_location cannot be PDBackend for receiver"
+        _need(values["store_location"] != "PDBackend", text)
+        _need(
+            where in (None, ["PDBackend"]),
+            f'for pd receiver, retrieve_locations are expected to be ["PDBackend"], now, it is '
+            f"{where}",
+        )
+
+
+def _validate_nixl(values: dict[str, Any], extra: dict[str, Any], given: set[str]) -> None:
+    _need(extra.get("nixl_backend") is not None)
+    _need(extra.get("nixl_pool_size") is not None)
+    if extra.get("nixl_presence_cache_only") and not extra.get("nixl_presence_cache"):
+        text = "nixl_presence_cache must be true when nixl_presence_cache_only is true"
+        raise ValueError(text)
+    device = values["nixl_buffer_device"]
+    _need(device is not None)
+    if device != "cpu":
+        _need(values["nixl_buffer_size"] is not None)
+    else:
+        if values["nixl_buffer_size"] is not None:
+            raise ValueError("nixl_buffer_size must not be set when nixl_buffer_device='cpu'")
+        if values["max_local_cpu_size"] <= 0:
+            raise ValueError("nixl_buffer_device='cpu' requires max_local_cpu_size > 0")
+        if values["enable_p2p"]:
+            raise ValueError("enable_p2p=True together with enable_nixl_storage=True")
+    if "nixl_use_hugepages" in extra:
+        huge = bool(extra["nixl_use_hugepages"])
+        if device == "cpu":
+            own = values["local_cpu_use_hugepages"]
+            if "local_cpu_use_hugepages" in given and own != huge:
+                raise ValueError(
+                    f"Conflicting hugepage settings: extra_config.nixl_use_hugepages={huge!r} vs "
+                    f"local_cpu_use_hugepages={own!r}"
+                )
+            values["local_cpu_use_hugepages"] = huge
+        del extra["nixl_use_hugepages"]
+
+
+def overridden(values: dict[str, Any], key: str, value: Any) -> None:
+    """``lmcache.<key>`` of the engine's JSON: what cannot be converted leaves the value."""
+    row = lmcache_settings().get(key)
+    if row is None:
+        return
+    try:
+        if key == "extra_config":  # of whatever type it is
+            values[key] = _json(value) if isinstance(value, str) else value
+            return
+        read = None if value is None else _READ[row.kind](value)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        return
+    if value is None or read is not None:
+        values[key] = read
+
+
+def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
+    """LMCache's ``_build_setup_dict``: what it hands to Mooncake's ``setup``."""
+    bare, prefixed = {}, {}
+    for key, value in raw.items():
+        if value is None or key.removeprefix("mooncake_") in _OWN_KEYS:
+            continue
+        if key.startswith("mooncake_"):
+            if key != "mooncake_":
+                prefixed[key.removeprefix("mooncake_")] = str(value)
+        elif key in _BARE_KEYS:
+            bare[key] = str(value)
+    return {**_SETUP_DEFAULTS, **bare, **prefixed}
+
+
+def read_lmcache(
+    environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
+) -> Lmcache:
+    """Return what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
+    path = environment.get(FILE_VARIABLE)
+    text: str | Unknown | None = None
+    if path is not None:
+        text = unresolved(path) if path.unresolved else read_file(path.text)
+    if isinstance(text, Unknown):
+        return Lmcache(uncounted=(f"what LMCache takes ({text.reason})",))
+    for name, word in environment.items():
+        if name.startswith("LMCACHE_") and word.unresolved:
+            return Lmcache(uncounted=(f"what LMCache takes ({unresolved(word).reason})",))
+    said: list[str] = []
+    plain = {name: word.text for name, word in environment.items()}
+    try:
+        values = lmcache_values(text, plain, said)
+    except Exception as error:  # whatever LMCache's own conversions raise ends it there too
+        refused = f"LMCache: {type(error).__name__}: {error}"
+        return Lmcache(refused=(refused,), misread=tuple(said))
+    for key, value in overrides.items():
+        if key.startswith("lmcache."):
+            overridden(values, key.removeprefix("lmcache."), value)
+    return _Takes(values, environment, read_file, said).all()
+
+
+class _Takes:
+    """LMCache's values on their way to pools and clients."""
+
+    def __init__(
+        self,
+        values: dict[str, Any],
+        environment: Mapping[str, Word],
+        read_file: ReadFile,
+        said: list[str],
+    ) -> None:
+        self.values, self.environment, self.read_file = values, environment, read_file
+        self.extra: dict[str, Any] = values["extra_config"] or {}
+        self.misread = said
+        self.refused: list[str] = []
+        self.ignored: list[str] = []
+        self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
+        self.clients: list[Client] = []
+
+    def all(self) -> Lmcache:
+        values = self.values
+        if values["remote_config_url"]:
+            where = values["remote_config_url"]
+            self.uncounted.append(f"what LMCache's configuration service changes ({where})")
+        if self.extra.get("enable_nixl_storage"):
+            self.uncounted.append("what LMCache's NIXL storage registers")
+        self._remotes()
+        self._lookup()
+        origin = self.environment.get(FILE_VARIABLE)
+        where = "LMCACHE_<KEY>" if origin is None else origin.text
+        names = ("chunk_size", "max_local_cpu_size", "local_cpu_use_hugepages", "remote_url")
+        settings = {f"lmcache.{name}": Setting(values[name], where) for name in names}
+        return Lmcache(
+            settings,
+            tuple(self.clients),
+            self._pools(),
+            tuple(self.refused),
+            tuple(self.misread),
+            tuple(self.ignored),
+            tuple(self.uncounted),
+        )
+
+    @property
+    def _first_if_mla(self) -> bool:
+        """Whether, with MLA, the first worker alone has the storage (cache_engine.py post_init)."""
+        every = self.values["use_layerwise"] or self.values["enable_controller"]
+        own = self.values["lookup_server_worker_ids"]
+        return not every and not own and bool(self.extra.get("save_only_first_rank", True))
+
+    def _pools(self) -> tuple[Pool, ...]:
+        values = self.values
+        size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
+        if isinstance(size, str):
+            self.refused.append(f"LMCache: max_local_cpu_size: {size}")
+            return ()
+        pools = []
+        device_only = values["enable_pd"] and not values["local_cpu"]
+        if size > 0 and not (device_only and values["nixl_buffer_device"] != "cpu"):
+            rdma = any(
+                isinstance(one.store.client, StoreClient)
+                and one.store.client.protocol is Protocol.RDMA
+                for one in self.clients
+            )
+            huge = HUGEPAGE_BYTES if values["local_cpu_use_hugepages"] else None
+            if huge and values["enable_p2p"]:
+                self.refused.append("ValueError: Hugepages are not supported with P2P mode")
+            memory = OwnPool(size, size, rdma, False, huge, _NO_PAGES if huge else "")
+            first = attempt(lambda: int(float(self.extra["first_rank_max_local_cpu_size"]) * GIB))
+            mla = first if isinstance(first, int) and self._first_if_mla else size
+            pools.append(Pool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
+        if values["enable_hidden_state_cache"]:
+            more = int(values["max_hidden_state_cpu_size"] * GIB)
+            pools.append(Pool(OwnPool(more, more)))
+        return tuple(pools)
+
+    def _remotes(self) -> None:
+        for name in self.values["remote_storage_plugins"] or ():
+            if str(name).split(".", 1)[0] == "mooncakestore":
+                self._store()
+            else:
+                self.uncounted.append(f"what LMCache's remote storage {name} takes")
+        url = self.values["remote_url"]
+        if url is None:
+            return
+        scheme, separator, _ = url.partition("://")
+        if scheme == "mooncakestore" and separator:
+            self._store()
+            self.ignored.append(
+                f"the address of remote_url {url}: LMCache takes the master from elsewhere"
+            )
+        elif not separator:
+            self.misread.append(f"Invalid remote url: {url}: LMCache goes on without it")
+        elif scheme not in _NO_MEMORY:
+            self.uncounted.append(f"what LMCache's remote cache {scheme}:// takes")
+
+    def _lookup(self) -> None:
+        """The client of ``external_lookup_client`` in the scheduler: a buffer over TCP."""
+        url = self.values["external_lookup_client"]
+        if url is None:
+            return
+        if not str(url).startswith("mooncakestore://"):
+            self.refused.append(f"LMCache: Unsupported external lookup client: {url}")
+            return
+        client = StoreClient(0, LOOKUP_BUFFER_BYTES, Protocol.TCP)
+        master = _RIGHT_KEYS["master_server_address"][1]
+        self.misread.append(f"external_lookup_client {url}: Mooncake takes {master} as its master")
+        self.clients.append(Client(StoreProcess(client, (), (), "", master), in_scheduler=True))
+
+    def _store(self) -> None:
+        path = self.environment.get("MOONCAKE_CONFIG_PATH")
+        where = "extra_config"
+        raw: Any = self.values["extra_config"]
+        if path is not None:
+            where = path.text
+            text = unresolved(path) if path.unresolved else self.read_file(path.text)
+            if isinstance(text, Unknown):
+                none = StoreProcess(text, (), (), text, "")
+                self.clients.append(Client(none, first_if_mla=self._first_if_mla))
+                return
+            raw = attempt(lambda: json.loads(text))
+        if not isinstance(raw, dict):
+            why = "The extra config is not set." if raw is None else f"{where}: {raw}"
+            self.misread.append(f"LMCache's store: {why}: it goes on without the store")
+            return
+        setup = mooncake_setup(raw)
+        for key, (right, instead) in _RIGHT_KEYS.items():
+            if setup.get(key) and right not in setup:
+                self.misread.append(
+                    f"{key} {setup[key]!r} of {where}: Mooncake reads mooncake_{right} there, and "
+                    f"takes {instead}"
+                )
+        problem, client = setup_client(setup)
+        if problem:
+            self.misread.append(
+                f"LMCache's store ({where}): {problem}: it says that setup completed, and stores "
+                "nothing there"
+            )
+        if client is not None:
+            self.clients.append(Client(_store_of(client, setup), first_if_mla=self._first_if_mla))
+
+
+def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
+    """Return why Mooncake's ``setup(dict)`` answers with an error, or the client that it makes.
+
+    Seen on Mooncake 0.3.13.post1; before 0.3.9 there is no such call.
+    """
+    for key in ("local_hostname", "metadata_server"):
+        if not setup.get(key):
+            return f"{key} is missing: setup returns -600", None
+    sizes = {}
+    for key in ("global_segment_size", "local_buffer_size"):
+        size = byte_size(setup[key])
+        if size is None:
+            return f"{key} {setup[key]!r} is no size to Mooncake: setup returns -600", None
+        sizes[key] = size
+    segment, local = sizes["global_segment_size"], sizes["local_buffer_size"]
+    protocol = setup["protocol"]
+    wrong = setup_refuses(segment, local, protocol)
+    if wrong:
+        return wrong, None
+    return "", StoreClient(segment, local, Protocol.TCP if protocol == "tcp" else Protocol.RDMA)
+
+
+def read_lmcache_server(command: Sequence[Word], words: Sequence[Word]) -> Consumer:
+    """Return what LMCache's own server takes. command: all its words; ``words``: its arguments.
+
+    ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines beside them;
+    ``lmcache_server`` keeps whatever its clients store, without a bound.
+    """
+    named = [word.text for word in command]
+    http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
+    if not http and "lmcache.v1.multiprocess.server" not in named:
+        return Consumer(RELEASE, uncounted=("what its clients store in it, without a bound",))
+    flags: dict[str, Word] = {}
+    adapters: list[Word] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, text = word.text.partition("=")
+        value = word._replace(text=text)
+        if not name.startswith("--"):
+            continue
+        if not equals and left and not left[0].text.startswith("--"):
+            value = left.pop(0)
+        if name == "--l2-adapter":
+            adapters.append(value)
+        flags[name] = value
+    return _server(flags, adapters, http)
+
+
+def _server(flags: Mapping[str, Word], adapters: list[Word], http: bool) -> Consumer:
+    refused: list[str] = []
+    misread: list[str] = []
+    uncounted = [f"what {name} takes" for name in _OTHER_POOLS if name in flags]
+    clients: list[Client] = []
+    for word in adapters:
+        config = attempt(lambda word=word: json.loads(word.text))  # type: ignore[misc]
+        if not isinstance(config, dict):
+            uncounted.append(f"what --l2-adapter {word.text} takes")
+        elif config.get("type") == "mooncake_store":
+            setup = {k: str(v) for k, v in config.items() if k not in _L2_KEYS and v is not None}
+            problem, client = setup_client({**_MOONCAKE_DEFAULTS, **setup})
+            if problem:
+                refused.append(f"--l2-adapter: {problem}")
+            if client is not None:
+                clients.append(Client(_store_of(client, setup)))
+    registered = any(
+        isinstance(one.store.client, StoreClient) and one.store.client.protocol is Protocol.RDMA
+        for one in clients
+    )
+    pools: list[Pool] = []
+    size = flags.get("--l1-size-gb")
+    if "--l1-manager" in flags:
+        uncounted.append("what --l1-manager takes")
+    elif size is None or "--eviction-policy" not in flags:
+        refused.append(
+            "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
+        )
+    elif size.unresolved:
+        uncounted.append(f"its L1 pool ({unresolved(size).reason})")
+    else:
+        pools += _l1_pool(flags, size.text, registered, refused)
+    ports = [("port", "--port", 5555), ("prometheus port", "--prometheus-port", 9090)]
+    ports += [("HTTP port", "--http-port", 8080)] if http else []
+    return Consumer(
+        RELEASE,
+        settings={} if size is None else {"l1_size_gb": Setting(size.text, str(size.origin))},
+        clients=tuple(clients),
+        pools=tuple(pools),
+        ports=tuple(
+            (what, _server_port(flags.get(flag), default)) for what, flag, default in ports
+        ),
+        refused=tuple(refused),
+        misread=tuple(misread),
+        uncounted=tuple(uncounted),
+    )
+
+
+def _l1_pool(
+    flags: Mapping[str, Word], text: str, registered: bool, refused: list[str]
+) -> list[Pool]:
+    size = attempt(lambda: int(float(text) * GIB))
+    if isinstance(size, str):
+        refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
+        return []
+    name = flags.get("--shm-name")
+    shared = name is not None and name.text != ""
+    if "--l1-use-hugepages" in flags:
+        if shared:
+            refused.append("ValueError: l1-use-hugepages is incompatible with shared memory.")
+        error = (
+            f"RuntimeError: Insufficient hugepages: {-(-size // HUGEPAGE_BYTES)} required for a "
+            f"{size} byte L1 buffer"
+        )
+        return [Pool(OwnPool(size, size, registered, False, HUGEPAGE_BYTES, error))]
+    first = attempt(lambda: int(flags["--l1-init-size-gb"].text) * GIB)
+    lazy = "--no-l1-use-lazy" not in flags and not shared
+    least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
+    return [Pool(OwnPool(size, least, registered, shared))]
+
+
+def _server_port(word: Word | None, default: int) -> Setting:
+    if word is None:
+        return Setting(default, Default("default of LMCache"))
+    text = word.text
+    known = text.isdecimal() and len(text) <= 5
+    return Setting(int(text) if known else Unknown(f"{text!r} is not a port"), str(word.origin))
+
+
+def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:
+    return StoreProcess(
+        client,
+        (),
+        (),
+        setup.get("rdma_devices", ""),
+        setup.get("master_server_addr", _RIGHT_KEYS["master_server_address"][1]),
+        metadata=setup["metadata_server"],
+    )

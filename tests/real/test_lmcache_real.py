@@ -1,0 +1,135 @@
+"""LMCache's own configuration class against ours: the same values, the same refusals.
+
+The class is loaded from its wheel without what LMCache imports for a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from preflight.consumers.lmcache import lmcache_settings, lmcache_values, overridden
+from tests.real.conftest import install
+
+pytestmark = pytest.mark.real
+CASES = 200
+# An answer of the class for each case that it reads from stdin, a line each.
+ORACLE = """
+import json, logging, os, sys, tempfile, types
+for name in ("lmcache", "lmcache.v1"):
+    package = types.ModuleType(name)
+    package.__path__ = [os.path.join(sys.argv[1], *name.split("."))]
+    sys.modules[name] = package
+from lmcache.v1.config import LMCacheEngineConfig, _CONFIG_DEFINITIONS
+from lmcache.v1.config_base import validate_and_set_config_value
+logging.disable(logging.CRITICAL)
+path = os.path.join(tempfile.mkdtemp(), "lm.yaml")
+for line in sys.stdin:
+    file, environment, overrides = json.loads(line)
+    for name in [name for name in os.environ if name.startswith("LMCACHE_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    try:
+        if file is None:
+            config = LMCacheEngineConfig.from_env()
+            config.validate()
+        else:
+            with open(path, "w") as out:
+                out.write(file)
+            config = LMCacheEngineConfig.from_file(path)
+            config.update_config_from_env()
+        for key, value in overrides.items():
+            if key in _CONFIG_DEFINITIONS:
+                validate_and_set_config_value(config, key, value)
+        print(json.dumps({name: getattr(config, name) for name in _CONFIG_DEFINITIONS}))
+    except Exception as error:
+        print(json.dumps(f"{type(error).__name__}: {error}"))
+"""
+TEXTS = [
+    *("5", "20GB", "0", "-1", "1.5", "true", "yes", "1", "false", "", " 'a' ", '"7"', "a,b"),
+    *("1,2", "file:///x/,/y", "{}", '{"a":1}', "{bad", "None", "legacy", "zz", "inf", "[1]"),
+    *("cpu", "cuda", "receiver", "async", "mooncakestore://h:1", "PDBackend"),
+]
+NIXL = {"enable_nixl_storage": True, "nixl_backend": "x", "nixl_pool_size": 1}
+VALUES: list[Any] = [
+    *(5, 20, 0, -1, 1.5, True, False, None, "20GB", "yes", "true", "1", "a,b", "", "cpu", "cuda"),
+    *([1, 2], ["a"], {"a": 1}, NIXL, {"enable_nixl_storage": True}, "receiver", ["PDBackend"], {}),
+]
+OFTEN = (
+    "max_local_cpu_size local_cpu_use_hugepages local_cpu extra_config enable_pd pd_role "
+    "pd_buffer_size pd_buffer_device enable_controller enable_p2p lmcache_worker_ports "
+    "controller_pull_url nixl_buffer_device nixl_buffer_size remote_url retrieve_locations "
+    "chunk_size plugin_locations external_backends no_such_key min_retrieve_tokens"
+).split()
+Case = tuple["str | None", dict[str, str], dict[str, Any]]
+
+
+def case(random: Random) -> Case:
+    names = list(lmcache_settings())
+
+    def keys() -> set[str]:
+        count = random.randint(0, 7)
+        return {random.choice(OFTEN if random.random() < 0.6 else names) for _ in range(count)}
+
+    environment = {f"LMCACHE_{key.upper()}": random.choice(TEXTS) for key in keys()}
+    file = json.dumps({key: random.choice(VALUES) for key in keys()})  # JSON is YAML
+    if random.random() < 0.05:
+        file = random.choice(["", "[1]", "a: [", "x"])
+    overrides = {key: random.choice([*VALUES, *TEXTS]) for key in keys()}
+    plain = random.random() < 0.3
+    return None if plain else file, environment, overrides if random.random() < 0.3 else {}
+
+
+def ours(one: Case) -> Any:
+    file, environment, overrides = one
+    try:
+        values = lmcache_values(file, environment)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    for key, value in overrides.items():
+        overridden(values, key, value)
+    return values
+
+
+def without_name(answer: Any) -> Any:
+    """The class makes up a name for each instance that has none."""
+    return {**answer, "lmcache_instance_id": ""} if isinstance(answer, dict) else answer
+
+
+def test_the_same_values_as_lmcaches_own_class(tmp_path: Path) -> None:
+    pytest.importorskip("requests", reason="LMCache's configuration module imports it")
+    folder = install("lmcache", "0.5.6")
+    random = Random(20261122)
+    cases = [case(random) for _ in range(CASES)]
+    program = tmp_path / "oracle.py"
+    program.write_text(ORACLE)
+    lines = "".join(json.dumps(one) + "\n" for one in cases)
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder)],
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    theirs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(theirs) == CASES, done.stderr[-2000:]
+    refused = 0
+    for one, their in zip(cases, theirs, strict=True):
+        our = ours(one)
+        if isinstance(their, str):
+            refused += 1
+            # Of a long message ours is the beginning; YAML's names the file.
+            yaml = their.startswith(("ParserError", "ScannerError"))
+            assert isinstance(our, str), (one, their)
+            assert our.startswith(their.split(":")[0] if yaml else our), (one, their)
+            assert yaml or their.startswith(our), (one, their, our)
+        else:
+            text = json.dumps(without_name(our))
+            assert text == json.dumps(without_name(their)), one
+    assert CASES / 20 < refused < CASES / 2
