@@ -6,6 +6,7 @@ SGLang's own flags for each kind of worker, and ``<kind>_environment``).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -27,6 +28,8 @@ _PROGRAMS = {
 # What stands around a worker: this, its job, and the kind of its nodes.
 SLURM = "srt-slurm"
 _VARIANT = re.compile(r"(zip_)?override_")
+# Where vLLM's workers find what the job writes (srtctl/backends/vllm.py).
+_STORE_FILE = "/logs/mooncake_store_config.json"
 # More workers than any job has.
 _MOST_WORKERS = 1024
 
@@ -52,21 +55,40 @@ def _read(launch: LaunchText) -> Reading:
             shares = resources.at(f"{short}_nodes").text == "0"  # decode, on the nodes of prefill
             nodes = _number(resources.at("prefill_nodes" if shares else f"{short}_nodes"))
             words = [*_words(program, node, job, launch.path)]
-            if "sglang" in program and nodes > workers:
+            if ("sglang" in program or "vllm" in program) and nodes > workers:
                 origin = Origin(launch.path, resources.line)
                 words += [Word("--nnodes", origin), Word(str(nodes // workers), origin)]
+            files = {}
+            store = backend.at("mooncake_kv_store")
+            if "vllm" in program and store.fields:
+                origin = Origin(launch.path, store.line)
+                own["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, origin)
+                files[_STORE_FILE] = Word(_store_file(store.at("store_config")), origin)
             one = Command(
                 tuple(words),
                 Layers(variables, own),
                 ((SLURM, called, "prefill" if shares else kind),),
                 Origin(launch.path, node.line),
                 ContainerSettings(engine="docker", image=image, network="host"),
+                files=files,
             )
             beside = -(-workers // nodes)  # of one node
             commands += [
                 one._replace(copies=len(range(number, workers, beside))) for number in range(beside)
             ]
     return Reading(tuple(commands), notes)
+
+
+def _store_file(store: Node) -> str:
+    """Return the file that the job writes for vLLM; the master's address comes when it runs."""
+    values: dict[str, int | str] = {}
+    for name, value in store.fields.items():
+        text = value.text or ""
+        if value.not_text == "bool":
+            values[name] = text.lower() == "true"
+        else:
+            values[name] = int(text) if value.plain and text.isdecimal() else text
+    return json.dumps(values)
 
 
 def _number(node: Node) -> int:

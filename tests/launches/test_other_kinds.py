@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,27 @@ def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path
         ("a prefill node of job tp_1", 1),
         ("a decode node of job tp_1", 3),
     ]
+
+
+def test_a_job_of_srt_slurm_writes_the_stores_file_for_vllm(tmp_path: Path) -> None:
+    text = """\
+resources: {gpus_per_node: 8, agg_nodes: 2, agg_workers: 1}
+frontend: {type: vllm}
+backend:
+  type: vllm
+  mooncake_kv_store:
+    store_config: {global_segment_size: "200GB", local_buffer_size: 4096, enable_offload: false}
+  vllm_config:
+    aggregated: {tensor-parallel-size: 16}
+"""
+    (command,) = read(tmp_path, text, "job.yaml").commands
+    assert [word.text for word in command.words[-2:]] == ["--nnodes", "2"]
+    path = command.environment["MOONCAKE_CONFIG_PATH"].text
+    assert json.loads(command.files[path].text) == {
+        "global_segment_size": "200GB",
+        "local_buffer_size": 4096,
+        "enable_offload": False,
+    }
 
 
 def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:
