@@ -18,6 +18,14 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_need(need_bytes: int, have_bytes: int) -> str:
+    """``"50.00 GiB (3.20 MiB more)"``: a need, by how much where its digits do not show it."""
+    need = format_bytes(need_bytes)
+    if need_bytes <= have_bytes or need != format_bytes(have_bytes):
+        return need
+    return f"{need} ({format_bytes(need_bytes - have_bytes)} more)"
+
+
 def format_page_size(page_size_bytes: int) -> str:
     """``"2 MiB"``: a page size, which is a whole number of its unit."""
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

@@ -154,7 +154,7 @@ def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
             "MIG off",
             evidence=(Evidence("nvmlDeviceGetMigMode", str(gpu.mig)),),
         ).warned(
-            "CUDA shows a process one instance of it, and never a second device",
+            "with MIG on, CUDA shows a process one instance of one GPU, and no second device",
             "turn MIG off for this GPU, once nothing runs on it",
             (command("nvidia-smi", "-i", address, "-mig", "0", as_root=True),),
         )
@@ -179,7 +179,7 @@ def _busy(subject: str, gpu: NvmlGpu) -> Finding:
     if gpu.used_bytes <= IDLE_BYTES and not running:
         return finding
     return finding.warned(
-        "the KV pool comes out smaller, or the start ends for want of memory",
+        "SGLang makes a smaller KV pool, or runs out of GPU memory at its start",
         "see nvidia-smi for what runs there, and end it",
         evidence=(Evidence("nvmlDeviceGetMemoryInfo used", str(gpu.used_bytes)),),
     )
@@ -205,9 +205,9 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     node = f"{IMEX_CHANNELS}/channel0"
     return [
         finding.warned(
-            "MC_FORCE_MNNVL asks for NVLink, over which no transfer succeeds without one"
+            "MC_FORCE_MNNVL asks for NVLink, and without an IMEX channel no transfer succeeds"
             if forced
-            else "without an RDMA device Mooncake goes over NVLink in silence, which needs one",
+            else "without an RDMA device Mooncake uses NVLink, which needs an IMEX channel",
             "start nvidia-imex and map the channel into the container",
             (Setting(Kind.DEVICE, node, node),),
             have="none",

@@ -27,7 +27,7 @@ def peer_memory(needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts) -> Iter
     if not processes:
         return [passed("launch", "registers no GPU memory")]
     if not passed("launch").known(gpus.nvidia):
-        text = "the ways of other GPUs than NVIDIA's are not known here"
+        text = "only NVIDIA GPUs are judged here"
         if not gpus.on_pci:
             text = "no GPU is visible here"
         return [skip(text, "launch")]
@@ -130,7 +130,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
     if isinstance(problem, Unknown):
         return finding.unknown(problem.of("whether the GPUs can do dma-buf is not known: "))
     return finding.failed(
-        f"{problem}: no RNIC can be opened for a GPU, and the server ends",
+        f"{problem}: no NIC can be opened for a GPU, and the server ends",
         "load nvidia_peermem, and leave WITH_NVIDIA_PEERMEM unset",
         (
             Setting(Kind.MODULE, "nvidia_peermem", ""),

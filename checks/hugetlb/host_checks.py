@@ -53,7 +53,7 @@ def _limit(
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
     if limit.left_bytes >= need_bytes:
         return passed(subject, have, need, formula, evidence=evidence)
-    text = "this cgroup may not have the pages, however many the pool has"
+    text = "the cgroup's limit refuses the pages, however many are free"
     if not limit.refuses:
         text += "; the mapping succeeds, and a bus error ends the process that touches it"
     advice = "raise the limit of the cgroup, or ask for the pages in the container's resources"
@@ -115,14 +115,16 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     if isinstance(free_bytes, Unknown):
         return unknown(subject, free_bytes, need=need)
     blocks = _whole_blocks(facts, spot)
-    have = f"{format_bytes(free_bytes)} to take from"
+    have = f"{format_bytes(free_bytes)} that can become huge pages"
     evidence: tuple[Evidence, ...] = ()
     if not isinstance(blocks, Unknown):
         have += f", {blocks} pages free in one piece"
         evidence = (Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}"),)
     formula = f"{target.pages} to set - {target.now_pages} now"
     if missing * page > free_bytes:
-        text = "the missing pages are more memory than is free: the reservation will fall short"
+        text = (
+            "the missing pages are more memory than is free: fewer are reserved than are asked for"
+        )
         advice = "end what uses the memory, lower the launch's sizes, or reserve at boot"
         return passed(subject, have, need, formula, evidence=evidence).failed(text, advice)
     if isinstance(blocks, Unknown):
@@ -200,10 +202,10 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             text = "a container does not show what its host sets at boot: ask there"
             yield passed(subject, need=need, evidence=evidence).skipped(text)
             continue
-        text = "the pool is what somebody wrote since the boot, and goes with the next one"
+        text = "the pool was set by hand since the last boot, and is gone after the next one"
         if later is not None and later[0] >= pages:
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
-            text = f"what is set at boot does not lie where the launch takes it: {listed}"
+            text = f"pages that are set at boot are not where the launch takes them: {listed}"
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)
         mine = {at: target for at, target in short_now.items() if at.page_size_bytes == page}
@@ -220,7 +222,7 @@ def _in_sysctl(
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     if refused:
-        return f"not to be reserved now ({refused}); {ASK_FIT}", ()
+        return f"cannot be reserved now ({refused}); {ASK_FIT}", ()
     after = overruling(facts.writers, wanted, facts.hugetlb.default_page_size_bytes)
     others = [writer.source for writer in after if not is_sysctl_file(writer.source)]
     if others:
@@ -229,7 +231,7 @@ def _in_sysctl(
     place = drop_in(facts.sysctl_files, last)
     advice = f"write vm.nr_hugepages into {place.path}"
     if last:
-        advice += f", as {last} has the last word at boot"
+        advice += f", as {last} is read last at boot"
     if place.origin:
         advice += f", made of {place.origin} first"
     line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now)

@@ -50,8 +50,8 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     barred = tuple(_barred(facts, pool, spot))
     found = found._replace(evidence=(*found.evidence, *barred))
     if barred and spot.node is not None:
-        text = f"pages of node {spot.node} are not for this process: {_consequence(spot)}"
-        return found.failed(text, "allow it the node, or bind nothing there")
+        text = f"pages of node {spot.node} are closed to this process: {_consequence(spot)}"
+        return found.failed(text, "allow the process this node, or bind no memory there")
     if stock.least_pages >= everything:
         return found
     targets = _targets(facts, wanted, spot)
@@ -61,16 +61,16 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     short = everything - stock.least_pages
     if stock.least_pages >= start:
         text = (
-            f"{short} pages short of what is asked for: an arena or another mapping that may fall "
-            "back does so, and the launch starts"
+            f"{short} pages are missing: the arena, or another mapping that can do without them, "
+            "falls back, and the launch starts"
         )
         return found.warned(text, advice, settings)
     if stock.most_pages < start:
-        text = f"{start - stock.most_pages} pages short of a certain start: {_consequence(spot)}"
+        text = f"{start - stock.most_pages} pages are missing: {_consequence(spot)}"
         return found.failed(text, advice, settings)
     text = (
-        f"between {stock.least_pages} and {stock.most_pages} pages can be had here, by where "
-        f"reserved and surplus pages come to lie, and a certain start takes {start}"
+        f"between {stock.least_pages} and {stock.most_pages} pages can be had here, as reserved "
+        f"and surplus pages are on no node until they are used; {start} are needed to be sure"
     )
     return found.unknown(text, advice=advice, settings=settings)
 
@@ -86,9 +86,11 @@ def _consequence(spot: Spot) -> str:
 
 def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
     if refused:
-        return f"not to be reserved now ({refused}); {ASK_FIT}"
+        return f"cannot be reserved now ({refused}); {ASK_FIT}"
     if not short:
-        return "end what holds the pages: the pool is large enough for this launch alone"
+        return (
+            "end the processes that hold the pages: for this launch alone the pool is large enough"
+        )
     others = "" if isinstance(pool, Unknown) or not pool.held_pages else ", others' pages included"
     return f"reserve the pages that the launch takes{others}"
 

@@ -19,7 +19,7 @@ from checks.numa.nodes import NODES
 RESERVATION = "hugetlb.reservation"
 # Where one of these is unknown, no page is taken.
 _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
-ASK_FIT = "mooncake-preflight fit says which sizes it takes"
+ASK_FIT = "mooncake-preflight fit finds sizes that fit"
 
 
 class Refusal(NamedTuple):
@@ -57,7 +57,7 @@ def _explained(finding: Finding, reason: str) -> Finding:
     kept = tuple(setting for setting in finding.settings if not grows_pool(setting))
     if len(kept) == len(finding.settings):
         return finding
-    return finding._replace(settings=kept, advice=f"not to be reserved now ({reason}); {ASK_FIT}")
+    return finding._replace(settings=kept, advice=f"cannot be reserved now ({reason}); {ASK_FIT}")
 
 
 def grows_pool(setting: Setting) -> bool:
@@ -95,7 +95,7 @@ def why_refused(
             return f"{name}: what memory is free is not known ({room.reason})"
         if missing_bytes > room:
             return (
-                f"{name}: {format_bytes(missing_bytes)} more, of {format_bytes(room)} that can be "
-                "had"
+                f"{name}: {format_bytes(missing_bytes)} more are needed, {format_bytes(room)} "
+                "can be had"
             )
     return ""

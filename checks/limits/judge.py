@@ -42,11 +42,11 @@ SGLANG_FILES = 65535
 LEAST_FILES = 24
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
-_NO_MEMORY = "its memory is refused although there is some: the process aborts"
+_NO_MEMORY = "the limit refuses memory though some is free: the process aborts"
 _REFUSED = {
     ADDRESS_SPACE: _NO_MEMORY,
     DATA_SIZE: _NO_MEMORY,
-    FILE_SIZE: "its shared memory is a file that may not be that large: SIGXFSZ kills the process",
+    FILE_SIZE: "shared memory is a file, and longer than that limit: SIGXFSZ kills the process",
 }
 
 
@@ -82,7 +82,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     if limit.hard is None or limit.hard >= SGLANG_FILES:
         return found
     return found.warned(
-        "SGLang cannot raise its limit, and runs out of descriptors under load",
+        "SGLang cannot raise its limit, and runs out of file descriptors under load",
         "Raise the limit of open files where the process is started.",
         (_files_setting(process, hard),),
     )

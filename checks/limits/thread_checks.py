@@ -72,7 +72,7 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         subject = "this container" if inside else "container" if origin else "host"
         subject += f", {origin}" * bool(origin)
         if origin and not inside:
-            text = "its runtime sets the bound when it starts: run this check inside, too"
+            text = "the container's own limit is set when it starts: run this check inside it too"
             yield skip(text, subject)
             continue
         need = _need(members, found.cpus)
@@ -124,7 +124,7 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
     """The bound that leaves the least decides."""
-    wanted = f"{need.least} threads to start, about {need.usual} at work (estimate)"
+    wanted = f"{need.least} threads to start, about {need.usual} under load (estimate)"
     if isinstance(ceilings, Unknown):
         return unknown(subject, ceilings, need=wanted)
     found = passed(subject, "no bound", wanted, f"{need.formula}, to start")

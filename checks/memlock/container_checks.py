@@ -97,7 +97,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     found = passed(daemon, format_limit(memlock), evidence=evidence)
     if memlock.soft is None:
         return found
-    text = "what it starts without a limit of its own cannot lock more"
+    text = "what it starts gets this limit, unless it sets its own"
     advice = f"Set LimitMEMLOCK=infinity in a drop-in of {unit.name}.service and restart it."
     if unit.running is not None and unit.configured == Limit(None, None):
         text += f"; {unit.source} says unlimited, but {daemon} runs with what it had before"
@@ -146,7 +146,7 @@ def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
     if default.soft is None:
         return found
     return found.warned(
-        "what Docker starts without a limit of its own cannot lock more",
+        "what Docker starts gets this limit, unless it sets its own",
         "Give the container --ulimit memlock=-1.",
         (Setting(Kind.ULIMIT, "memlock", "unlimited", soft_text(default), described_by=runtime),),
         need="unlimited",

@@ -8,7 +8,7 @@ from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Finding, Kind, Setting, passed, skip, unknown
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import format_bytes
+from checks.base.units import format_bytes, format_need
 from checks.base.unknown import Unknown, known, or_unknown, unread
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
@@ -20,6 +20,8 @@ from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.system.facts import SystemFacts
 
 CHECKS = CheckSet()
+# A launch may be told to register less, by so much of it at most.
+MOST_LESS = 0.9
 _LIFT = Setting(Kind.ULIMIT, "memlock", "unlimited")
 
 
@@ -62,8 +64,9 @@ def _judge_limit(
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     """The verdict where the limit counts; subject, formula and evidence are the caller's."""
-    have, need = granted.have, format_bytes(wanted.bytes)
-    limit = granted.limit
+    have, limit = granted.have, granted.limit
+    limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
+    need = format_need(wanted.bytes, limit_bytes)
     if isinstance(limit, Unknown):
         return unknown("", limit.of("what it may lock is not known: "), have, need)
     if wanted.more is not None:
@@ -79,7 +82,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         left = format_bytes(soft - wanted.bytes)
         text = (
             f"only {left} are left for queue pairs and completion queues, which mlx5 and others "
-            'pin too: "Failed to create QP: Cannot allocate memory [12]" as peers come'
+            'pin too: "Failed to create QP: Cannot allocate memory [12]" as more peers connect'
         )
         advice = f"Lift RLIMIT_MEMLOCK, or leave {format_bytes(reserve)} above the need."
         return passed("", have, need).warned(text, advice, settings)
@@ -87,14 +90,14 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         why = granted.void.of("the limit is too low, and whether it counts is not known: ")
         return unknown("", why, have, need)
     if granted.doubt:
-        text = f"it starts only as root: {granted.doubt}, else the limit fails the registration"
+        text = f"it starts only as root ({granted.doubt}): for other users the limit is too low"
         advice = "Lift the limit, which then holds for every user, or set the user to root."
         return passed("", have, need).warned(text, advice, settings)
     error = "Cannot allocate memory [12]" if limit.soft else "Operation not permitted [1]"
     text = f'registering fails with "Failed to register memory ...: {error}"'
     hard = limit.hard
     if hard is None or hard >= wanted.bytes:
-        text += "; the hard limit would do, but nothing raises the soft one"
+        text += "; the hard limit is high enough, but nothing raises the soft one to it"
     advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
     advice = f"{advice} {_within(soft, wanted)}".rstrip()
     return passed("", have, need).failed(text, advice, settings)
@@ -105,14 +108,17 @@ def _within(soft: int, wanted: Demand) -> str:
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
-    less = format_bytes(-(-(wanted.bytes - soft) // wanted.nics))
-    text = f"As it is, {less} less on each of {wanted.nics} NICs would fit"
+    less_bytes = -(-(wanted.bytes - soft) // wanted.nics)
+    if less_bytes > each * MOST_LESS:
+        return ""  # what would be left is no launch
+    less = format_bytes(less_bytes)
+    text = f"Or keep the limit, and register {less} less on each of the {wanted.nics} NICs"
     if wanted.nics == 1:
-        text = f"As it is, {less} less would fit"
+        text = f"Or keep the limit, and register {less} less"
     nics = (soft - wanted.ring_bytes) // each if each else 0
     if nics > 0:
-        text += f", or {nics} NIC{'s' if nics > 1 else ''} instead of {wanted.nics}"
-    return f"{text}; huge pages change nothing."
+        text += f", or use {nics} NIC{'s' if nics > 1 else ''} instead of {wanted.nics}"
+    return f"{text}. Huge pages count as other memory does."
 
 
 @or_unknown
@@ -158,7 +164,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
             return found.unknown(fact)
     assert isinstance(limit, Limit)
     return found.warned(
-        "rings whose buffer does not fit read without it, and those that fit eat RDMA's share",
+        "a ring whose buffer does not fit works without it; one that fits takes from RDMA's share",
         "Lift RLIMIT_MEMLOCK where the process is started.",
         (_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from checks.base.check import CheckSet, the_launch
 from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, Status, passed
-from checks.base.needs import LaunchNeeds
-from checks.base.units import GIB, format_bytes
+from checks.base.needs import LaunchNeeds, ProcessNeeds
+from checks.base.units import GIB, format_bytes, format_need
 from checks.base.unknown import Unknown
 from checks.memory.facts import MemoryFacts
 
@@ -27,14 +27,17 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
     return total
 
 
-def _formula(needs: LaunchNeeds) -> str:
+def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
+    """Return the regular memory of the processes as a sum. huge_bytes: what is counted beside."""
     counts: dict[int, int] = {}
-    for process in needs.processes:
+    for process in processes:
         if isinstance(process.regular_bytes, int) and process.regular_bytes:
             counts[process.regular_bytes] = counts.get(process.regular_bytes, 0) + 1
     terms = [
         f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size) for size, n in counts.items()
     ]
+    if huge_bytes:
+        terms.append(f"{format_bytes(huge_bytes)} of huge pages")
     return " + ".join(terms)
 
 
@@ -46,15 +49,15 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     need_bytes, available = found.known(regular_bytes(needs)), found.known(read)
     found = found._replace(
         have=f"{format_bytes(available)} available",
-        need=format_bytes(need_bytes),
-        formula=_formula(needs),
+        need=format_need(need_bytes, available),
+        formula=_formula(needs.processes),
         evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
     advice = f"lower {'--hicache-size or ' * ranks}the segment, or free memory"
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
-        text = f"there is not so much memory: {refused}the kernel kills a process"
+        text = f"there is not enough memory: {refused}the kernel kills a process"
         yield found.failed(text, advice)
     elif need_bytes and need_bytes + RESERVE_BYTES > available:
         left = format_bytes(available - need_bytes)
@@ -71,10 +74,11 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     found = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = found.known(charged), found.known(headroom)
+    formula = _formula(needs.processes, need_bytes - found.known(regular_bytes(needs)))
     total = memory.value("MemTotal")
     if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
         need = format_bytes(need_bytes)
-        yield passed("cgroup", "no limit below the host's", need, _formula(needs))
+        yield passed("cgroup", "no limit below the host's", need, formula)
     else:
         killing = passed("cgroup").known(memory.killing_headroom)
         slow = headroom.source.endswith("/memory.high")
@@ -82,9 +86,9 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
             slow, headroom = False, killing
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
         setting = Setting(Kind.CGROUP, headroom.source, "max")
-        found = _limited("cgroup", headroom.left_bytes, need_bytes, needs, evidence, (setting,))
+        found = _limited("cgroup", headroom.left_bytes, need_bytes, formula, evidence, (setting,))
         if slow and found.status is Status.FAIL:
-            text = "the kernel throttles every process of it: the start slows down without end"
+            text = "the kernel slows every process of the cgroup down: the start may never end"
             found = found._replace(text=text, consequence=Consequence.DEGRADED)
         yield found
     yield from _containers(needs)
@@ -114,12 +118,12 @@ def _limited(
     subject: str,
     left_bytes: int,
     need_bytes: int,
-    needs: LaunchNeeds,
+    formula: str,
     evidence: tuple[Evidence, ...],
     settings: tuple[Setting, ...],
 ) -> Finding:
-    have, need = f"{format_bytes(left_bytes)} allowed", format_bytes(need_bytes)
-    found = passed(subject, have, need, _formula(needs), evidence=evidence)
+    have, need = f"{format_bytes(left_bytes)} allowed", format_need(need_bytes, left_bytes)
+    found = passed(subject, have, need, formula, evidence=evidence)
     advice = "raise the memory limit of the container, or lower the launch's sizes"
     if left_bytes < need_bytes:
         text = "the kernel kills a process when the limit is reached, minutes after a clean start"
@@ -132,14 +136,17 @@ def _limited(
 
 def _containers(needs: LaunchNeeds) -> Iterator[Finding]:
     """The limits that the launch's own manifest sets, each over the processes of its container."""
-    totals: dict[tuple[str, int], int] = {}
+    inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
         if container is None or container.memory_bytes is None:
             continue
         if isinstance(process.regular_bytes, int):
             key = (container.origin, container.memory_bytes)
-            totals[key] = totals.get(key, 0) + process.regular_bytes
-    for (origin, limit_bytes), need_bytes in totals.items():
+            inside.setdefault(key, []).append(process)
+    for (origin, limit_bytes), processes in inside.items():
+        need_bytes = sum(
+            each.regular_bytes for each in processes if isinstance(each.regular_bytes, int)
+        )
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
-        yield _limited(origin, limit_bytes, need_bytes, needs, evidence, ())
+        yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, ())

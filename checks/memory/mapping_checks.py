@@ -18,7 +18,7 @@ CHECKS = CheckSet()
 RUNTIME_SHM_BYTES = 64 * MIB
 # The kernel's default is 65530; distributions that run large services set it to 262144 and more.
 USUAL_MAP_COUNT = 262144
-_REMOVE = "remove what killed servers left there"
+_REMOVE = "remove the files that killed servers left there"
 
 
 @CHECKS.check("shm.space", the_launch)
@@ -96,9 +96,9 @@ def _shm(
     # What is large enough and full is not made smaller.
     larger = wanted > size_bytes
     settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),) if larger else ()
-    advice = f"give it {format_bytes(wanted)} or more" if larger else "make room there"
+    advice = f"make it {format_bytes(wanted)} or larger" if larger else "make room there"
     if available_bytes < need_bytes:
-        text = "who writes beyond the end dies of a bus error (exit code -7, 135), at the start"
+        text = "who writes beyond the end is killed by a bus error (exit code -7 or 135), at start"
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
@@ -107,7 +107,7 @@ def _shm(
         )
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
-        formula = f"{need} for certain, and what NCCL and torch take"
+        formula = f"{need} at least, and what NCCL and torch take"
         need = f"more than {format_bytes(RUNTIME_SHM_BYTES)}"
         found = passed(subject, have, need, formula, evidence=evidence)
         return found.warned(text, advice, settings)
@@ -127,7 +127,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
         yield passed("mappings of a process", have, need, evidence=evidence)
         return
     yield passed("mappings of a process", have, need, evidence=evidence).warned(
-        "a process with many buffers is refused memory although there is some",
+        "a process with many buffers is refused memory though some is free",
         "raise it",
         (Setting(Kind.SYSCTL, "vm.max_map_count", str(USUAL_MAP_COUNT), str(count)),),
     )

@@ -91,7 +91,7 @@ def _port(
     if state.error != "EADDRINUSE":
         return finding.unknown(f"bind {number}: {state.error}")
     return judged.failed(
-        "somebody holds it: the process ends, or answers go to the wrong one",
+        "another process holds it: this one ends, or requests reach the wrong one",
         f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",
     )
 
@@ -100,7 +100,7 @@ def _port(
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge each port of each process."""
     span, reserved = known(network.ephemeral), known(network.reserved)
-    have = f"{span[0]} to {span[1]} are given out"
+    have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
     risky = [
         port
@@ -147,7 +147,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
         yield passed("host", have, need, evidence=evidence)
         return
     yield passed("host", have, need, evidence=evidence).warned(
-        "connections fail when all of them rest",
+        "new connections fail once all ports are in TIME_WAIT",
         "keep connections open (MC_TCP_ENABLE_CONNECTION_POOL=1), or widen the range",
     )
 
@@ -206,7 +206,7 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 def _talking(needs: LaunchNeeds | None) -> LaunchNeeds:
     launch = the_launch(needs)
     if not _called(launch):
-        raise UnjudgedError(skip("the launch talks to nothing"))
+        raise UnjudgedError(skip("the launch contacts no service"))
     return launch
 
 
@@ -271,7 +271,7 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
             evidence=(Evidence(f"connect {finding.subject}", answer.refusal),),
         )
     if answer.late:
-        text = f"something listens, and gives {answer.late}: --timeout gives it more"
+        text = f"something listens, and gives {answer.late}: try a longer --timeout"
         return finding.unknown(text, have="open")
     if service.kind in ("metadata-http", "master-admin"):
         if isinstance(answer.status, Unknown):
@@ -292,7 +292,7 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     text, advice = "an HTTP server, and no metadata server at this path", _CORRECT
     if answer.status == 401:
         text, advice = "the metadata server wants a token", "set MC_METADATA_HTTP_TOKEN"
-    return finding.failed(text, advice, need=f"404 {NOT_FOUND}")
+    return finding.failed(text, advice, need="a metadata server")
 
 
 def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
@@ -300,7 +300,9 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     if answer.status == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
     # "status" is always ok there: what counts is service_ready.
-    text = "the master does not say service_ready: it is not serving, or it is something else"
+    text = (
+        "the master does not answer service_ready: it does not serve yet, or it is another program"
+    )
     advice = f"wait until it is, and look at its log; or {_CORRECT}"
     return finding.failed(text, advice, need="service_ready true")
 
@@ -314,7 +316,7 @@ def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
     if answer.code == 0:
         return finding._replace(have="a master, ready")
     return finding.failed(
-        "Mooncake's own client gets no service from it: another program, or another version",
+        "Mooncake's own client cannot use it: it is another program, or another release",
         f"{_CORRECT}; or give both sides the same release of Mooncake",
         have=f"open, setup returned {answer.code}",
         need="0",

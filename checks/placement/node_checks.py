@@ -85,12 +85,14 @@ def _memory_of(
     finding = finding._replace(advice=f"{fewer}shrink what is taken there by {short}")
     swap = memory.value("SwapFree")
     if isinstance(swap, Unknown):
-        return finding.unknown(f"{short} short, and whether swap helps is not known")
+        return finding.unknown(f"{short} is missing, and whether swap helps is not known")
     if swap > 0:
-        text = f"{short} short on the node: it is swapped out, however free other nodes are"
+        text = (
+            f"{short} is missing on the node: memory is swapped out, though other nodes have some"
+        )
         return finding.warned(text)
     return finding.failed(
-        f"{short} short: the OOM killer ends a rank, however free other nodes are"
+        f"{short} is missing: the OOM killer ends a rank, though other nodes have some"
     )
 
 
@@ -179,7 +181,7 @@ def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Fin
         return finding._replace(have="no node named, one on the host")
     source = f"{RDMA_DEVICES}/{name}/device/numa_node"
     return finding.warned(
-        "Mooncake binds no memory near it, and prefers any NIC that names a node",
+        "Mooncake puts no memory near it, and prefers NICs that name a node",
         "set the device's affinity in the firmware, or write its node to numa_node"
         if name in pci.nics
         else "a software device has none: use hardware NICs",

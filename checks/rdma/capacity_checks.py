@@ -97,7 +97,7 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
         finding = finding.failed(
             "opening the device fails with EAGAIN, none other is left: a process that gets no "
             "handle starts all the same, setup returns 0 and everything goes over TCP, without a "
-            "word",
+            "message",
             consequence=Consequence.DEGRADED,
         )
     return finding
@@ -194,9 +194,9 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     advice = "see 'rdma resource show mr' and 'show qp' for who holds them, and end those processes"
     most = _most_regions(rdma, nic, limits.max_mr)
     if most > 0 and need.regions is not None and regions + need.regions > most:
-        text = f"registering memory fails, and setup returns -600: {most} regions are all it has"
+        text = f"registering fails, and setup returns -600: the device has {most} regions in all"
         if regions and need.regions <= most:
-            text += f"; {regions + need.regions - most} of those in use must go"
+            text += f"; {regions + need.regions - most} of those in use have to be given back"
         return finding.failed(text, advice)
     counted = (
         ("memory regions", regions, limits.max_mr),
@@ -269,7 +269,7 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
     if worst is Split.CUT_OFF:
         over = max(longest.bytes - largest, 0)
         return finding.failed(
-            f"{listed}: cut off at {format_bytes(largest)}, and peers fail behind that",
+            f"{listed}: registered up to {format_bytes(largest)} only, transfers beyond fail",
             "take Mooncake 0.3.13 or newer, which registers in pieces, or make each region "
             f"{format_bytes(largest)} at most ({format_bytes(over)} less)",
         )
@@ -332,7 +332,7 @@ def _judge_bound(
             return _as_measured(finding, load, best, fits, nics)
     if row is None or bound is TableBound.UNTOLD:
         what = row.name if row is not None else f"{load.nic.provider}, which is no known device,"
-        text = f"how much {what} can hold is not known, and nothing tells it but trying"
+        text = f"how much {what} can hold is not known: only a test tells it"
         advice = f"run: mooncake-preflight probe registration --device {load.nic.name}"
         evidence = () if row is None else _evidence(row)
         return finding.unknown(text, evidence=evidence, advice=advice)
@@ -389,11 +389,11 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
     if load.entries <= table.holds_entries:
         return finding
     if table.failed_entries and load.entries >= table.failed_entries:
-        seen = "as much has failed for others"
+        seen = "others had failures with as much"
     elif load.entries <= table.worked_entries:
-        seen = "as much has worked for one user, and nothing promises it"
+        seen = "it worked with as much for one user, and nothing promises it"
     else:
-        seen = "nobody is known to have had as much"
+        seen = "nobody is known to have registered as much"
     error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
     text = f"registration may fail with '{error}': {seen}"
     return _over(finding.warned(text), load, table.holds_entries, nics)

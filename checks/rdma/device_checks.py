@@ -1,6 +1,6 @@
 """Are the devices that the launch asks for there, and of a kind that Mooncake can connect?
 
-Without them it falls back to TCP without a word; it connects neither iWARP, nor eRDMA in its own
+Without them it falls back to TCP without a message; it connects neither iWARP, nor eRDMA in its own
 mode.
 """
 
@@ -59,7 +59,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         return finding.warned(text, advice, settings)
     return finding.failed(
         f"{gone}: no such device here; the store's setup fails, and SGLang's own engine "
-        "uses TCP without a word",
+        "uses TCP without a message",
         advice,
         settings,
     )
@@ -111,7 +111,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         why = "; ".join(f"{lost.name}: {lost.why}" for lost in devices.lost)
         return finding.skipped(f"judged by the cause's own check: {why}")
     becomes = (
-        "setup returns 0 and everything goes over TCP, without a word"
+        "setup returns 0 and everything goes over TCP, without a message"
         if devices.transport is Transport.TCP
         else "setup returns an error"
     )

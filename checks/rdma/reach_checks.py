@@ -199,7 +199,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
         if not isinstance(nic.uverbs_number, str):
             return f"give the container {path}", (given,)
         words = ("mknod", "-m", "666", path, "c", *nic.uverbs_number.split(":"))
-        advice = f"make {path} again, which the kernel has; or give it to the container"
+        advice = f"make {path} again (the kernel has the device), or give it to the container"
         return advice, (given._replace(words=words),)
     if not node.opens and node.errno != EPERM:
         advice = f"let this user read and write {path} (rdma-core's udev rules give it mode 0666)"

@@ -41,7 +41,7 @@ class Transport(Enum):
     """What a process ends up with."""
 
     RDMA = "RDMA"
-    TCP = "TCP, without a word"
+    TCP = "TCP, without a message"
     NONE = "an error at start"
     NOT_ASKED = "not RDMA"
 

@@ -261,6 +261,6 @@ def _judge_skew(name: str, wanted: str, have: str) -> Finding:
     if have.partition("+")[0] == wanted.partition("+")[0].removeprefix("v"):
         return found
     return found.warned(
-        "what the launch needs was worked out for another release than runs here",
+        "the needs were computed for another release than the one here",
         f"install {name} {wanted}, or give what is here: --{name.lower()}-version {have}",
     )

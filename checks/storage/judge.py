@@ -112,7 +112,7 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
     evidence = (Evidence(f"statvfs {found.path}", f"{found.available_bytes} bytes"),)
     if found.full_of_files:
-        text = "every write is refused: its file system holds as many files as it may"
+        text = "every write fails: its file system has no inode left"
         full = passed(path, f"{have}, no inode", need, formula, evidence=evidence)
         return full.warned(text, f"remove files there (df -i {found.path})")
     if found.available_bytes >= item.need_bytes:
@@ -120,7 +120,7 @@ def _space(item: Storage, path: str, found: Folder) -> Finding:
     each = found.available_bytes * 9 // 10 // users
     variable = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
     return passed(path, have, need, formula, evidence=evidence).warned(
-        "the disk is full before offload stops by itself",
+        "the disk gets full before offload stops by itself",
         f"let each process write {format_bytes(each)} at most",
         (Setting(Kind.ENVIRONMENT, variable, str(each)),),
     )
@@ -143,6 +143,8 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
             yield passed(item.path, "there", item.kind, evidence=evidence)
         elif found.absent:
             text = "it does not exist here; in a container it may"
-            yield passed(item.path, "absent", item.kind, evidence=evidence).failed(text)
+            yield passed(item.path, "nothing there", item.kind, evidence=evidence).failed(
+                text, "mount or copy it, or correct the path"
+            )
         else:
             yield unknown(item.path, found)

@@ -194,10 +194,10 @@ def verdict_reason(report: Report) -> str:
         found = {row.consequence for row in report.of(Status.FAIL)}
         worst = next((kind for kind in _WORST if kind in found), Consequence.WILL_NOT_START)
         degraded = worst is Consequence.DEGRADED
-        said = f"would be {worst.value}" if degraded else worst.value
-        return f"{launch or 'a launch'} {said} on {where}"
+        what = "starts and runs badly, without a message," if degraded else worst.value
+        return f"{launch or 'a launch'} {what} on {where}"
     if report.verdict is Status.UNKNOWN:
-        return f"what decides for {launch or 'a launch'} on {where} cannot be known"
+        return f"whether {launch or 'a launch'} runs on {where} cannot be known"
     about = f"{launch} on {where}" if launch else f"{where}, without a launch to hold against it"
     if report.verdict is Status.WARN:
         return f"{about}: nothing fails, something is not as it should be"

@@ -15,7 +15,7 @@ from preflight.sizing.launch_sizing import Admission, LaunchSizing
 
 _STATUS = {Severity.FAIL: Status.FAIL, Severity.WARN: Status.WARN, Severity.NOTE: Status.PASS}
 
-_LESS_L2 = "less --hicache-size or --hicache-ratio, or fewer ranks"
+_LESS_L2 = "lower --hicache-size or --hicache-ratio, or run fewer ranks"
 GATE = Check("sglang.admission-gate", (), PAGES)
 SIZES = Check("launch.sizes", (), PAGES)
 MAPPING = Check("launch.cannot-map", (), PAGES)
@@ -181,7 +181,8 @@ def _admission(admission: Admission) -> Finding:
     said = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
-        need = f"huge pages that suffice and are admitted: {pages.span}; {pages.reason}"
+        need = "less L2" if pages.empty else f"{pages.span} huge pages"
+        need += f": {pages.reason}"
     if said is None:
         return Finding(GATE.id, Status.PASS, admission.origin, have="admitted", need=need)
     status = Status.FAIL if admission.refused else Status.WARN

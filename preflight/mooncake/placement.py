@@ -71,7 +71,7 @@ def place_nics(
     if not devices:
         text = (
             "protocol rdma, and no RDMA device on this host: Mooncake would use TCP without a "
-            "word. To size another host, give its --nic-numa-nodes (0,1, or none)"
+            "message. To size another host, give its --nic-numa-nodes (0,1, or none)"
         )
         notes.append(Note("rdma-without-device", text))
     nodes = sorted({node for node in devices.values() if node is not None})

@@ -92,7 +92,7 @@ class Choice(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A variable that holds a share in (0, 1]; anything else keeps the default, without a word."""
+    """A variable that holds a share in (0, 1]; else the default stays, without a message."""
 
     name: str
     default: float

@@ -215,7 +215,8 @@ def feasible_hugepages(
         )
     elif most < least_pages:
         reason = (
-            f"{asks}, which leaves at most {max(most, 0)} pages of {page}: {least_pages} are needed"
+            f"{asks}, which leaves room for {max(most, 0)} pages of {page} at most: "
+            f"{least_pages} are needed"
         )
     else:
         reason = f"{asks}; pages of {page}"

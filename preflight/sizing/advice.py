@@ -99,7 +99,7 @@ def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
     """Say why no command makes the pools so: nothing is printed that apply refuses."""
     host = sizing.host
     reason = why_refused(targets, host.memory_bytes("MemAvailable"), host.node_free_bytes)
-    return f"not to be reserved now ({reason}): {ASK_FIT}" if reason else ""
+    return f"cannot be reserved now ({reason}): {ASK_FIT}" if reason else ""
 
 
 def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[str]:

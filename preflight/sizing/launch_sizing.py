@@ -160,7 +160,7 @@ def admit(
     origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
     if not memory.pools:
         why = Unknown(memory.why) if memory.missing is None else memory.missing
-        raise UnknownFactError(why.of("the pools are not known one by one: "))
+        raise UnknownFactError(why.of("the size of each pool is not known: "))
     host = known(inputs.free)
     if memory.budget_bytes is not None:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.

@@ -150,7 +150,7 @@ def _admissions(sizing: LaunchSizing) -> str:
         lines.append(f"  {admission.origin}: {f'{when}: {said}' if said else 'admits the L2 pool'}")
         if admission.pages is not None:
             span, why = admission.pages.span, admission.pages.reason
-            lines.append(f"    huge pages that suffice and let it start: {span}; {why}")
+            lines.append(f"    numbers of huge pages with which it starts: {span}; {why}")
     return "\n".join(["SGLang's own check of host memory", *lines]) if lines else ""
 
 

@@ -144,7 +144,7 @@ def test_an_empty_launch_is_no_launch_that_fits(checking: Checking, text: str) -
 def test_a_module_that_cannot_be_imported_does_not_vanish(
     checking: Checking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """rapids doctor: a plugin with an ImportError is dropped without a word."""
+    """rapids doctor: a plugin with an ImportError is dropped without a message."""
 
     broken = ModuleType("checks.broken_checks")  # without CHECKS
     monkeypatch.setitem(sys.modules, broken.__name__, broken)

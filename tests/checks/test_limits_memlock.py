@@ -142,7 +142,7 @@ def test_a_limit_that_leaves_the_ring_out_fails() -> None:
     assert both.formula.endswith(" + 1.25 GiB SSD offload buffer once more, for io_uring")
     finding = one("memlock.limit", launch(process), limits(both.bytes - 1))
     assert finding.status is Status.FAIL
-    assert "or 1 NIC instead of 2" in finding.advice
+    assert "or use 1 NIC instead of 2" in finding.advice
     assert one("memlock.limit", launch(process), limits(both.bytes)).status is Status.WARN
 
 
@@ -196,7 +196,7 @@ def test_the_soft_limit_counts_and_not_the_hard_one() -> None:
     """Nothing in SGLang or Mooncake raises RLIMIT_MEMLOCK."""
     finding = one("memlock.limit", launch(rank()), limits(8 * MIB, None))
     assert finding.status is Status.FAIL
-    assert "the hard limit would do" in finding.text
+    assert "the hard limit is high enough" in finding.text
     assert finding.have == "8.00 MiB soft, unlimited hard (this shell)"
 
 

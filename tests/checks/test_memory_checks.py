@@ -85,6 +85,37 @@ def test_the_cgroup_is_the_limit_although_meminfo_shows_more(left: int, expected
     assert _one(facts, _ranks(8, 10 * GIB), "memory.cgroup") is expected
 
 
+def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> None:
+    """A store in a pod beside the server's, each with a limit of its own."""
+    server = ContainerLimits("pod.yaml:9", "kubernetes", memory_bytes=40 * GIB)
+    store = ContainerLimits("pod.yaml:30", "kubernetes", memory_bytes=10 * GIB)
+    needs = launch(
+        (),
+        ProcessNeeds("rank 0", "sglang", {}, regular_bytes=50 * GIB, container=server),
+        ProcessNeeds("store", "client", {}, regular_bytes=12 * GIB, container=store),
+    )
+    found = findings(memory_checks.CHECKS, _facts(), needs, "memory.cgroup")
+    assert [(one.subject, one.need, one.formula) for one in found[-2:]] == [
+        ("pod.yaml:9", "50.00 GiB", "50.00 GiB"),
+        ("pod.yaml:30", "12.00 GiB", "12.00 GiB"),
+    ]
+
+
+def test_huge_pages_that_a_cgroup_counts_are_in_the_formula() -> None:
+    headroom = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.max")
+    facts = _facts(headroom=headroom, hugetlb_charged=True)
+    needs = _ranks(1, 4 * GIB, hugetlb_bytes=30 * GIB)
+    (found,) = findings(memory_checks.CHECKS, facts, needs, "memory.cgroup")
+    assert (found.need, found.formula) == ("34.00 GiB", "4.00 GiB + 30.00 GiB of huge pages")
+
+
+def test_a_need_says_how_much_more_it_is_where_its_digits_do_not() -> None:
+    facts = _facts(headroom=MemoryHeadroom(50 * GIB - MIB, "/sys/fs/cgroup/memory.max"))
+    (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 50 * GIB), "memory.cgroup")
+    assert (found.have, found.need) == ("50.00 GiB allowed", "50.00 GiB (1.00 MiB more)")
+    assert found.status is Status.FAIL
+
+
 def test_memory_high_throttles_and_kills_nobody() -> None:
     """Beyond it a start slows down; what the kernel kills at is memory.max, further out."""
     high = MemoryHeadroom(20 * GIB, "/sys/fs/cgroup/memory.high")
@@ -93,7 +124,7 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
         facts = _facts(headroom=high, killing_headroom=killing)
         (found,) = findings(memory_checks.CHECKS, facts, _ranks(1, 40 * GIB), "memory.cgroup")
         assert found.status is Status.FAIL
-        assert ("throttles" in found.text) is not kills
+        assert ("slows" in found.text) is not kills
         assert ("kills" in found.text) is kills
         assert found.consequence is (None if kills else Consequence.DEGRADED)
 

@@ -123,7 +123,7 @@ def test_a_handle_that_is_refused_ends_in_tcp_or_with_fewer_nics_or_at_start(
     found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch(*ranks))
     worst = min(found, key=lambda one: list(Status).index(one.status))
     assert (worst.status, worst.consequence) == (status, consequence)
-    silent = "over TCP, without a word" in worst.text
+    silent = "over TCP, without a message" in worst.text
     assert silent is (consequence is Consequence.DEGRADED)
 
 
@@ -134,7 +134,9 @@ def test_what_is_silent_is_not_told_as_a_server_that_does_not_start(tmp_path: Pa
     found = findings(checks, "rdma.cgroup-limit", host, tmp_path, launch())
     declared = consequences(check for check, _ in checks.checks)
     said = report(Findings(found, declared, lambda _: ()), {}, launch(), "/")
-    assert verdict_reason(said) == "launch.sh would be silently degraded on this host"
+    assert (
+        verdict_reason(said) == "launch.sh starts and runs badly, without a message, on this host"
+    )
     assert [row.consequence for row in said.rows] == [Consequence.DEGRADED]
 
 

@@ -213,7 +213,7 @@ class _SlurmRun(NamedTuple):
         if not any(words in said for words in _NO_ROOM):
             unknown = [node for node in nodes if states and node not in states]
             of_nodes = f": no node of Slurm is called {fold(unknown)}" if unknown else ""
-            raise UsageError(f"srun: {said or 'it ended without a word'}{of_nodes}")
+            raise UsageError(f"srun: {said or 'it ended without a message'}{of_nodes}")
         busy = [node for node in nodes if states.get(node, _NO_STATE).busy]
         waited = f"Slurm gave no job there within {self.queue_seconds} s"
         for node in busy or nodes:
@@ -239,4 +239,4 @@ def _silent(node: str, own: TaskOutput | None, words: SrunErrors) -> Json:
         last = next((line for line in reversed(own.error) if line), b"") if own else b""
         text = f"its task ended without a report: {how or 'no reason given'}"
         return absent(node, REPORT, f"{text}: {quoted(last)}" if last else text)
-    return absent(node, SLURM, words.general or "srun ended without a word of this node")
+    return absent(node, SLURM, words.general or "srun ended without a message of this node")
