@@ -101,6 +101,7 @@ def fit(
     usage error; 70 a defect of this program.
     """
     from checks.base.unknown import Unknown
+    from checks.capture.secrets import public
     from preflight.base import exit_codes
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.within import within
@@ -155,7 +156,7 @@ def fit(
     if as_json:
         from preflight.fit.report import fit_object
 
-        say_json(fit_object(found))
+        say_json(public(fit_object(found)))
     else:
         from preflight.fit.report import fit_text
 

@@ -11,6 +11,7 @@ from typing import Any
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
 from checks.base.units import GIGABYTE, format_bytes, format_page_size
+from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
@@ -143,11 +144,11 @@ def _bound(bound: Bound, width: int) -> list[str]:
 def _finding(finding: Finding, width: int) -> list[str]:
     head, told = f"{finding.status.value}: {finding.check}, {finding.subject}", amounts(finding)
     seen = f"{head}: {told}" if told else head
-    lines = wrapped(f"  {seen}", width, 2)
+    lines = wrapped(public(f"  {seen}"), width, 2)
     if finding.formula:
-        lines += wrapped(f"    need: {finding.formula}", width, 2)
+        lines += wrapped(public(f"    need: {finding.formula}"), width, 2)
     if finding.text:
-        lines += wrapped(f"    {finding.text}", width, 2)
+        lines += wrapped(public(f"    {finding.text}"), width, 2)
     return lines
 
 
@@ -173,7 +174,7 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
     lines: list[str] = []
     for (status, check, text), names in said.items():
         subject = fold_names(names) if len(names) > 1 else names[0]
-        lines += wrapped(f"  {status}: {check}, {subject}: {text}", width, 2)
+        lines += wrapped(public(f"  {status}: {check}, {subject}: {text}"), width, 2)
     return lines
 
 
@@ -201,7 +202,7 @@ def _launch(found: Fitted, width: int) -> Iterator[str]:
     if found.edited.advice:
         yield from ("", "to change by hand, before --write writes any of it")
         for advice in found.edited.advice:
-            yield from wrapped(f"  {by_hand_text(advice)}", width, 2)
+            yield from wrapped(public(f"  {by_hand_text(advice)}"), width, 2)
 
 
 def by_hand_text(advice: Advice) -> str:
@@ -212,11 +213,16 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield a unified difference, as patch reads it."""
+    """Yield a unified difference, as patch reads it; without secrets, which patch then refuses.
+
+    A file that holds some shows no lines around what changes, so that most of it still applies.
+    """
     import difflib
 
-    before, after = edit.before.splitlines(), edit.after.splitlines()
-    yield from difflib.unified_diff(before, after, edit.path, edit.path, lineterm="")
+    before, after = public(edit.before), public(edit.after)
+    around = 3 if before == edit.before else 0
+    lines = before.splitlines(), after.splitlines()
+    yield from difflib.unified_diff(*lines, edit.path, edit.path, n=around, lineterm="")
 
 
 def fit_object(found: Fitted) -> Json:

@@ -172,6 +172,18 @@ def _found(text: str, secrets: Mapping[str, str]) -> list[str]:
     return [kind for kind, secret in secrets.items() if secret in text]
 
 
+def test_none_is_in_what_fit_changes(
+    planted: tuple[list[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither in a line that changes, nor in those around it."""
+    words, secrets = planted
+    for form in ((), ("--json",)):
+        run(["fit", *form, "--memory", "2tb", "--gpus", "8xH800", "--nics", "8xmlx5", *words])
+        out = capsys.readouterr().out
+        assert _found(out, secrets) == []
+        assert "hicache-size" in out
+
+
 def test_there_are_as_many_as_are_promised() -> None:
     every = {secret for place in PLACES for secret in _secrets(place).values()}
     assert (len(KINDS), len(every)) == (40, 200)
@@ -218,6 +230,9 @@ def test_none_is_in_a_report(
         ["plan", "--format", "json"],
         ["facts", "--json"],
         ["capacity"],
+        ["fit"],
+        ["fit", "--json"],
+        ["read"],
     ):
         run([*command, "--root", host, *words])
         seen = capsys.readouterr()
