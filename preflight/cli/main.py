@@ -10,6 +10,7 @@ import click
 
 from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import say, say_json
+from preflight.base.program_version import program_version
 from preflight.cli.options import CONTEXT, LazyGroup
 
 NAME = "mooncake-preflight"
@@ -40,6 +41,7 @@ LATER = {
     "Other machines": {
         "fleet": "preflight.cli.fleet:fleet",
         "capture": "preflight.cli.capture:capture",
+        "bundle": "preflight.cli.bundle:bundle",
     },
     "Your shell": {"completion": "preflight.cli.completion:completion"},
 }
@@ -62,7 +64,7 @@ SCHEMAS = {
 
 
 @click.group(cls=LazyGroup, later=LATER, context_settings=CONTEXT)
-@click.version_option(None, "--version", package_name="mooncake-preflight")
+@click.version_option(program_version(), "--version")
 def command() -> None:
     """Know before the launch whether a host can run SGLang HiCache with Mooncake."""
 

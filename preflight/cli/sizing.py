@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from preflight.base.command_frame import own_words, run_command
 from preflight.base.output import painter, say, say_json
+from preflight.base.program_version import program_version
 from preflight.cli.options import (
     COLOR,
     JSON,
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
 @TIMEOUT
 @ROOT
 @LAUNCH
-@click.version_option(None, "--version", package_name="mooncake-preflight")
+@click.version_option(program_version(), "--version")
 @taking_launch
 def command(
     *,

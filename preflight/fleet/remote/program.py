@@ -82,7 +82,9 @@ set -- {tool} {words}"""
 # pynvml. psutil is C; a node without it asks the kernel by ``psutil_stand_in``. Tables are read as
 # files, so the archive unpacks itself into a folder of its own, and removes it.
 OWN = ("checks", "mooncake_preflight", "preflight")
-OTHERS = ("click", "tabulate", "yaml", "pynvml")
+OTHERS = ("click", "markupsafe", "tabulate", "tomli", "yaml", "pynvml")
+# Python 3.11 has it under another name; 3.10 does not, and may be what a node has.
+_OWN_NAMES = {"tomli": "tomllib"}
 STAND_IN = "stand_in/psutil.py"
 # Python and tables; no C, which is for this machine's Python alone, and no notes of an editor.
 _SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".gz", ".js", ".css", ".html", ".svg", "")
@@ -93,6 +95,7 @@ _MAIN = """\
 import sys
 if sys.version_info < (3, 10):
     sys.exit("mooncake-preflight: needs Python 3.10 or newer, this is " + sys.version.split()[0])
+import shutil
 import tempfile
 import zipfile
 with tempfile.TemporaryDirectory(prefix="mooncake-preflight.") as folder:
@@ -101,6 +104,8 @@ with tempfile.TemporaryDirectory(prefix="mooncake-preflight.") as folder:
     sys.path[0] = folder
     sys.path.append(folder + "/stand_in")
     sys.dont_write_bytecode = True
+    # What becomes the server leaves no folder behind.
+    sys.addaudithook(lambda event, _: event == "os.exec" and shutil.rmtree(folder, True))
     from preflight.cli.main import run
     code = run(sys.argv[1:])
     sys.stdout.flush()
@@ -236,7 +241,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 def _parts(name: str) -> Iterator[tuple[str, str]]:
     """The files of a package or a module, and their names in the archive, in order."""
-    spec = find_spec(name)
+    spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):
         raise UsageError(

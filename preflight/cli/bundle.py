@@ -1,0 +1,32 @@
+"""``mooncake-preflight bundle``: this program as one file."""
+
+from __future__ import annotations
+
+import click
+
+from preflight.cli.options import FILE, command
+
+
+@command(
+    "bundle",
+    "mooncake-preflight bundle mooncake-preflight.pyz",
+    "docker cp mooncake-preflight.pyz sglang-0:/tmp/",
+    "docker exec sglang-0 python3 /tmp/mooncake-preflight.pyz check /launch.sh",
+)
+@click.argument("file", type=FILE)
+def bundle(*, file: str) -> int:
+    """Write this program as one FILE that a Python alone runs, where nothing can be installed.
+
+    It needs Python 3.10 or newer and no package. fleet check and pairs are left out, which need
+    ClusterShell; so is what needs the real Mooncake or rdma-core's bindings.
+
+    Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
+    """
+    from preflight.base.output import say
+    from preflight.base.within import LIMIT_SECONDS, save
+    from preflight.fleet.remote.program import zipapp
+
+    content = b"#!/usr/bin/env python3\n" + zipapp()
+    save(file, file, content, 0o755, LIMIT_SECONDS)
+    say(f"{file}: {len(content)} bytes; python3 {file} check launch.sh")
+    return 0

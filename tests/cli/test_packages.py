@@ -1,0 +1,159 @@
+"""What is handed to others: the wheel, the one file, the image, each run as they would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from preflight.cli.main import run
+from tests.paths import ROOT
+
+NOBODY = 65534
+PARTS = ("checks", "preflight", "mooncake_preflight.py", "pyproject.toml", "README.md", "LICENSE")
+
+
+def public_python() -> str:
+    """A Python that nobody may start, of this release: root's own may lie where only root is."""
+    mine = Path(sys.executable).resolve()
+    if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in mine.parents):
+        return sys.executable
+    found = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
+    if found is None:
+        pytest.skip("no Python of this release that nobody may start")
+    return found
+
+
+def as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run as a user without a home and without a name, where this user may; else as this one."""
+    user: dict[str, Any] = {}
+    if os.geteuid() == 0:
+        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": "/nonexistent"}
+    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, **user}
+    return subprocess.run(words, timeout=300, **options)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder of nobody's, which nobody may come to: pytest's own is for its user alone."""
+    with TemporaryDirectory(prefix="mooncake-preflight-test.", dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        folder = Path(name) / "open"
+        folder.mkdir()
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+        yield folder
+
+
+# The one file -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_file(open_folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    path = open_folder / "mooncake-preflight.pyz"
+    assert run(["bundle", str(path)]) == 0
+    assert "bytes; python3" in capsys.readouterr().out
+    assert os.access(path, os.X_OK)
+    return str(path)
+
+
+@pytest.mark.slow
+def test_the_one_file_needs_a_python_alone(one_file: str, open_folder: Path) -> None:
+    """-I -S: no package of this machine is seen. Nothing of it stays."""
+    python = (public_python(), "-I", "-S", one_file)
+    said = as_nobody(open_folder, *python, "check", "--root", "demo:h800", "--html", "-")
+    assert (said.returncode, "memlock.limit" in said.stdout) == (2, True), said.stderr
+    assert (
+        as_nobody(open_folder, *python, "--version").stdout == "mooncake-preflight, version 0.1.0\n"
+    )
+    said = as_nobody(open_folder, *python, "explain", "Failed to register memory")
+    assert "mooncake.register-enomem" in said.stdout
+    assert [each.name for each in open_folder.iterdir()] == ["mooncake-preflight.pyz"]
+
+
+@pytest.mark.slow
+def test_the_server_behind_the_one_file_has_no_folder_left(
+    one_file: str, open_folder: Path
+) -> None:
+    words = (public_python(), "-I", "-S", one_file, "exec", "--", "sh", "-c", "ls $TMPDIR")
+    said = as_nobody(open_folder, *words)
+    assert (said.returncode, said.stdout) == (0, "mooncake-preflight.pyz\n"), said.stderr
+
+
+@pytest.mark.slow
+def test_a_python_that_has_no_tomllib_finds_tomli_in_it(one_file: str, open_folder: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {one_file!r}); import tomli; print(tomli.loads('a=1'))"
+    said = as_nobody(open_folder, public_python(), "-I", "-S", "-c", code)
+    assert said.stdout == "{'a': 1}\n", said.stderr
+
+
+# The wheel --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_readme_s_first_command_offline(open_folder: Path, tmp_path: Path) -> None:
+    """As nobody, without a home, from a folder of wheels."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for part in PARTS:
+        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+        copy(ROOT / part, source / part)
+    wheels, python = open_folder / "wheels", public_python()
+    subprocess.run([python, "-m", "venv", str(tmp_path / "maker")], check=True)
+    words = [str(tmp_path / "maker/bin/pip"), "wheel", "-q", "-w", str(wheels), str(source)]
+    made = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    if made.returncode:
+        pytest.skip(f"pip cannot make wheels here: {made.stderr.strip()[-200:]}")
+    os.chmod(wheels, 0o755)
+    said = as_nobody(open_folder, python, "-m", "venv", "v")
+    assert said.returncode == 0, said.stderr
+    pip = ("v/bin/pip", "install", "-q", "--no-cache-dir", "--no-index", "--find-links", "wheels")
+    said = as_nobody(open_folder, *pip, "mooncake-preflight")
+    assert said.returncode == 0, said.stderr
+    line = next(one for one in (ROOT / "README.md").read_text().splitlines() if "-m venv" in one)
+    command = shlex.split(line.split(" && ")[-1].replace(".venv", "v"))
+    said = as_nobody(open_folder, *command)
+    assert (said.returncode, said.stdout.partition(":")[0]) == (0, "FITS"), said.stderr
+    said = as_nobody(open_folder, "v/bin/mooncake-preflight", "check", "--root", "demo:h800", "-q")
+    assert said.returncode == 2
+    assert said.stdout.startswith("FAIL: launch.sh will not start on demo:h800")
+
+
+# The image --------------------------------------------------------------------------------------
+
+
+def test_the_image_has_all_that_the_wheel_is_made_of_and_ends_in_the_command() -> None:
+    text = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text())
+    lines = [line.split(None, 1) for line in text.splitlines() if line and line[0] not in "# "]
+    copied = [words for name, rest in lines if name == "COPY" for words in [rest.split()]]
+    sources = {word for words in copied if not words[0].startswith("--") for word in words[:-1]}
+    assert sources == set(PARTS)
+    allowed = (ROOT / ".dockerignore").read_text().splitlines()
+    assert {f"!{part}" for part in PARTS} <= set(allowed)
+    (entry,) = (rest for name, rest in lines if name == "ENTRYPOINT")
+    (command,) = (rest for name, rest in lines if name == "CMD")
+    assert [*json.loads(entry), *json.loads(command)] == ["mooncake-preflight", "check"]
+    assert sum(name == "FROM" for name, _ in lines) == 2
+
+
+@pytest.mark.slow
+def test_the_image_is_built_where_there_is_a_builder() -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode:
+        pytest.skip("no docker daemon")
+    name = "mooncake-preflight:test"
+    made = subprocess.run([docker, "build", "-q", "-t", name, str(ROOT)], capture_output=True)
+    assert made.returncode == 0, made.stderr
+    words = [docker, "run", "--rm", name, "check", "--root", "demo:h800", "-q"]
+    assert subprocess.run(words, capture_output=True).returncode == 2
