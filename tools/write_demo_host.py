@@ -60,7 +60,9 @@ def main() -> int:
         Path("launch.sh").write_text(LAUNCH)
         build_host(Path("host"), host)
         words = ["--root", "host", "--keep-names", "--keep-launch", str(DEMO), "launch.sh"]
-        return run(["capture", *words])
+        code = run(["capture", *words])
+    DEMO.chmod(0o644)  # a capture is its writer's alone, and this one is everybody's
+    return code
 
 
 if __name__ == "__main__":
