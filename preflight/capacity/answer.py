@@ -66,12 +66,16 @@ class ServerCapacity(NamedTuple):
 
 
 class CapacityAnswer(NamedTuple):
-    """workload: None where none was asked about. conversation_tokens: of one client at its end."""
+    """workload: None where none was asked about. conversation_tokens: of one client at its end.
+
+    unread: what of the launch is not in it.
+    """
 
     servers: tuple[ServerCapacity, ...]
     workload: Workload | Unknown | None
     conversation_tokens: int | None
     notes: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 class _Store(NamedTuple):
@@ -96,7 +100,8 @@ def capacity_of(
     if sized is None:
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
-    return compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
+    found = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
+    return found._replace(unread=sized.sizing.not_whole)
 
 
 def compute_capacity(

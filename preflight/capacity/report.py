@@ -24,7 +24,7 @@ def capacity_text(found: CapacityAnswer, width: int, paint: Paint, ascii_only: b
         "\n\n".join(part for part in _server(server, found, width, paint, ascii_only) if part)
         for server in found.servers
     ]
-    parts += [filled(note, width) for note in found.notes]
+    parts += [filled(note, width) for note in (*found.notes, *found.unread)]
     return "\n\n".join(parts)
 
 
@@ -187,6 +187,7 @@ def capacity_object(found: CapacityAnswer, exit_code: int) -> dict[str, Any]:
         "workload": plain(found.workload),
         "servers": [_server_object(server, found) for server in found.servers],
         "notes": plain(found.notes),
+        "unread": plain(found.unread),
     }
 
 

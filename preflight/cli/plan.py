@@ -103,7 +103,7 @@ def plan(
     if gaps:
         return exit_codes.UNKNOWN
     rendering = render(found, format_, Names(service, rdma_resource))
-    notes = [*rendering.notes, *(() if format_ == "text" else found.conflicts)]
+    notes = [*rendering.notes, *(() if format_ == "text" else (*found.conflicts, *found.unread))]
     if rendering.text:
         say(rendering.text)
     else:

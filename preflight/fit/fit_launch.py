@@ -65,7 +65,8 @@ class Fitted(NamedTuple):
     command: the launch's new command line, where it was given as one, or the whole script of a
     first launch. host_commands: what sets the pools. assumptions: of a host that was described.
     state, machine: what was asked about. hints: what would let more fit. ignored: checks that
-    count for nothing, with the reason; waivers_over: those that count again.
+    count for nothing, with the reason; waivers_over: those that count again. unread: what of the
+    launch is in no number.
     """
 
     launch: str
@@ -84,6 +85,7 @@ class Fitted(NamedTuple):
     first: bool = False
     ignored: tuple[tuple[str, str], ...] = ()
     waivers_over: tuple[Waiver, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 class FirstLaunch(NamedTuple):
@@ -239,6 +241,7 @@ def fitted(
         _exit_code(answer),
         ignored=tuple(selection.ignore.items()),
         waivers_over=tuple(selection.over),
+        unread=sized.sizing.not_whole,
     )
 
 

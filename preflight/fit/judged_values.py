@@ -82,6 +82,7 @@ KEEP = "fit.keep"
 # The checks that hold a size against the host. Others count too where sizes change what they find.
 GATES = (
     "launch.sizes",
+    "launch.not-read",
     "launch.cannot-map",
     "sglang.admission-gate",
     "memory.host",

@@ -105,7 +105,7 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Return the sizes of the launch that ``processes`` are, command by command, of ``reading``."""
+    """Return the sizes in the commands of ``processes``, which are those of ``reading``."""
     l2 = _l2(processes)
     segment, why = _segment(processes, reading)
     arenas = _same_word(reading, ARENA)
@@ -116,7 +116,8 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
     places, sizes = [], []
-    for index, process in enumerate(processes):
+    for process in processes:
+        index = process.number
         server = process.server
         if server is None:
             continue
@@ -153,7 +154,8 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
     places: list[Place] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
-    for index, process in enumerate(processes):
+    for process in processes:
+        index = process.number
         size = _segment_of(process)
         if size is None:
             continue

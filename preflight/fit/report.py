@@ -57,6 +57,8 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
+    for line in found.unread:
+        lines += ["", *wrapped(line, width, 2)]
     for hint in found.hints:
         lines += ["", *wrapped(f"more would fit: {hint}.", width, 0)]
     if answer.unknown:
@@ -229,7 +231,7 @@ def fit_object(found: Fitted) -> Json:
     """Return the whole answer; sizes in bytes, values as they are written in the launch."""
     answer, edited = found.answer, found.edited
     sizes, values, fits = answer.sizes, answer.values, answer.fits
-    told = "keep_bytes exit_code launch host hints written command host_commands assumptions"
+    told = "keep_bytes exit_code launch host hints written command host_commands assumptions unread"
     return {
         "schema": SCHEMA,
         "version": program_version(),

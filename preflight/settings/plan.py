@@ -69,7 +69,8 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
     found = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
     if seen.launch is None or isinstance(seen.launch, Unknown):
         return found
-    return found._replace(workload=workload_of(seen.launch.needs, seen.launch.sizing))
+    sizing = seen.launch.sizing
+    return found._replace(workload=workload_of(seen.launch.needs, sizing), unread=sizing.not_whole)
 
 
 def plan(

@@ -120,6 +120,7 @@ class Plan(NamedTuple):
     impossible: why the missing pages cannot be had now, whatever is tried. too_large: why they
     cannot be had at a boot either. undecided: what could
     not be read, and decides whether pages may be taken. workload: what a patch is merged into.
+    unread: what of the launch is not in the plan.
     """
 
     source: str
@@ -137,6 +138,7 @@ class Plan(NamedTuple):
     context: Context
     workload: Workload = Workload()
     too_large: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
     @property
     def grows(self) -> bool:

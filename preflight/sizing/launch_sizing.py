@@ -52,6 +52,16 @@ class LaunchSizing(NamedTuple):
     def exit_code(self) -> int:
         return EXIT_CODES[self.status]
 
+    @property
+    def not_whole(self) -> tuple[str, ...]:
+        """Return what an answer about this launch leaves out, a line each; nothing of most."""
+        said = () if self.group is None else (self.group.text,)
+        if not self.unread:
+            return said
+        shown = ", ".join(f"{each.what} ({each.origin})" for each in self.unread[:4])
+        more = f", and {len(self.unread) - 4} more" if len(self.unread) > 4 else ""
+        return (*said, f"not read, and in no number here: {shown}{more}")
+
     def exit_code_by(self, rule: str) -> int:
         """Return the exit code, by our rule or by the documented one."""
         if rule == "documented" and self.shown is not None:

@@ -47,4 +47,5 @@ def plan_object(plan: Plan, exit_code: int) -> Json:
         "left_out": list(plan.left_out),
         "impossible": list(plan.impossible),
         "undecided": list(plan.undecided),
+        "unread": list(plan.unread),
     }

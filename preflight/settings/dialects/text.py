@@ -45,6 +45,7 @@ def text(plan: Plan, names: Names) -> Rendering:
         lines += _listed(f"cannot be had now: {ASK_FIT}", plan.impossible)
     lines += _listed("cannot be read here, so apply takes no pages", plan.undecided)
     lines += _listed("decided between", plan.conflicts)
+    lines += _listed("not in this plan", plan.unread)
     lines += _listed("left out, as their names say that they are secrets", plan.left_out)
     formats = ", ".join(name for name in FORMATS if name != "text")
     lines += ["", _wrapped(f"formats: {formats}")]

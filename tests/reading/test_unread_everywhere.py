@@ -1,0 +1,55 @@
+"""``fit``, ``capacity`` and ``plan`` name what of a launch is in none of their numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-hierarchical-cache "
+LAUNCH = f"lmcache_server 0.0.0.0 1 &\n{SERVER}--hicache-size 20\n"
+LINE = "not read, and in no number here: lmcache_server 0.0.0.0 1 ("
+
+
+@pytest.mark.parametrize(("verb", "code"), [("fit", 3), ("capacity", 0), ("plan", 0)])
+def test_each_verb_names_it_once_and_in_its_json(
+    verb: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(LAUNCH)
+    assert run([verb, "--root", "demo:h800", str(path)]) == code
+    assert " ".join(capsys.readouterr().out.split()).count(LINE) == 1
+    run([verb, "--json", "--root", "demo:h800", str(path)])
+    (said,) = json.loads(capsys.readouterr().out)["unread"]
+    assert said.startswith(LINE)
+    path.write_text(f"{SERVER}--hicache-size 20\n")
+    run([verb, "--json", "--root", "demo:h800", str(path)])
+    assert json.loads(capsys.readouterr().out)["unread"] == []
+
+
+def test_an_artefact_of_plan_says_it_beside_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(LAUNCH)
+    run(["plan", "--format", "sysctl", "--root", "demo:h800", str(path)])
+    out, err = capsys.readouterr()
+    assert LINE in err
+    assert LINE not in out
+
+
+def test_fit_changes_the_group_that_it_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.sh"
+    path.write_text(f"{SERVER}--hicache-size 20\n{SERVER}--hicache-size 30 --page-size 64\n")
+    words = ["fit", "--root", "demo:h800", "--host-group", "2", str(path)]
+    assert run(words) == 0
+    out = capsys.readouterr().out
+    assert "this launch is for 2 hosts" in " ".join(out.split())
+    changed = [line for line in out.splitlines() if line.startswith(("+p", "-p"))]
+    assert [line[0] for line in changed] == ["-", "+"]
+    assert all("--page-size 64" in line for line in changed)
