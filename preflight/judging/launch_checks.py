@@ -30,7 +30,7 @@ LAUNCH_CHECKS = (
     *(SIZES, NOT_READ, MAPPING, MISREAD, UNUSED, ASSUMED),
     *(ADVISORIES, GATE, KEYS, WAIVER),
 )
-_AS_MEANT = "write it so that it is read as it is meant, or take it away"
+_AS_MEANT = "write it the way that it is read, or remove it"
 # Notes of the sizing that checks of the host answer more fully.
 _HOST_NOTES = (
     "nic-nodes-unknown",

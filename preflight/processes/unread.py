@@ -98,7 +98,7 @@ def _unknown_program(command: Command) -> str:
     if not words:
         return ""
     if words[0].unresolved and not words[0].text.rpartition("/")[2].isidentifier():
-        return f"which program this is follows from {', '.join(words[0].unresolved)}"
+        return f"which program this is depends on {', '.join(words[0].unresolved)}"
     name = words[0].text.rpartition("/")[2]
     if name in _TOOLS or is_program(name):
         return ""
@@ -109,7 +109,7 @@ def _unknown_program(command: Command) -> str:
         named = [script.rpartition("/")[2]] if "-c" not in texts[:2] else []
     for one in named:
         if _PRODUCT.fullmatch(one) and not _HOLDS_NOTHING.search(" ".join([one, *texts[:1]])):
-            return "no reader here knows this program, nor what it takes"
+            return "this program is not known here, nor what it takes"
     serves = [a for a, b in pairwise(texts) if b == "serve"]
     started = next((text for text in texts if _SERVER.fullmatch(text)), "")
     if not name.startswith("python") and (started or {"vllm", "sglang"} & set(serves)):

@@ -168,7 +168,7 @@ def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[S
 def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
     tokens = server.value("max_total_tokens")
     if server.hicache and isinstance(tokens, int) and not _positive(server.value("hicache_size")):
-        yield Seen(f"--max-total-tokens {tokens} bounds the host pool from above")
+        yield Seen(f"--max-total-tokens {tokens} is an upper bound of the host pool")
 
 
 @RULES.server("sglang-hugepages-ignored")

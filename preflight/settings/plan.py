@@ -316,7 +316,7 @@ class _Lasting:
             return True, later[1]
         said = "nobody sets it at boot" if later is None else f"{later[1]} sets {later[0]} pages"
         if later is not None and elsewhere and later[0] >= wanted:
-            said += ", which lie on other nodes"
+            said += ", which are on other nodes"
         return False, f"until the next boot ({said}); --format sysctl, sysfs or cmdline"
 
 

@@ -216,7 +216,7 @@ def _status(
         if isinstance(pool, Unknown):
             return ("planning_only" if pool.absent else "unknown"), pool.reason
         unread = [s.available.reason for s in verdict.shortages if isinstance(s.available, Unknown)]
-        apart = "pages are reserved, or would be made on demand, on no node that the kernel tells"
+        apart = "on which nodes reserved pages, or those made on demand, are is not told"
         return "unknown", unread[0] if unread else apart
     if verdict.fit is Fit.FITS and unused:
         return "falls_back", unused[0].text

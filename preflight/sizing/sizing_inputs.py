@@ -129,11 +129,11 @@ def _nearest(program: str, text: str, newest: str, newer: bool, rests: str) -> l
     """Say of what is no known release which one it is taken for, and what rests on that."""
     name = program.lower()
     if newer:
-        said = f"{program} {text} is newer than {newest}, the newest that was held against this"
-        return [Note(f"{name}-newer", f"{said} model: taken as that one; on it rest {rests}")]
+        said = f"{program} {text} is newer than {newest}, the newest that was tested for this"
+        return [Note(f"{name}-newer", f"{said} model: taken as that one; it decides {rests}")]
     if not is_release(text):
         said = f"{program} {text} is a build of its own, no release: taken as the release of that"
-        return [Note(f"{name}-own-build", f"{said} number; on it rest {rests}")]
+        return [Note(f"{name}-own-build", f"{said} number; it decides {rests}")]
     return []
 
 

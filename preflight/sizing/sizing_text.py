@@ -32,7 +32,7 @@ HEADLINES = {
     "fits": ("FITS", "green", "every mapping that is asked for gets its huge pages"),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
     "fails": ("WILL NOT START", "red", "a mapping that must succeed can be left without pages"),
-    "planning_only": ("NO POOL TO JUDGE", "yellow", "this system shows no huge page pool"),
+    "planning_only": ("NO POOL TO JUDGE", "yellow", "the kernel shows no huge page pool here"),
     "unknown": ("CANNOT BE KNOWN", "yellow", "a fact that decides it cannot be read"),
 }
 BACKINGS = {
@@ -401,9 +401,7 @@ def _verdicts(sizing: Sizing) -> str:
         if short is None or isinstance(short.available, Unknown):
             return "It would have passed this launch, which will not start."
         missing = (short.start_pages - short.available.least_pages) * short.spot.page_size_bytes
-        return (
-            f"It would have passed this launch, {format_bytes(missing)} short of a certain start."
-        )
+        return f"It would have passed this launch, {format_bytes(missing)} short of its need."
     if sizing.status in ("fits", "falls_back") and not passes:
         return "It would have stopped this launch, which starts."
     return ""
