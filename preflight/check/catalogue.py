@@ -120,6 +120,7 @@ def rule_page(rule: Rule) -> PageText:
         ("what follows", rule.consequence),
         ("what to do", rule.remedy),
         ("read or seen in", rule.source),
+        *((name, text) for name, text in (("before", rule.before), ("after", rule.after)) if text),
     )
     return PageText(rule.id, _sentence(rule.finds), "", rows)
 

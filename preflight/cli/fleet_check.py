@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 )
 @with_ssh_nodes(
     "gpu[001-064]",
-    "Seconds that one node may take, from its connection to its report.",
+    "Seconds, from the connection on, after which a node that did not answer is unknown.",
     click.option(
         "--fanout", type=Integer(1, 4096), help="Nodes at a time. Default: ClusterShell's, 64."
     ),

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds for pods that are not done yet.",
 )
-@timeout_option(Number(1, 3600), 20.0, "Seconds for one call of kubectl.")
+@timeout_option(
+    Number(1, 3600), 20.0, "Seconds after which a pod that kubectl does not tell of is unknown."
+)
 @with_answer()
 def collect(
     *,

@@ -38,7 +38,7 @@ PORT = click.option(
 )
 @with_ssh_nodes(
     "gpu[001-016]",
-    "Seconds that one round may take on a node.",
+    "Seconds of a round after which a node that did not answer is unknown.",
     click.option(
         "--fanout", type=Integer(2, 4096), help="Nodes at a time, two to a pair. Default: 64."
     ),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="NODESET",
     help="As gpu[001-064]. Default: all nodes of the job that this runs in.",
 )
-@timeout_option(Number(1, 3600), 60.0, "Seconds that a node may take for its report.")
+@timeout_option(Number(1, 3600), 60.0, "Seconds after which a node that did not answer is unknown.")
 @click.option(
     "--queue-timeout",
     "queue_seconds",

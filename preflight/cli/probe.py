@@ -74,7 +74,7 @@ def probe() -> None:
 @timeout_option(
     Number(0, 3600, min_open=True),
     10.0,
-    "Seconds to read the host and the launch; the measuring itself takes what it takes.",
+    "Seconds after which what was not read is unknown; measuring takes what it takes.",
 )
 @with_launch
 def registration(

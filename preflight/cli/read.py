@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from preflight.cli.options import COLOR, JSON, ROOT, command, with_launch, with_verbosity
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch, with_verbosity
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     "mooncake-preflight read -v -- docker run … lmsysorg/sglang:v0.5.9 python3 -m …",
 )
 @JSON
+@TIMEOUT
 @ROOT
 @COLOR
 @with_verbosity("Every setting, with where it was written; -vv: the defaults too.")
 @with_launch
-def read(*, as_json: bool, root: str, color: str, verbosity: int, launch: LaunchWords) -> int:
+def read(
+    *,
+    as_json: bool,
+    timeout_seconds: float,
+    root: str,
+    color: str,
+    verbosity: int,
+    launch: LaunchWords,
+) -> int:
     """Say what a launch starts: every process, its settings, and what was not read.
 
     LAUNCH is what `check` takes, and it is read by the same code. Nothing of it is executed.
@@ -30,12 +39,15 @@ def read(*, as_json: bool, root: str, color: str, verbosity: int, launch: Launch
     """
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.reading.to_json import reading_object
     from preflight.reading.to_text import reading_text
     from preflight.reading.understood import read_whole
 
-    reading = read_whole(launch, open_host(root))
+    host = open_host(root, timeout_seconds)
+    name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
+    reading = within(timeout_seconds, name, lambda: read_whole(launch, host))
     code = 3 if reading.unread else 0
     if as_json:
         say_json(public(reading_object(reading, code)))
