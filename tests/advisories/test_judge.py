@@ -240,6 +240,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_command_lists_all_and_those_of_a_launch(
     tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

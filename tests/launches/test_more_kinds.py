@@ -102,6 +102,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_a_folder_of_kustomize_is_what_kubectl_makes_of_it(tmp_path: Path) -> None:
     place = folder(tmp_path)
