@@ -66,17 +66,22 @@ def resolve(host: str) -> list[str]:
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
-    """Tell whether something listens: ``{"open": true}``, or the error's name and text."""
+    """Tell whether something listens: ``{"open": true}``, or the error's name and text.
+
+    ``timeout``: for how many seconds it was tried, where nothing refused it either.
+    """
     import errno
     import socket
 
+    limit = _seconds(CONNECT_SHARE)
     try:
-        with socket.create_connection((host, port), _seconds(CONNECT_SHARE)):
+        with socket.create_connection((host, port), limit):
             return {"open": True}
     except OSError as error:
-        name = "timeout" if isinstance(error, TimeoutError) else ""
-        name = name or errno.errorcode.get(error.errno or 0, type(error).__name__)
-        return {"open": False, "error": name, "text": error.strerror or str(error)}
+        late = isinstance(error, TimeoutError)
+        name = "timeout" if late else errno.errorcode.get(error.errno or 0, type(error).__name__)
+        told = {"open": False, "error": name, "text": error.strerror or str(error)}
+        return {**told, "timeout": limit} if late else told
 
 
 def http(host: str, port: int, path: str) -> dict[str, Any]:

@@ -139,6 +139,10 @@ _NO_ADDRESS = (
 )
 
 
+# Seconds after which Mooncake's own client gives a master up (measured, 0.3.13.post1).
+PATIENCE = 4.3
+
+
 class ServiceAnswer(NamedTuple):
     """What came back from one service.
 
@@ -213,6 +217,10 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
         return ServiceAnswer(addresses, why)
     if found.get("open") is not True:
         refusal = f"{found.get('error', '')}: {found.get('text', '')}"
+        tried = found.get("timeout", 0.0)
+        if found.get("error") == "timeout" and isinstance(tried, int | float) and tried < PATIENCE:
+            late = f"no connection within {tried:g} s: a firewall, or a slow or dead host"
+            return ServiceAnswer(addresses, Unknown(f"{late} (a longer --timeout tells more)"))
         return ServiceAnswer(addresses, False, refusal)
     answer = ServiceAnswer(addresses, True)
     if service.kind in ("metadata-http", "master-admin"):

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from checks.base.needs import BoundPort, Default, Service
 from checks.base.unknown import Unknown
-from preflight.launches.source import Word
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
@@ -166,11 +165,13 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
         yield from _workers(process, bound)
     if process.store is not None and process.store.master != "":
         yield from _master(process, Setting(process.store.master, process.name), bound)
-        metadata = value_of(process.arguments, "metadata_server")
-        if process.kind is Kind.CLIENT and metadata is not None:
-            yield from _metadata(process, _word_setting(metadata), bound)
-        if process.kind is Kind.STORE_SERVICE or process.consumer is not None:
-            yield from _metadata(process, Setting(process.store.metadata, process.name), bound)
+        origin = process.name
+        if process.kind is Kind.CLIENT:
+            given = value_of(process.arguments, "metadata_server")
+            default = Default("default of --metadata_server")
+            origin = default if given is None else str(given.origin)
+        if process.kind in (Kind.CLIENT, Kind.STORE_SERVICE) or process.consumer is not None:
+            yield from _metadata(process, Setting(process.store.metadata, origin), bound)
 
 
 def _master(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:
@@ -292,8 +293,3 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Bo
 
 def _has(process: LaunchProcess, name: str) -> bool:
     return value_of(process.arguments, name) is not None
-
-
-def _word_setting(word: Word) -> Setting:
-    value = unresolved(word) if word.unresolved else word.text
-    return Setting(value, str(word.origin))

@@ -48,3 +48,24 @@ def test_a_store_services_metadata_server_is_asked_unless_the_launch_has_one(
 def test_a_store_service_without_a_metadata_server_asks_none(tmp_path: Path) -> None:
     found = _services(tmp_path, STORE.format(url="P2PHANDSHAKE", flags=""))
     assert set(found) == {"master"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("", ("127.0.0.1", 8080, "default of --metadata_server")),
+        ("--metadata_server=http://10.0.0.7:80/metadata", ("10.0.0.7", 80, "launch.sh:1")),
+        ("--metadata_server=P2PHANDSHAKE", None),
+    ],
+)
+def test_a_client_asks_the_one_of_its_default(
+    tmp_path: Path, flag: str, expected: tuple[str, int, str] | None
+) -> None:
+    """With nobody there it ends: "Failed to setup client: INTERNAL_ERROR" (0.3.13.post1)."""
+    found = _services(tmp_path, f"mooncake_client --global_segment_size=64MB {flag}\n")
+    service = found.get("metadata-http")
+    assert (service is None) is (expected is None)
+    if service is not None and expected is not None:
+        assert (service.host, service.port) == expected[:2]
+        assert service.origin.endswith(expected[2])
+        assert not service.own
