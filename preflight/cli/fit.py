@@ -19,10 +19,15 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from checks.base.unknown import Unknown
+    from preflight.fit.fit_launch import Fitted
+    from preflight.fit.judged_values import Hits
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 # As preflight.fit.judged_values.Goal, which is imported where it is used.
-GOALS = ("l2", "pool", "balanced")
+GOALS = ("l2", "pool", "balanced", "hits")
 
 
 @command(
@@ -35,9 +40,10 @@ GOALS = ("l2", "pool", "balanced")
 @click.option(
     "--goal",
     type=click.Choice(GOALS),
-    help="What gets the memory: --hicache-size (the default), the segment, or as much to each "
-    "(the default with --model).",
+    help="What gets the memory: --hicache-size (the default), the segment, as much to each (the "
+    "default with --model), or as most of --trace is answered.",
 )
+@click.option("--trace", metavar="FILE", help="Recorded requests, for --goal hits.")
 @click.option(
     "--keep",
     type=SIZE,
@@ -71,6 +77,7 @@ GOALS = ("l2", "pool", "balanced")
 def fit(
     *,
     goal: str | None,
+    trace: str | None,
     keep: int,
     model: str | None,
     write: bool,
@@ -112,8 +119,10 @@ def fit(
         host_to_fit,
         with_first_launch,
     )
-    from preflight.fit.hints import hints
+    from preflight.fit.hints import hints as hints_of
 
+    if (goal == "hits") != (trace is not None):
+        raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
     described = Description(memory, gpus, nics, numa)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
@@ -125,9 +134,12 @@ def fit(
         launch = described.with_gpu(launch)
     wanted = goal or ("balanced" if first else "l2")
     edits = write and first is None
-    found = fitted(
-        launch, host, described, assumptions, wanted, keep, edits, timeout_seconds, chosen
-    )
+
+    def fit_to(its_goal: str, l2_part: float) -> Fitted | Unknown:
+        given = (launch, host, described, assumptions, its_goal, keep, edits)
+        return fitted(*given, timeout_seconds, chosen, l2_part)
+
+    found, hits = _fitted(fit_to, wanted, trace)
     if isinstance(found, Unknown):
         if as_json:
             from preflight.base.error_object import error_object
@@ -137,7 +149,7 @@ def fit(
         else:
             say(f"UNKNOWN: {found.reason}")
         return exit_codes.UNKNOWN
-    found = found._replace(hints=hints(found.state, found.machine, found.answer))
+    found = found._replace(hints=hints_of(found.state, found.machine, found.answer))
     if first is not None:
         found = with_first_launch(found, first, path)
         if write and found.command:
@@ -156,12 +168,28 @@ def fit(
     if as_json:
         from preflight.fit.report import fit_object
 
-        say_json(public(fit_object(found)))
+        say_json(public(fit_object(found, hits)))
     else:
         from preflight.fit.report import fit_text
 
-        say(fit_text(found, painter(color), columns()))
+        say(fit_text(found, painter(color), columns(), hits))
     return found.exit_code
+
+
+def _fitted(
+    fit_to: Callable[[str, float], Fitted | Unknown], goal: str, trace: str | None
+) -> tuple[Fitted | Unknown, Hits | None]:
+    """The answer to one goal; with a trace, to the one that answers the most of it."""
+    if trace is None:
+        return fit_to(goal, 0.5), None
+    from checks.base.unknown import Unknown
+    from preflight.base.progress import Progress
+    from preflight.fit.hits import fitted_for_hits
+
+    progress = Progress()
+    found = fitted_for_hits(fit_to, trace, progress.show)
+    progress.clear()
+    return (found, None) if isinstance(found, Unknown) else found
 
 
 def _new_file(words: tuple[str, ...], write: bool) -> str:

@@ -185,8 +185,12 @@ def fitted(
     write: bool,
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
+    l2_part: float = 0.5,
 ) -> Fitted | Unknown:
-    """Return the answer; Unknown where the launch was not read in time. Raises UsageError."""
+    """Return the answer; Unknown where the launch was not read in time. Raises UsageError.
+
+    l2_part: of the memory, for a balanced goal.
+    """
     selection = selection_of(chosen)
     sized = size_within(words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -215,7 +219,7 @@ def fitted(
 
     machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
     try:
-        answer = solve(state, machine, Goal(goal))
+        answer = solve(state, machine, Goal(goal), l2_part)
     finally:
         progress.clear()
     if answer.fits is not None:

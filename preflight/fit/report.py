@@ -15,7 +15,7 @@ from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import Bound, FitAnswer, Goal, Share, is_not_described
+from preflight.fit.judged_values import Bound, FitAnswer, Goal, Hits, Share, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.render.plain_data import fields, plain
@@ -36,8 +36,8 @@ MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
-def fit_text(found: Fitted, paint: Paint, width: int) -> str:
-    """Return the whole answer, without a final newline."""
+def fit_text(found: Fitted, paint: Paint, width: int, hits: Hits | None = None) -> str:
+    """Return the whole answer, without a final newline. hits: what it was chosen by."""
     answer = found.answer
     lines: list[str] = []
     where = "this host" if found.host == "/" else found.host
@@ -57,6 +57,8 @@ def fit_text(found: Fitted, paint: Paint, width: int) -> str:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
+    if hits is not None:
+        lines += ["", *_hits(hits, width)]
     for line in found.unread:
         lines += ["", *wrapped(line, width, 2)]
     for hint in found.hints:
@@ -227,7 +229,27 @@ def diff(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(*lines, edit.path, edit.path, n=around, lineterm="")
 
 
-def fit_object(found: Fitted) -> Json:
+def _hits(hits: Hits, width: int) -> Iterator[str]:
+    about = f"hits of {hits.trace} by how the memory is shared, the best first"
+    yield from wrapped(about, width, 0)
+    rows = [
+        [one.about, one.sizes, ", ".join(_rate(*rate) for rate in one.rates)] for one in hits.tried
+    ]
+    yield from table(rows, ["", "", "hits"], right=(2,)).splitlines()
+    yield f"no cache answers more than {100 * hits.ceiling:.1f}% of it"
+    for size, tokens in hits.next_gib:
+        said = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
+        yield from wrapped(said, width, 0)
+    for note in hits.notes:
+        yield from wrapped(f"note: {note}", width, 2)
+
+
+def _rate(least: float, most: float) -> str:
+    low, high = f"{100 * least:.1f}", f"{100 * most:.1f}"
+    return f"{low}%" if low == high else f"{low} to {high}%"
+
+
+def fit_object(found: Fitted, hits: Hits | None = None) -> Json:
     """Return the whole answer; sizes in bytes, values as they are written in the launch."""
     answer, edited = found.answer, found.edited
     sizes, values, fits = answer.sizes, answer.values, answer.fits
@@ -258,6 +280,21 @@ def fit_object(found: Fitted) -> Json:
         "by_hand": []
         if edited is None
         else [{"value": a.text, **fields(a, "name", "where", "why")} for a in edited.advice],
+        **({} if hits is None else {"hits": _hits_object(hits)}),
+    }
+
+
+def _hits_object(hits: Hits) -> Json:
+    return {
+        **fields(hits, "trace", "ceiling", "notes"),
+        "tried": [
+            {
+                **fields(one, "about", "sizes"),
+                "servers": [{"least": least, "most": most} for least, most in one.rates],
+            }
+            for one in hits.tried
+        ],
+        "next_gib": [{"size": size, "tokens": tokens} for size, tokens in hits.next_gib],
     }
 
 

@@ -250,10 +250,13 @@ _DECISIVE = ("launch.sizes", "memory.host", "hugetlb.reservation")
 _NO_GATE = "nothing that could be judged of this launch here depends on the size"
 
 
-def solve(state: LaunchState, host: HostState, goal: Goal) -> FitAnswer:
-    """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not."""
+def solve(state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5) -> FitAnswer:
+    """Return the largest sizes by ``goal``. Raises UsageError for a size that it has not.
+
+    l2_part: of the memory, for a balanced goal.
+    """
     _refuse(state, goal)
-    search = _Search(state, host, goal)
+    search = _Search(state, host, goal, l2_part)
     solver, low = search.solver, search.learn_gates()
     values = search.largest()
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), solver.unknown(low))
@@ -309,9 +312,13 @@ def _most_bytes(host: HostState) -> int:
 class _Search:
     """The search for one goal: one size or both, in their own steps."""
 
-    def __init__(self, state: LaunchState, host: HostState, goal: Goal) -> None:
+    def __init__(
+        self, state: LaunchState, host: HostState, goal: Goal, l2_part: float = 0.5
+    ) -> None:
         self.solver = Solver(state, host)
         self._state, self._goal = state, goal
+        # The segment's bytes for each of L2's.
+        self._segment_share = (1 - l2_part) / l2_part if l2_part else 0.0
         self._top_bytes = _most_bytes(host)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
@@ -349,9 +356,10 @@ class _Search:
             return Values(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
             return Values(segment_bytes=steps * MIB)
-        # The segment contributes as much of this host as L2 takes of it.
-        equal = self._setting(steps * GIGABYTE * self._ranks) // MIB * MIB
-        return Values(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, equal))
+        # With equal parts the segment contributes as much of this host as L2 takes of it.
+        contributed = int(steps * GIGABYTE * self._ranks * self._segment_share)
+        segment = self._setting(contributed) // MIB * MIB
+        return Values(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
     def largest(self) -> Values | None:
         most = self._most(self._goal)

@@ -1,0 +1,62 @@
+"""``fit --goal hits``: the sizes that answer the most of a recorded trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from preflight.cli.main import run
+from tests.paths import ROOT
+
+SCRIPT = """\
+export MOONCAKE_MASTER=127.0.0.1:1 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE=1gb
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64 \\
+  --max-total-tokens 4096 --enable-hierarchical-cache --hicache-size 2 \\
+  --hicache-storage-backend mooncake
+"""
+# On 24 GiB: what is left for the cache is some 90,000 tokens of 144 KiB.
+HOST = ("--memory", "24gb", "--gpus", "1xH800")
+
+
+def cycle(blocks: int) -> str:
+    """Prompts of 8 blocks of 512 tokens, one after the other, and all of them once more."""
+    prompts = [[1000 * number + at for at in range(8)] for number in range(blocks // 8)]
+    lines = [{"input_length": 4096, "hash_ids": prompt} for prompt in prompts * 3]
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
+
+
+@pytest.mark.slow
+def test_the_share_with_the_most_hits_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A trace that only all of the memory in one tier holds: halves answer nothing of it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    (tmp_path / "t.jsonl").write_text(cycle(120))
+    words = ["fit", *HOST, "--json", "--keep", "1gb", "--goal", "hits", "--trace", "t.jsonl"]
+    assert run([*words, "run.sh"]) in (0, 1, 3)
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(
+        found, json.loads((ROOT / "preflight/schemas/fit-v1.schema.json").read_text())
+    )
+    hits = found["hits"]
+    assert len(hits["tried"]) == 5
+    assert hits["ceiling"] == pytest.approx(2 / 3)
+    rates = {one["about"]: one["servers"][0]["least"] for one in hits["tried"]}
+    assert list(rates.values()) == sorted(rates.values(), reverse=True)
+    assert rates["100% to L2"] == pytest.approx(2 / 3)
+    assert rates["50% to L2"] < 0.5
+    best = hits["tried"][0]
+    assert found["sizes"]["l2"]["value"] in best["sizes"] or best["about"] == "0% to L2"
+    assert [one["tokens"] for one in hits["next_gib"] if one["size"] == "l2"] in ([0], [])
+
+
+@pytest.mark.parametrize("words", [("--goal", "hits"), ("--trace", "t.jsonl")])
+def test_a_trace_goes_with_its_goal(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fit", *words, "run.sh"]) == 64
+    assert "--goal hits goes with --trace FILE" in capsys.readouterr().err
