@@ -46,6 +46,7 @@ from checks.rdma.use import Transport, Use, uses
 from checks.rdma.verbs import Budget, RdmaCgroup
 
 CHECKS = CheckSet()
+NO_COUNT = "how many regions the launch registers is not known: "
 # Over this share of a device's objects in use, something leaks or the host is crowded.
 CROWDED_PERCENT = 80
 HUGE_PAGE_BYTES = 2 * MIB
@@ -107,7 +108,7 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
 def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding) -> Finding:
     """Judge one limit; ``refused``: what it comes to where the handles do not suffice."""
     # At start: what is certain. The providers of some devices make a few objects of their own.
-    regions = need.regions or 0
+    regions = 0 if isinstance(need.regions, Unknown) else need.regions
     start = regions + need.others
     finding = passed(
         nic.name,
@@ -148,8 +149,8 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
     if objects is not None and objects < start + need.queue_pairs:
         text = "queue pairs to later peers may fail with 'Resource temporarily unavailable [11]'"
         return remedy.warned(text)
-    if need.regions is None and objects is not None:
-        return finding.unknown("how many regions the launch registers is not known")
+    if isinstance(need.regions, Unknown) and objects is not None:
+        return finding.unknown(need.regions.of(NO_COUNT))
     return finding
 
 
@@ -182,7 +183,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     finding = finding._replace(
         have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "
         f"{_bound(limits.max_qp)} queue pairs in use",
-        need=f"{need.regions if need.regions is not None else 'unknown'} regions, up to "
+        need=f"{'unknown' if isinstance(need.regions, Unknown) else need.regions} regions, up to "
         f"{need.queue_pairs} queue pairs",
         evidence=(
             Evidence(f"rdma resource, {nic.name}", f"mr {regions} qp {pairs}"),
@@ -193,7 +194,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     )
     advice = "see 'rdma resource show mr' and 'show qp' for who holds them, and end those processes"
     most = _most_regions(rdma, nic, limits.max_mr)
-    if most > 0 and need.regions is not None and regions + need.regions > most:
+    if most > 0 and not isinstance(need.regions, Unknown) and regions + need.regions > most:
         text = f"registering fails, and setup returns -600: the device has {most} regions in all"
         if regions and need.regions <= most:
             text += f"; {regions + need.regions - most} of those in use have to be given back"
@@ -214,8 +215,8 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
             "set MC_ENABLE_DEST_DEVICE_AFFINITY=1 on all hosts: one peer NIC for each",
             (Setting(Kind.ENVIRONMENT, "MC_ENABLE_DEST_DEVICE_AFFINITY", "1"),),
         )
-    if need.regions is None:
-        return finding.unknown("how many regions the launch registers is not known")
+    if isinstance(need.regions, Unknown):
+        return finding.unknown(need.regions.of(NO_COUNT))
     return finding
 
 

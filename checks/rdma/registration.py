@@ -259,13 +259,13 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """Of one device. regions: None where the launch's memory is not known.
+    """Of one device. regions: Unknown where the launch's memory is.
 
     queue_pairs: once every process has talked to every NIC of every other one.
     """
 
     contexts: int
-    regions: int | None
+    regions: int | Unknown
     others: int
     queue_pairs: int
 
@@ -274,13 +274,13 @@ def objects_of(nic: Nic, needs: LaunchNeeds, found: Iterable[Use]) -> Objects:
     """Count what the launch's processes make of objects on ``nic``, those that would take it."""
     mine = [(use, process) for use in found for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
-    regions: int | None = 0
+    regions: int | Unknown = 0
     others = queue_pairs = 0
     for use, process in mine:
         largest = largest_region_bytes(use.takes, use.environment)
-        if regions is not None:
+        if not isinstance(regions, Unknown):
             load = load_of(process, largest, use.release)
-            regions = None if isinstance(load, Unknown) else regions + load.registrations
+            regions = load if isinstance(load, Unknown) else regions + load.registrations
         queues = _number(use.environment, "MC_NUM_CQ_PER_CTX", DEFAULT_COMPLETION_QUEUES)
         others += PROTECTION_DOMAINS + queues
         one_peer = "MC_ENABLE_DEST_DEVICE_AFFINITY" in use.environment

@@ -76,6 +76,12 @@ SITUATIONS = {
         LAUNCH.replace("--hicache-size 30", "--hicache-size $L2"),
         usual=True,
     ),
+    "neither-hicache-nor-mooncake": Situation(
+        gpu_host,
+        "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B --tp 2 "
+        "--chunked-prefil-size 1",
+        usual=True,
+    ),
     "waived": Situation(
         lambda: LOGIN,
         options=("--ignore", "memlock.limit=ticket 12, until May"),
