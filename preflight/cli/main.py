@@ -31,6 +31,7 @@ LATER = {
     "Look closer": {
         "capacity": "preflight.cli.capacity:capacity",
         "trace": "preflight.cli.trace:trace",
+        "keys": "preflight.cli.keys:keys",
         "topology": "preflight.cli.topology:topology",
         "advisories": "preflight.cli.advisories:advisories",
         "rehearse": "preflight.cli.rehearse:rehearse",
@@ -53,6 +54,7 @@ SCHEMAS = {
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",
     "fleet": "mooncake-preflight/fleet/v1",
+    "keys": "mooncake-preflight/keys/v1",
     "list": "mooncake-preflight/list/v1",
     "plan": "mooncake-preflight/plan/v1",
     "probe": "mooncake-preflight/probe-registration/v1",

@@ -32,12 +32,15 @@ class Pool(NamedTuple):
 class Client(NamedTuple):
     """A store client of every worker; ``first_if_mla`` as of ``Pool``.
 
-    in_scheduler: of the engine's scheduler, once an engine.
+    in_scheduler: of the engine's scheduler, once an engine. family: whose keys it writes; keys:
+    what they are made of beside the engine's own settings.
     """
 
     store: StoreProcess
     first_if_mla: bool = False
     in_scheduler: bool = False
+    family: str = ""
+    keys: Mapping[str, Any] = {}
 
 
 class Consumer(NamedTuple):

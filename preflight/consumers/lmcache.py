@@ -512,7 +512,12 @@ class _Takes:
                 "nothing there"
             )
         if client is not None:
-            self.clients.append(Client(_store_of(client, setup), first_if_mla=self._first_if_mla))
+            names = ("chunk_size", "pre_caching_hash_algorithm", "use_layerwise", "remote_serde")
+            keys = {name: self.values[name] for name in names}
+            keys["save_only_first_rank"] = bool(self.extra.get("save_only_first_rank", True))
+            keys["tenant"] = setup.get("tenant_id", "default")
+            store = _store_of(client, setup)
+            self.clients.append(Client(store, self._first_if_mla, False, "LMCache", keys))
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:

@@ -39,6 +39,18 @@ SIMPLE_POOL_BYTES = 8 * GIB
 MOST_CHUNK_BYTES = 2 * GIB
 BOOTSTRAP_PORT = 8998  # vllm/envs.py VLLM_MOONCAKE_BOOTSTRAP_PORT
 HTTP_PORT = 8000
+# What its workers and its keys follow from, with vLLM's defaults; None is left to vLLM.
+_SHOWN = {
+    "tensor-parallel-size": 1,
+    "pipeline-parallel-size": 1,
+    "data-parallel-size": 1,
+    "prefill-context-parallel-size": 1,
+    "decode-context-parallel-size": 1,
+    "block-size": None,
+    "kv-cache-dtype": "auto",
+    "prefix-caching-hash-algo": "sha256",
+    "speculative-config": None,
+}
 _ROLES = ("kv_producer", "kv_both", "kv_consumer")
 _TRANSFER_KEYS = frozenset(
     "kv_connector engine_id kv_buffer_device kv_role kv_port kv_connector_extra_config "
@@ -117,8 +129,8 @@ def read_vllm(
     if "numa-bind" in arguments.flags and connectors.clients:
         uncounted.append("which NUMA node --numa-bind binds each worker to")
     settings = {"model": _model(arguments)} | connectors.settings
-    for name in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        settings[name.replace("-", "_")] = arguments.setting(name, 1)
+    for name, default in _SHOWN.items():
+        settings[name.replace("-", "_")] = arguments.setting(name, default)
     port = _port(arguments.setting("port", HTTP_PORT))
     return Consumer(
         RELEASE,
@@ -423,8 +435,11 @@ class _Connectors:
         if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
             self.registers = "the KV cache on the GPU, whose size only a start tells"
         path = self.environment.get("MOONCAKE_CONFIG_PATH")
-        store = self._store_config(path)
-        self.clients.append(Client(store))
+        store, tenant = self._store_config(path)
+        names = ("cache_prefix", "store_tp_size", "enable_store_tp_lcm")
+        keys = {name: extra[name] for name in names if name in extra}
+        keys["tenant"] = tenant
+        self.clients.append(Client(store, family="vLLM MooncakeStoreConnector", keys=keys))
         for name in _OTHERS_VARIABLES:
             word = self.environment.get(name)
             if word is not None and word.text:
@@ -437,18 +452,19 @@ class _Connectors:
     def _puts(extra: dict[str, Any], role: str) -> bool:
         return role in ("kv_producer", "kv_both") or bool(extra.get("save_decode_cache", False))
 
-    def _store_config(self, path: Word | None) -> StoreProcess:
+    def _store_config(self, path: Word | None) -> tuple[StoreProcess, str]:
+        """Return the client, and the tenant whose keys it sees."""
         if path is None or not path.text:
             unset = "The environment variable 'MOONCAKE_CONFIG_PATH' is not set."
             self.refused.append(f"ValueError: {unset}")
-            return _no_store(Unknown(unset))
+            return _no_store(Unknown(unset)), ""
         text = unresolved(path) if path.unresolved else self.read_file(path.text)
         if isinstance(text, Unknown):
-            return _no_store(text)
+            return _no_store(text), ""
         config = attempt(lambda: store_config(text))
         if isinstance(config, str):
             self.refused.append(f"{path.text}: {config}")
-            return _no_store(Unknown(config))
+            return _no_store(Unknown(config)), ""
         for key in sorted(set(json.loads(text)) - _STORE_KEYS):
             self.ignored.append(f"{key} in {path.text}: MooncakeStoreConnector has no such key")
         for key, value in config.items():
@@ -467,7 +483,7 @@ class _Connectors:
         if isinstance(json.loads(text).get("enable_offload"), str):
             becomes = str(config["enable_offload"]).lower()
             self.misread.append(f"enable_offload in {path.text} is a text: it counts as {becomes}")
-        return StoreProcess(
+        found = StoreProcess(
             client,
             (),
             (),
@@ -475,6 +491,7 @@ class _Connectors:
             str(config["master_server_address"]),
             metadata=str(config["metadata_server"]),
         )
+        return found, str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
         self.registers = "the KV cache on the GPU, whose size only a start tells"

@@ -9,6 +9,7 @@ from checks.base.finding import Finding, Status, unknown
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
+from preflight.judging.store_keys import Verdict, launch_keys, matches
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -16,6 +17,7 @@ from preflight.sizing.launch_sizing import LaunchSizing
 # Masters were seen killed for want of memory with 25 to 50 million keys (Mooncake #3452).
 MOST_KEYS = 10_000_000
 
+_MEET = "start both alike, or give each a store or tenant of its own: mooncake-preflight keys"
 KEYS = Check("store.keys", (), PAGES)
 
 
@@ -25,8 +27,30 @@ def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     segments = _segments_bytes(sizing)
     for process in servers:
         yield _keys(process, sizing.inputs.memory.get(process.number), segments)
+    yield from _pairs(sizing)
     if not servers:
         yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
+
+
+_MEETING = {
+    Verdict.EQUAL: Status.PASS,
+    Verdict.NEVER: Status.WARN,
+    Verdict.COLLIDE: Status.WARN,
+    Verdict.UNKNOWN: Status.UNKNOWN,
+}
+
+
+def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
+    """One finding for each two processes of one model in one store."""
+    for match in matches(launch_keys(sizing)):
+        status = _MEETING.get(match.verdict)
+        if status is None or not match.first.model or match.first.model != match.second.model:
+            continue
+        subject = f"{match.first.process.name} and {match.second.process.name}"
+        have = f"keys: {match.verdict.value}"
+        text = "; ".join(match.reasons)
+        advice = "" if status is Status.PASS else _MEET
+        yield Finding(KEYS.id, status, subject, have, text=text, advice=advice)
 
 
 def _segments_bytes(sizing: LaunchSizing) -> int | None:

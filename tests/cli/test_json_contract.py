@@ -49,6 +49,7 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("fleet", "pairs"): (("--nodes", "a,b"), "fleet"),
     ("fleet", "rails"): (("x",), "fleet"),
     ("fleet", "run"): ((), "fleet"),
+    ("keys",): ((), "keys"),
     ("list",): ((), "list"),
     ("plan",): ((), "plan"),
     ("probe", "registration"): ((), "probe-registration"),
@@ -58,7 +59,18 @@ COMMANDS: dict[Words, tuple[Words, str]] = {
     ("trace", "describe"): (("x",), "trace"),
     (SIZING,): ((), "sizing"),
 }
-WITH_ROOT = ("advisories", "capacity", "check", "facts", "fit", "plan", "read", "topology", SIZING)
+WITH_ROOT = (
+    "advisories",
+    "capacity",
+    "check",
+    "facts",
+    "fit",
+    "keys",
+    "plan",
+    "read",
+    "topology",
+    SIZING,
+)
 
 
 def leaves(group: click.Command, path: Words = ()) -> Iterator[tuple[Words, click.Command]]:
@@ -323,6 +335,7 @@ def test_what_cannot_be_had_here_is_an_object_too(
 OPEN = {
     ("explain-log", "$defs/explanation/properties/values"),
     ("fleet", "$defs/fleet/properties/repeats"),
+    ("keys", "$defs/texts"),
     ("launch", "$defs/values"),
     ("launch", "$defs/launch/properties/processes/items/properties/release"),
     ("node", "properties/facts"),

@@ -38,6 +38,7 @@ WITHOUT = {
     "pd-registration-silent",
     "pin-result-ignored",
     "segment-times-dp",
+    "store-file-read-differently",
 }
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.builders.launch_text import SERVICE, service
 from tests.builders.rule_examples import Example, name_of, prove
 
 FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
@@ -57,6 +58,13 @@ EXAMPLES = (
         "enable_offload in mc.json is a text: it counts as true",
         (STORE,),
         store(enable_offload="false"),
+    ),
+    Example(
+        "store-file-read-differently",
+        ((STORE, FILE), (SERVICE, FILE)),
+        "refused to vLLM server (launch.sh:1); 1.50 GiB to Mooncake store service (launch.sh:2)",
+        ((POOL, FILE), (SERVICE, FILE)),
+        {"mc.json": service(global_segment_size="1.5g")},
     ),
     Example(
         "consumer-ignored",

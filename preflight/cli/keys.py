@@ -1,0 +1,141 @@
+"""``mooncake-preflight keys``: will what one process stores ever be found by another?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from preflight.base.usage_error import NoLaunchError
+from preflight.cli.options import COLOR, JSON, ROOT, command, with_launch
+
+if TYPE_CHECKING:
+    from preflight.inputs.host_source import Host
+    from preflight.inputs.launch_words import LaunchWords
+    from preflight.judging.store_keys import KeyMatch, StoreKeys
+
+_COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
+
+
+@command(
+    "keys",
+    "mooncake-preflight keys launch.sh",
+    "mooncake-preflight keys prefill.sh decode.sh",
+)
+@JSON
+@ROOT
+@COLOR
+@with_launch
+def keys(*, as_json: bool, root: str, color: str, launch: LaunchWords) -> int:
+    """Print the keys of every process that stores KV cache, and whether two of them ever meet.
+
+    Two of LAUNCH each, or one of each where two files are given: equal, never equal and why, the
+    same keys for other bytes, or unknown and why.
+
+    Exit codes: 0 all are equal, or in stores of their own; 1 two never meet, or use one key for
+    other bytes; 3 of two it is not known; 64 usage error; 70 a defect of this program.
+    """
+    from checks.capture.secrets import public
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.base.program_version import program_version
+    from preflight.inputs.host_source import open_host
+    from preflight.judging.store_keys import Verdict, matches
+
+    host = open_host(root)
+    words = launch.words
+    several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
+    each = [launch._replace(words=(word,)) for word in words] if several else [launch]
+    sides = [_keys_of(one, host) for one in each]
+    found = list(matches(*sides))
+    verdicts = {match.verdict for match in found}
+    code = 1 if verdicts & {Verdict.NEVER, Verdict.COLLIDE} else 3 * (Verdict.UNKNOWN in verdicts)
+    if as_json:
+        about = {"schema": "mooncake-preflight/keys/v1", "version": program_version()}
+        say_json(public({**about, "exit_code": code, **_object(sides, found)}))
+    else:
+        # A key's own text has a colon before an at sign, as a password in a URL has.
+        say(_patterns(sides, columns()) + public(_text(found, painter(color), columns())))
+    return code
+
+
+def _keys_of(words: LaunchWords, host: Host) -> tuple[StoreKeys, ...]:
+    from preflight.inputs.host_source import size_and_needs
+    from preflight.judging.store_keys import launch_keys
+
+    sized = size_and_needs(words, host)
+    if sized is None:
+        raise NoLaunchError("keys needs a launch: mooncake-preflight keys launch.sh")
+    return launch_keys(sized.sizing)
+
+
+def _object(sides: Iterable[Iterable[StoreKeys]], found: Iterable[KeyMatch]) -> dict[str, Any]:
+    return {
+        "processes": [
+            {
+                "name": one.process.name,
+                "family": one.family,
+                "pattern": one.pattern,
+                "named": _texts(one.named),
+                "held": _texts(one.held),
+                "store": _texts(one.store),
+            }
+            for side in sides
+            for one in side
+        ],
+        "pairs": [
+            {
+                "first": match.first.process.name,
+                "second": match.second.process.name,
+                "verdict": match.verdict.value,
+                "reasons": list(match.reasons),
+            }
+            for match in found
+        ],
+    }
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Each as one would write it; what is not known with why."""
+    from checks.base.unknown import Unknown
+
+    return {
+        name: f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
+        for name, value in values.items()
+    }
+
+
+def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
+    from preflight.base.one_line import clean
+    from preflight.render.text import wrapped
+
+    processes = [one for side in sides for one in side]
+    lines: list[str] = []
+    for one in processes:
+        lines += wrapped(clean(f"{one.process.name}, {one.family}: {one.pattern}"), width)
+    return "\n".join(lines or ["No process of it stores KV cache in Mooncake."])
+
+
+def _text(found: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
+    from preflight.base.one_line import clean
+    from preflight.render.text import wrapped
+
+    lines = [""]
+    for match in found:
+        verdict = match.verdict.value
+        first, second = _texts(_parts(match.first)), _texts(_parts(match.second))
+        # Keys of two engines, or of two stores, have nothing to hold side by side.
+        alike = match.first.family == match.second.family and verdict != "another store"
+        names = list(dict.fromkeys((*first, *second))) if alike else []
+        head = f"{match.first.process.name} and {match.second.process.name}: "
+        lines += ["", clean(head) + paint(verdict, _COLOURS.get(verdict, "red"))]
+        for name in names:
+            sides_of = first.get(name, "-"), second.get(name, "-")
+            mark = " " if sides_of[0] == sides_of[1] else "*"
+            lines += wrapped(clean(f" {mark} {name}: {sides_of[0]} | {sides_of[1]}"), width)
+        for reason in match.reasons:
+            lines += wrapped(clean(f"  because {reason}"), width)
+    return "\n".join(lines)
+
+
+def _parts(one: StoreKeys) -> dict[str, Any]:
+    return {**one.store, **one.named, **one.held}

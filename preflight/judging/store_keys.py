@@ -1,0 +1,358 @@
+"""The keys that each process writes to a store and asks for, and whether two ever meet.
+
+What a key's text holds, or is hashed from, must be the same on both sides: else neither finds what
+the other wrote. What it does not hold must be the same too, or both use one name for other bytes.
+Read in SGLang 0.5.23 ``mooncake_store.py`` and ``radix_cache.py`` (pairs of tokens with an EAGLE
+draft), vLLM 0.33.0 ``mooncake/store/data.py``, ``worker.py`` and ``v1/core/kv_cache_utils.py``,
+LMCache 0.5.6 ``utils.py`` CacheEngineKey and ``token_database.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from checks.base.unknown import Unknown
+from preflight.consumers.consumer import Client, Consumer
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.processes.services import MASTER_PORT, split_address
+from preflight.programs.store_config import StoreConfig
+from preflight.sglang.model import well_known_model
+from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
+from preflight.sizing.launch_sizing import LaunchSizing
+
+
+class Unsure(NamedTuple):
+    """A value that stands for another: equal to its own like, and against any other unknown."""
+
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+LEFT = Unsure("left to the engine", "what the engine chooses is not known")
+# SpeculativeAlgorithm.is_eagle: the radix tree and its keys are of pairs of tokens.
+_PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
+_DRAWN = "drawn at random in each process"
+_TAG = re.compile(r":v?(\d+)\.(\d+)")
+
+
+class Verdict(str, Enum):
+    """What two processes' keys are to each other."""
+
+    EQUAL = "equal"
+    NEVER = "never equal"
+    COLLIDE = "the same keys for other bytes"
+    UNKNOWN = "unknown"
+    APART = "another store"
+
+
+class StoreKeys(NamedTuple):
+    """One process's keys in one store.
+
+    named: what the key's text holds or is hashed from. held: what the bytes behind it depend on.
+    pattern: a key as it is written. random: why no two processes agree, "" where they may.
+    store: master and tenant.
+    """
+
+    process: LaunchProcess
+    family: str
+    named: Mapping[str, Any]
+    held: Mapping[str, Any]
+    pattern: str
+    random: str
+    store: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        """Return the last part of the model's name, "" where it is not known."""
+        consumer, server = self.process.consumer, self.process.server
+        if consumer is not None:
+            model = consumer.settings["model"].value
+        else:
+            model = None if server is None else server.value("model_path")
+        return model.rstrip("/").rpartition("/")[2].lower() if isinstance(model, str) else ""
+
+
+class KeyMatch(NamedTuple):
+    """Two processes' keys: the verdict, and the sentences behind it."""
+
+    first: StoreKeys
+    second: StoreKeys
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
+    """Return the keys of every process of a launch that stores KV cache."""
+    shown = sizing.shown
+    version = shown.inputs.shown.get("sglang_version") if shown is not None else None
+    release = "" if version is None else str(version.value)
+    found: list[StoreKeys] = []
+    for process in sizing.inputs.processes:
+        server = process.server
+        if server is not None and server.store is not None:
+            found.append(_sglang(process, server, server.store, release))
+        elif process.consumer is not None:
+            for client in process.consumer.clients:
+                if client.family == "LMCache":
+                    found.append(_lmcache(process, process.consumer, client))
+                elif client.family:
+                    found.append(_vllm(process, process.consumer, client))
+    return tuple(found)
+
+
+def matches(
+    ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
+) -> Iterator[KeyMatch]:
+    """Yield every pair of a launch, or every process of one with every one of another."""
+    pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
+    for first, second in pairs:
+        yield compared(first, second)
+
+
+def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
+    """Hold two processes' keys against each other."""
+    apart, unsure = _differences(first.store, second.store)
+    if apart:
+        return KeyMatch(first, second, Verdict.APART, tuple(apart))
+    if first.family != second.family:
+        why = f"{first.family} and {second.family} name their keys each its own way"
+        return KeyMatch(first, second, Verdict.NEVER, (why,))
+    drawn = [f"{each.process.name}: {each.random}" for each in (first, second) if each.random]
+    never, maybe = _differences(first.named, second.named)
+    if never or drawn:
+        return KeyMatch(first, second, Verdict.NEVER, tuple(dict.fromkeys((*drawn, *never))))
+    other, bytes_unsure = _differences(first.held, second.held)
+    unsure = [*unsure, *maybe, *(bytes_unsure if not other else [])]
+    if unsure:
+        return KeyMatch(first, second, Verdict.UNKNOWN, tuple(unsure))
+    if other:
+        return KeyMatch(first, second, Verdict.COLLIDE, tuple(other))
+    return KeyMatch(first, second, Verdict.EQUAL, ())
+
+
+def _differences(
+    first: Mapping[str, Any], second: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """Return what differs, and what may; a value that one side has not counts as None."""
+    differs, unsure = [], []
+    for name in dict.fromkeys((*first, *second)):
+        a, b = first.get(name), second.get(name)
+        lost = [each.reason for each in (a, b) if isinstance(each, Unknown)]
+        if lost:
+            unsure.append(f"{name}: {lost[0]}")
+        elif a != b and (doubts := [each for each in (a, b) if isinstance(each, Unsure)]):
+            unsure.append(f"{name}: {a} against {b}: {doubts[0].why}")
+        elif a != b:
+            differs.append(f"{name}: {a} against {b}")
+    return differs, unsure
+
+
+def _geometry(model: Any) -> ModelGeometry | Unknown:
+    if not isinstance(model, str):
+        return Unknown("the model is not known")
+    found = well_known_model(model)
+    return found if isinstance(found, Unknown) else found.geometry
+
+
+def _is_mla(model: Any) -> bool | Unknown:
+    geometry = _geometry(model)
+    return geometry if isinstance(geometry, Unknown) else geometry.kind is AttentionKind.MLA
+
+
+def _model(model: Any) -> Any:
+    """A model as what the bytes are of: a folder's may be that of any name."""
+    if isinstance(model, str) and model.startswith(("/", ".", "~")):
+        return Unsure(model, "whether the folder holds the same model is not known")
+    return model
+
+
+def _master(address: Any, tenant: Any) -> dict[str, Any]:
+    if isinstance(address, str) and address and "://" not in address:
+        host, port, _ = split_address(address)
+        address = f"{host}:{MASTER_PORT if port is None else port}"
+    elif address in (None, ""):
+        address = LEFT
+    return {"master": address, "tenant": tenant}
+
+
+def _sglang(
+    process: LaunchProcess, server: SglangServer, store: StoreConfig, release: str
+) -> StoreKeys:
+    model = server.value("model_path")
+    served = server.value("served_model_name")
+    served = model if served in (None, "") else served
+    tag = store.extra.get("extra_backend_tag")
+    parts = [*([str(tag)] if tag is not None else []), str(served).replace("/", "-")]
+    prefix = served if isinstance(served, Unknown) else "_".join(parts)
+    mla = _is_mla(model)
+    tp, pp = server.number("tp_size"), server.number("pp_size")
+    groups = server.attention_dp
+    if isinstance(tp, int) and isinstance(groups, int):
+        tp = tp // max(1, groups)
+    draft = server.value("speculative_algorithm")
+    pairs = draft if isinstance(draft, Unknown) else str(draft).upper() in _PAIRS
+    page = server.value("page_size")
+    layout = server.value("hicache_mem_layout")
+    lcm = store.extra.get("tp_lcm_size")
+    split = lcm if lcm and layout == "page_head" else tp
+    # Latent rows are whole on every rank: one rank writes them, and no rank is named.
+    shards: Any = 1 if mla is True else split
+    if isinstance(mla, Unknown) and isinstance(split, int) and split > 1:
+        shards = Unsure(split, f"whether its KV cache is latent (MLA): {mla.reason}")
+    named = {
+        "prefix": prefix,
+        "page size": LEFT if page is None else page,
+        "tokens in a key": pairs
+        if isinstance(pairs, Unknown)
+        else ("pairs" if pairs else "single"),
+        "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1,
+        "key scheme": _given(server, "hicache_storage_key_scheme"),
+    }
+    held = {
+        "model": _model(model),
+        "tensor-parallel shards": shards,
+        "pipeline stages": pp,
+        "KV dtype": server.value("kv_cache_dtype"),
+        "memory layout": layout,
+        "SGLang release": release,
+    }
+    stage = "_<stage>" if pp != 1 else ""
+    rank = stage.removeprefix("_") if mla is True else f"<rank>{stage}"
+    pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>_{rank}_k"
+    tenant = store.settings["tenant_id"].value
+    where = _master(store.value("master_server_address"), tenant or "default")
+    return StoreKeys(process, "SGLang HiCache", named, held, pattern, "", where)
+
+
+def _given(server: SglangServer, name: str) -> Any:
+    known = name in server.arguments.settings
+    return server.value(name) if known else None
+
+
+def _vllm(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKeys:
+    values = {name: setting.value for name, setting in consumer.settings.items()}
+    model = values["model"]
+    name = model if isinstance(model, Unknown) else str(model).rstrip("/").rpartition("/")[2]
+    prefix = client.keys.get("cache_prefix", "")
+    tp, pp = _number(values["tensor_parallel_size"]), _number(values["pipeline_parallel_size"])
+    dcp = _number(values["decode_context_parallel_size"])
+    pcp = _number(values["prefill_context_parallel_size"])
+    shards: Any = _shards(model, tp, dcp)
+    algorithm = values["prefix_caching_hash_algo"]
+    seed, drawn = _seed(process, algorithm)
+    block = values["block_size"]
+    named = {
+        "cache_prefix": str(prefix),
+        "model name": name,
+        "store layout": _layout(client),
+        "block size": LEFT if block is None else str(block),
+        "hash": algorithm,
+        "hash seed": seed,
+        "context parallel ranks in a key": f"pcp {pcp}, dcp {dcp}",
+    }
+    held = {
+        "model": _model(model),
+        "tensor-parallel shards": shards,
+        "pipeline stages": pp,
+        "KV dtype": values["kv_cache_dtype"],
+        "draft": _draft(values["speculative_config"]),
+    }
+    front = f"{prefix}@" if prefix else ""
+    shown = name if isinstance(name, str) else "<model>"
+    pattern = f"{front}{shown}@tp_rank:<rank>@pcp0@dcp0@pp_rank:<stage>@group:0@<hash of a block>"
+    where = _master(client.store.master, client.keys.get("tenant", "default"))
+    if isinstance(client.store.client, Unknown):
+        where = dict.fromkeys(where, client.store.client)
+    return StoreKeys(process, client.family, named, held, pattern, drawn, where)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else Unknown(f"{value!r} is no number")
+    return value
+
+
+def _shards(model: Any, tp: Any, dcp: Any) -> Any:
+    """How many shards the heads are in: ranks beyond the heads write the same bytes once."""
+    if not isinstance(tp, int):
+        return tp
+    if tp == 1 or dcp not in (1, "1"):
+        return tp
+    geometry = _geometry(model)
+    if isinstance(geometry, Unknown):
+        return Unsure(tp, f"how many ranks hold the same heads: {geometry.reason}")
+    if geometry.kind is AttentionKind.MLA:
+        return 1
+    return tp // max(1, tp // max(1, geometry.heads.kv_heads))
+
+
+def _layout(client: Client) -> Any:
+    size = client.keys.get("store_tp_size")
+    lcm = client.keys.get("enable_store_tp_lcm")
+    if size is None and lcm is not True:
+        return "of each rank"
+    return Unknown("which of store_tp_size's layouts vLLM takes follows from the KV cache")
+
+
+def _draft(config: Any) -> Any:
+    return config if isinstance(config, Unknown) else ("none" if config in (None, "") else "one")
+
+
+def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
+    """PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
+    word = process.command.environment.get("PYTHONHASHSEED")
+    if word is not None and not word.unresolved:
+        return word.text, _DRAWN if word.text == "random" else ""
+    if word is not None:
+        return Unknown(f"PYTHONHASHSEED follows from {', '.join(word.unresolved)}"), ""
+    if isinstance(algorithm, str) and not algorithm.startswith("sha256"):
+        return _DRAWN, f"PYTHONHASHSEED is not set, and the seed of {algorithm} is {_DRAWN}"
+    settings = process.command.container
+    tag = _TAG.search(settings.image) if settings is not None else None
+    if tag is not None and (int(tag[1]), int(tag[2])) < (0, 33):
+        return Unknown(
+            f"whether vLLM {tag[1]}.{tag[2]} has a common seed without PYTHONHASHSEED: set it"
+        ), ""
+    return "vLLM's own", ""
+
+
+def _lmcache(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKeys:
+    values = {name: setting.value for name, setting in consumer.settings.items()}
+    model, keys = values.get("model"), client.keys
+    tp, pp = _number(values["tensor_parallel_size"]), _number(values["pipeline_parallel_size"])
+    mla = _is_mla(model)
+    world: Any = next((one for one in (tp, pp) if isinstance(one, Unknown)), None)
+    if world is None:
+        world = tp * pp
+        first = keys["save_only_first_rank"] and world > 1
+        if first and isinstance(mla, Unknown):
+            world = Unsure(world, f"whether its KV cache is latent (MLA): {mla.reason}")
+        elif first and mla:
+            world = 1
+    algorithm = keys["pre_caching_hash_algorithm"]
+    seed, drawn = _seed(process, algorithm)
+    named = {
+        "model name": model,
+        "workers in a key": world,
+        "chunk size": keys["chunk_size"],
+        "hash": algorithm,
+        "hash seed": seed,
+        "KV dtype": values["kv_cache_dtype"],
+        "a key for each layer": keys["use_layerwise"],
+    }
+    held = {
+        "pipeline stages": pp,
+        "serializer": keys["remote_serde"],
+    }
+    shown = model if isinstance(model, str) else "<model>"
+    count = world if isinstance(world, int) else "<workers>"
+    pattern = f"{shown}@{count}@<worker>@<hash of a chunk>@<dtype>"
+    where = _master(client.store.master, keys.get("tenant", "default"))
+    return StoreKeys(process, "LMCache", named, held, pattern, drawn, where)

@@ -1,0 +1,152 @@
+"""What two processes' keys are to each other: equal, never, the same for other bytes, unknown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.root import Root
+from preflight.cli.main import run
+from preflight.inputs.written_launch import read_launch, size_written
+from preflight.judging.store_checks import key_findings
+from preflight.judging.store_keys import KeyMatch, Verdict, launch_keys, matches
+from preflight.processes.processes import LaunchOptions
+from preflight.sizing.launch_sizing import LaunchSizing
+
+SGLANG = (
+    "MOONCAKE_MASTER=10.0.0.1:50051 python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B "
+    "--page-size 64 --enable-hierarchical-cache --hicache-storage-backend mooncake "
+    "--hicache-mem-layout page_first"
+)
+FILE = {"metadata_server": "P2PHANDSHAKE", "master_server_address": "10.0.0.1:50051"}
+CONNECTOR = {"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}
+LMCACHE_STORE = {
+    "local_hostname": "a",
+    "metadata_server": "P2PHANDSHAKE",
+    "mooncake_master_server_addr": "10.0.0.1:50051",
+}
+
+
+def vllm(words: str = "", model: str = "Qwen/Qwen3-8B", front: str = "", **extra: object) -> str:
+    config = json.dumps({**CONNECTOR, "kv_connector_extra_config": extra})
+    path = "" if "MOONCAKE_CONFIG_PATH" in front else "MOONCAKE_CONFIG_PATH=mc.json "
+    return f"{front} {path}vllm serve {model} {words} --kv-transfer-config '{config}'"
+
+
+def lmcache(words: str = "", model: str = "Qwen/Qwen3-8B", front: str = "", **more: object) -> str:
+    extra = {"lmcache.remote_url": "mooncakestore://a:1", "lmcache.extra_config": LMCACHE_STORE}
+    given = {f"lmcache.{name}": value for name, value in more.items()}
+    config = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    text = json.dumps({**config, "kv_connector_extra_config": {**extra, **given}})
+    return f"{front} vllm serve {model} {words} --kv-transfer-config '{text}'"
+
+
+def sized(folder: Path, *lines: str) -> LaunchSizing:
+    (folder / "mc.json").write_text(json.dumps(FILE))
+    (folder / "tenant.json").write_text(json.dumps({**FILE, "tenant_id": "b"}))
+    path = folder / "launch.sh"
+    path.write_text("".join(f"{line} &\n" for line in lines))
+    host = Root(str(folder / "host"))
+    launch = read_launch((str(path),), (), {}, host)
+    return size_written(launch, LaunchOptions(available_bytes=1 << 42, nic_nodes=()), host)
+
+
+def match_of(folder: Path, first: str, second: str) -> KeyMatch:
+    (match,) = matches(launch_keys(sized(folder, first, second)))
+    return match
+
+
+EQUAL, NEVER, COLLIDE = Verdict.EQUAL, Verdict.NEVER, Verdict.COLLIDE
+UNKNOWN, APART = Verdict.UNKNOWN, Verdict.APART
+SEED = "PYTHONHASHSEED=0"
+PAIRS = [
+    (SGLANG, f"{SGLANG} --port 30001", EQUAL, ""),
+    (SGLANG, SGLANG.replace("size 64", "size 32"), NEVER, "page size: 64 against 32"),
+    (SGLANG, f"{SGLANG} --tp 2", COLLIDE, "tensor-parallel shards: 1 against 2"),
+    (f"{SGLANG} --tp 4", f"{SGLANG} --tp 4 --dp 4 --enable-dp-attention", COLLIDE, "shards: 4"),
+    (SGLANG, f"{SGLANG} --pp-size 2", NEVER, "pipeline stage in a key: False against True"),
+    (f"{SGLANG} --pp-size 2", f"{SGLANG} --pp-size 4", COLLIDE, "pipeline stages: 2 against 4"),
+    (SGLANG, f"{SGLANG} --kv-cache-dtype fp8_e4m3", COLLIDE, "KV dtype: auto against fp8_e4m3"),
+    (SGLANG, f"{SGLANG} --served-model-name q", NEVER, "prefix: Qwen-Qwen3-8B against q"),
+    (
+        SGLANG,
+        f"{SGLANG} --speculative-algorithm EAGLE3 --speculative-draft-model-path d",
+        NEVER,
+        "tokens in a key: single against pairs",
+    ),
+    (SGLANG, SGLANG.replace("page_first", "page_first_direct"), COLLIDE, "memory layout"),
+    (SGLANG, SGLANG.replace("10.0.0.1", "10.0.0.2"), APART, "10.0.0.2:50051"),
+    (f"MOONCAKE_TENANT_ID=b {SGLANG}", SGLANG, APART, "tenant: b against default"),
+    (SGLANG, f"{SGLANG} --tp $TP", UNKNOWN, "TP is not set"),
+    (SGLANG, vllm(), NEVER, "name their keys each its own way"),
+    (vllm("-tp 2"), vllm("-tp 2 --port 8001"), EQUAL, ""),
+    (vllm("-tp 2"), vllm("-tp 4"), COLLIDE, "tensor-parallel shards: 2 against 4"),
+    (vllm("-tp 8"), vllm("-tp 16"), EQUAL, ""),  # 8 heads: two ranks hold each
+    (vllm(model="org/no-model", words="-tp 2"), vllm(model="org/no-model"), UNKNOWN, "shards"),
+    (vllm(model="a/m"), vllm(model="b/m"), COLLIDE, "model: a/m against b/m"),
+    (vllm(model="a/m"), vllm(model="/x/m"), UNKNOWN, "whether the folder holds the same model"),
+    (vllm(cache_prefix="x"), vllm(), NEVER, "cache_prefix: x against"),
+    (vllm("--block-size 32"), vllm("--block-size 64"), NEVER, "block size: 32 against 64"),
+    (vllm("--block-size 32"), vllm(), UNKNOWN, "left to the engine"),
+    (vllm(front=SEED), vllm(), NEVER, "hash seed: 0 against vLLM's own"),
+    (
+        vllm("--prefix-caching-hash-algo xxhash"),
+        vllm("--prefix-caching-hash-algo xxhash"),
+        NEVER,
+        "the seed of xxhash is drawn at random in each process",
+    ),
+    (vllm(front="MOONCAKE_CONFIG_PATH=tenant.json"), vllm(), APART, "tenant: b against default"),
+    (vllm(store_tp_size=8), vllm(), UNKNOWN, "store layout"),
+    (lmcache(front=SEED), lmcache(front=SEED), EQUAL, ""),
+    (lmcache(), lmcache(), NEVER, "PYTHONHASHSEED is not set"),
+    (lmcache(front=SEED), lmcache("-tp 2", front=SEED), NEVER, "workers in a key: 1 against 2"),
+    (lmcache(front=SEED, chunk_size=64), lmcache(front=SEED), NEVER, "chunk size: 64 against 256"),
+    (
+        lmcache("-tp 2", "deepseek-ai/DeepSeek-R1", SEED),
+        lmcache("-tp 4", "deepseek-ai/DeepSeek-R1", SEED),
+        EQUAL,
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "verdict", "why"), PAIRS)
+def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Verdict, why: str) -> None:
+    match = match_of(tmp_path, first, second)
+    assert (match.verdict, why in "; ".join(match.reasons)) == (verdict, True), match.reasons
+    other = match_of(tmp_path, second, first)
+    assert other.verdict is verdict
+
+
+def test_the_check_warns_of_one_model_alone(tmp_path: Path) -> None:
+    def statuses(*lines: str) -> list[Status]:
+        found = key_findings(sized(tmp_path, *lines))
+        return [one.status for one in found if " and " in one.subject]
+
+    assert statuses(vllm(), vllm("--block-size 32")) == [Status.UNKNOWN]
+    assert statuses(vllm(), vllm(cache_prefix="x")) == [Status.WARN]
+    assert statuses(vllm(), vllm()) == [Status.PASS]
+    assert statuses(vllm(), vllm(model="a/other")) == []
+
+
+def test_the_command_holds_two_launches_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = []
+    for name, line in (("a.sh", vllm("-tp 2")), ("b.sh", vllm("-tp 2", cache_prefix="x"))):
+        (tmp_path / "mc.json").write_text(json.dumps(FILE))
+        (tmp_path / name).write_text(line + "\n")
+        names.append(str(tmp_path / name))
+    assert run(["keys", names[0]]) == 0
+    said = capsys.readouterr().out
+    assert "Qwen3-8B@tp_rank:<rank>@pcp0@dcp0@pp_rank:<stage>@group:0@<hash" in said
+    assert run(["keys", *names]) == 1
+    said = capsys.readouterr().out
+    assert "never equal" in said
+    assert " * cache_prefix: " in said
+    assert run(["keys", "--json", *names]) == 1
+    (pair,) = json.loads(capsys.readouterr().out)["pairs"]
+    assert pair["verdict"] == "never equal"
