@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from checks.base.needs import ProcessId
@@ -10,11 +12,13 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
 from checks.numa.meminfo import read_whole_meminfo
+from checks.numa.nodes import numa_nodes, parse_node_list
 from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import UsageError
 from preflight.consumers.consumer import Consumer
+from preflight.launches.source import Command
 from preflight.mooncake.placement import (
     ClientNics,
     RankPlacement,
@@ -42,6 +46,9 @@ from preflight.sglang.model_geometry import AttentionKind
 from preflight.sglang.pool_request import GpuKind, Hardware
 from preflight.sglang.pools import ServerMemory, server_memory
 from preflight.sizing.sizing_inputs import MOST_RANKS
+
+# numactl(8); other spellings of nodes (all, +0, !0, netdev:eth0) are the host's to resolve.
+_MEMBIND = re.compile(r"(?:^| )(?:--membind[= ]|-m ?)([0-9,-]+)(?= |$)")
 
 
 class SizedHost(NamedTuple):
@@ -71,6 +78,45 @@ def share_of(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return what ``process`` maps. hardware: of a server. memory: to which a server's is added."""
+    share = _unbound_share(process, hardware, host, memory)
+    node = bound_node(process.command) if len(numa_nodes(host.root)) > 1 else None
+    if node is None:
+        return share
+
+    def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
+        # SGLang's own numactl replaces the one in front of it.
+        return tuple(one if one.node is not None else one._replace(node=node) for one in members)
+
+    most = share.most
+    return share._replace(
+        least=bound(share.least), most=most if isinstance(most, Unknown) else bound(most)
+    )
+
+
+def bound_node(command: Command) -> int | None:
+    """The one NUMA node on which the launch has all of a command's memory lie; None: on several.
+
+    That of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages too), or
+    of its container's ``--cpuset-mems``.
+    """
+    lists = [command.container.cpuset_mems or ""] if command.container is not None else []
+    for wrapper in command.wrappers:
+        if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
+            lists += _MEMBIND.findall(" ".join(wrapper))
+    nodes: set[int] | None = None
+    for text in lists:
+        with suppress(ValueError):
+            these = set(parse_node_list(text))
+            nodes = these if nodes is None else nodes & these
+    return nodes.pop() if nodes is not None and len(nodes) == 1 else None
+
+
+def _unbound_share(
+    process: LaunchProcess,
+    hardware: Hardware | None,
+    host: SizedHost,
+    memory: dict[int, ServerMemory],
+) -> Share:
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:

@@ -157,3 +157,37 @@ def test_what_the_driver_has_is_a_gpu_whatever_pci_shows(tmp_path: Path) -> None
     (found,) = read_accelerators(root) or ()
     assert (found.address, found.vendor) == ("0009:01:00.0", "0x10de")
     assert gpu_nodes(root) == (None,)
+
+
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [
+        ("", "skip"),
+        ("numactl --membind=0", "pass"),
+        ("numactl -N 1 -m 1", "fail"),
+        ("/usr/bin/numactl --cpunodebind=1 --membind 1 --", "fail"),
+        ("numactl --membind=0,1", "skip"),
+        # These prefer a node, and take the others' pages too.
+        ("numactl --interleave=1", "skip"),
+        ("numactl --preferred=1", "skip"),
+        ("numactl --cpunodebind=1", "skip"),
+        ("docker run --cpuset-mems=1 img", "fail"),
+        ("docker run --cpuset-mems 0-1 img", "skip"),
+    ],
+)
+def test_a_launch_that_binds_itself_has_that_nodes_pages_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, status: str
+) -> None:
+    """600 pages: node 0 has them, node 1 has not."""
+    root = _host(tmp_path / "host", "0-1")
+    variables, _, program = LAUNCH.format(size="1200MB").rpartition("mooncake_client")
+    if before.startswith("docker"):
+        docker, image = before.rsplit(" ", 1)
+        text = f"{docker} {' '.join(f'-e {one}' for one in variables.split())} {image} "
+    else:
+        text = f"{variables}{before} "
+    (tmp_path / "launch.sh").write_text(f"{text}mooncake_client{program}")
+    run(["check", "--json", "--root", str(root), str(tmp_path / "launch.sh")])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    found = {one["id"]: one["status"] for one in findings}
+    assert (found["hugetlb.shortage"], found["hugetlb.node-shortage"]) == ("pass", status)

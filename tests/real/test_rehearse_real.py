@@ -338,12 +338,13 @@ def test_rows_that_no_launch_expresses(
         for one in case.clients
     )
     rank = MappedProcess("rank 0", settings, case.host_pools_bytes, clients)
+    pages_2m = case.pages_2m + case.overcommit_2m
     plan = plan_members(
         (Member(rank.name, "sglang", rank, case.environment),),
         Launch((rank,), mooncake),
         {
-            Spot(2 * MIB, None): Stock(*[case.pages_2m + case.overcommit_2m] * 2),
-            Spot(GIB, None): Stock(*[case.pages_1g] * 2),
+            Spot(2 * MIB, None): Stock(pages_2m, pages_2m),
+            Spot(GIB, None): Stock(case.pages_1g, case.pages_1g),
         },
         library(wheel_0_3_13),
     )
