@@ -314,9 +314,12 @@ def _in(affected: Affected, one: Range, key: Any) -> bool:
     )
 
 
-def version_key(product: str, text: str) -> Any | Unknown:
-    """Return what orders a version: of wheels by PEP 440 without the build's own part, of others
-    (``7.0.0-31-generic``, ``595.71.05``) their leading numbers."""
+def version_key(product: str, text: str) -> Any:
+    """Return what orders a version, or Unknown for a text that is none.
+
+    Of wheels by PEP 440 without the part that names a build, of others (``7.0.0-31-generic``,
+    ``595.71.05``) by their leading numbers.
+    """
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 

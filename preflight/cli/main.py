@@ -34,6 +34,7 @@ LATER = {
         "keys": "preflight.cli.keys:keys",
         "topology": "preflight.cli.topology:topology",
         "advisories": "preflight.cli.advisories:advisories",
+        "diff": "preflight.cli.diff:diff",
         "rehearse": "preflight.cli.rehearse:rehearse",
         "probe": "preflight.cli.probe:probe",
         "facts": "preflight.cli.facts:facts",
@@ -50,6 +51,7 @@ LATER = {
 SCHEMAS = {
     "advisories": "mooncake-preflight/advisories/v1",
     "capacity": "mooncake-preflight/capacity/v1",
+    "diff": "mooncake-preflight/diff/v1",
     "explain": "mooncake-preflight/explain-log/v1",
     "facts": "mooncake-preflight/facts/v1",
     "fit": "mooncake-preflight/fit/v1",

@@ -51,6 +51,7 @@ ORDER = [
     "preflight.topology",
     "preflight.pictures",
     "preflight.fit",
+    "preflight.diff",
     "preflight.logs",
     "preflight.probes",
     "preflight.rehearsal",

@@ -1,0 +1,87 @@
+"""``mooncake-preflight diff``: what another release, launch or host changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from preflight.base.usage_error import UsageError
+from preflight.cli.options import COLOR, JSON, TIMEOUT, command, with_launch, with_verbosity
+
+if TYPE_CHECKING:
+    from preflight.diff.full_answer import Side
+    from preflight.inputs.launch_words import LaunchWords
+
+
+@command(
+    "diff",
+    "mooncake-preflight diff launch.sh --from sglang=0.5.9,mooncake=0.3.8 \\",
+    "    --to sglang=0.5.23,mooncake=0.3.13.post1",
+    "mooncake-preflight diff launch.sh --to kernel=7.0.0-31-generic,rdma-core=51",
+    "mooncake-preflight diff launch.sh --against launch-new.sh",
+    "mooncake-preflight diff launch.sh --root old.tar.gz --root new.tar.gz",
+)
+@click.option("--from", "old", default="", metavar="NAME=VERSION,..", help="What runs now.")
+@click.option("--to", "new", default="", metavar="NAME=VERSION,..", help="What is to run.")
+@click.option("--against", metavar="FILE", help="The other launch, in place of LAUNCH.")
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="HOST",
+    help="The host, as check takes it; given twice, the old one and the new one.",
+)
+@JSON
+@TIMEOUT
+@COLOR
+@with_verbosity("Flags that come and go with a release too.")
+@with_launch
+def diff(
+    *,
+    old: str,
+    new: str,
+    against: str | None,
+    roots: tuple[str, ...],
+    as_json: bool,
+    timeout_seconds: float,
+    color: str,
+    verbosity: int,
+    launch: LaunchWords,
+) -> int:
+    """Say what changes for LAUNCH: bytes and pages, flags, known problems, findings, settings.
+
+    NAME is sglang, mooncake, kernel, rdma-core or nvidia-driver; what is not named is as on the
+    host. Each side is the whole answer of check, sizing and plan; what is shown is what differs.
+
+    Exit codes: 0 nothing changes; 1 something does; 2 the verdict of check becomes a worse one.
+    """
+    from checks.capture.secrets import public
+    from preflight.base.output import columns, painter, say, say_json
+    from preflight.diff.differences import differences_object, differences_text, exit_code
+    from preflight.diff.full_answer import Side, answer_of, parse_versions
+
+    if len(roots) > 2:
+        raise UsageError("--root: one host, or two")
+    if not (old or new or against or len(roots) == 2):
+        raise UsageError("nothing differs: give --to, --against, or --root twice")
+    hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
+    other = launch if against is None else launch._replace(words=(against,))
+    sides = (
+        Side(launch, hosts[0], parse_versions("--from", old)),
+        Side(other, hosts[1], parse_versions("--to", new)),
+    )
+    before, after = (answer_of(side, timeout_seconds) for side in sides)
+    names = (_name(sides[0], len(roots) == 2), _name(sides[1], len(roots) == 2))
+    if as_json:
+        say_json(public(differences_object(names, before, after)))
+    else:
+        paint = painter(color)
+        say(public(differences_text(names, before, after, verbosity, paint, columns())))
+    return exit_code(before, after)
+
+
+def _name(side: Side, with_host: bool) -> str:
+    versions = [f"{product} {version}" for product, version in side.versions.items()]
+    host = [side.root] if with_host else []
+    return ", ".join([*side.words.words[:1], *versions, *host]) or "what is there"

@@ -1,0 +1,222 @@
+"""Everything that is answered of a launch on a host, as one flat table of texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from checks.base.finding import Finding, Status
+from checks.base.units import format_bytes, format_page_size
+from checks.base.unknown import Unknown
+from checks.run.facts import Facts
+from checks.run.runner import every_check, judge
+from preflight.advisories.judge import advisory_findings
+from preflight.advisories.records import CHECK_PREFIX, version_key
+from preflight.base.usage_error import UsageError
+from preflight.inputs.host_source import Sized
+from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.judge_host import JudgedHost, judge_host
+from preflight.mooncake.allocations import Allocation
+from preflight.processes.processes import LaunchProcess
+from preflight.programs.sglang_argument_tables import argument_table
+from preflight.settings.plan import kept_settings, plan
+from preflight.sizing.sizing_text import BACKINGS
+
+
+class Section(Enum):
+    """What a line of the answer is about, in the order in which they are shown."""
+
+    VERDICT = "The verdict"
+    MEMORY = "Bytes and pages"
+    FLAGS = "Flags and defaults"
+    ADVISORIES = "Known problems"
+    FINDINGS = "What is found"
+    SETTINGS = "What to set"
+
+
+class Key(NamedTuple):
+    """One line. subject: a process, a check; name: what of it."""
+
+    section: Section
+    subject: str
+    name: str
+
+
+Answer = Mapping[Key, str]
+# What --from and --to may name, and the option of the launch that it stands for; the others are
+# facts of the host.
+PRODUCTS = ("sglang", "mooncake", "kernel", "rdma-core", "nvidia-driver")
+_JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN)
+# What a flag is to a release that does not have it.
+NO_FLAG = "no such flag"
+
+
+class Side(NamedTuple):
+    """One of the two. versions: of ``PRODUCTS``, in place of what is there."""
+
+    words: LaunchWords
+    root: str
+    versions: Mapping[str, str]
+
+
+def parse_versions(option: str, text: str) -> dict[str, str]:
+    """Return ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
+    found: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        product, equals, version = part.strip().partition("=")
+        if product not in PRODUCTS or not equals or product in found:
+            raise UsageError(f"{option} {part}: write {'=..,'.join(PRODUCTS)}=.., each once")
+        if isinstance(version_key(product, version), Unknown):
+            raise UsageError(f"{option} {part}: {version!r} is no version of {product}")
+        found[product] = version
+    return found
+
+
+def answer_of(side: Side, timeout_seconds: float) -> Answer:
+    """Return everything that is answered of one side. Raises UsageError."""
+    words = side.words._replace(
+        mooncake_version=side.versions.get("mooncake", side.words.mooncake_version),
+        sglang_version=side.versions.get("sglang", side.words.sglang_version),
+    )
+    checks = list(every_check())
+    seen = judge_host(words, side.root, timeout_seconds, checks)
+    facts = _with_versions(seen.facts, side.versions)
+    if facts is not seen.facts:
+        seen = seen._replace(facts=facts, of_host=judge(facts, seen.needs, checks))
+    return full_answer(seen)
+
+
+def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
+    """Return the facts with another kernel, rdma-core or driver in place of the host's."""
+    topics: dict[str, Any] = dict(facts.topics)
+    kernel, library = versions.get("kernel"), versions.get("rdma-core")
+    driver = versions.get("nvidia-driver")
+    if kernel is not None and not isinstance(topics["system"], Unknown):
+        numbers = version_key("kernel", kernel)
+        pair = (numbers[0], numbers[1] if len(numbers) > 1 else 0)
+        topics["system"] = topics["system"]._replace(kernel_release=kernel, kernel=pair)
+    if library is not None and not isinstance(topics["rdma"], Unknown):
+        major = version_key("rdma-core", library)[0]
+        libraries = topics["rdma"].libraries._replace(version=major)
+        topics["rdma"] = topics["rdma"]._replace(libraries=libraries)
+    if driver is not None and not isinstance(topics["gpus"], Unknown):
+        nvml = topics["gpus"].nvml
+        nvml = nvml if isinstance(nvml, Unknown) else nvml._replace(driver=driver)
+        topics["gpus"] = topics["gpus"]._replace(kernel_module_version=driver, nvml=nvml)
+    return Facts(topics) if kernel or library or driver else facts
+
+
+def full_answer(seen: JudgedHost) -> Answer:
+    """Return everything that is answered. Raises UsageError for a launch that was not read."""
+    sized = seen.launch
+    if not isinstance(sized, Sized):
+        raise UsageError("there is no launch" if sized is None else sized.reason)
+    findings = [*seen.findings, *advisory_findings(seen)]
+    lines = [
+        *_verdict(sized, findings),
+        *_memory(sized),
+        *_flags(sized),
+        *_findings(findings),
+        *_settings(seen, findings),
+    ]
+    return dict(lines)
+
+
+def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+    counts = Counter(found.status for found in findings)
+    worst = next((status for status in _JUDGED if counts[status]), Status.PASS)
+    yield Key(Section.VERDICT, "check", "verdict"), worst.value
+    yield Key(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
+    for product in ("mooncake", "sglang"):
+        shown = sized.sizing.shown
+        given = None if shown is None else shown.inputs.shown.get(f"{product}_version")
+        if given is not None:
+            yield Key(Section.VERDICT, product, "release"), str(given.value)
+
+
+def _memory(sized: Sized) -> Iterator[tuple[Key, str]]:
+    shown = sized.sizing.shown
+    if shown is None:
+        yield Key(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
+        return
+    for process in shown.asked:
+        for what in dict.fromkeys(one.what for one in process.allocations):
+            pieces = [one for one in process.allocations if one.what is what]
+            yield Key(Section.MEMORY, process.process.name, str(what)), _pieces(pieces)
+    for spot, pages in sorted(shown.verdict.needs.items(), key=str):
+        where = "all nodes" if spot.node is None else f"node {spot.node}"
+        name = f"{format_page_size(spot.page_size_bytes)} pages needed, {where}"
+        yield Key(Section.MEMORY, "host", name), str(pages)
+    for need in sized.needs.processes:
+        taken = need.regular_bytes
+        text = taken.reason if isinstance(taken, Unknown) else _bytes(taken)
+        yield Key(Section.MEMORY, need.name, "regular memory"), text
+
+
+def _pieces(pieces: list[Allocation]) -> str:
+    """One kind of memory of a process: all its bytes, and what backs them."""
+    pages: Counter[tuple[str, int]] = Counter()
+    for one in pieces:
+        pages[BACKINGS[one.backing], one.page_size_bytes] += one.pages
+    backed = (
+        f"{backing}, {count} pages of {format_page_size(size)}" if count else backing
+        for (backing, size), count in pages.items()
+    )
+    return f"{_bytes(sum(one.bytes for one in pieces))}, {' and '.join(backed)}"
+
+
+def _bytes(size_bytes: int) -> str:
+    return f"{size_bytes:,} B ({format_bytes(size_bytes)})"
+
+
+def _flags(sized: Sized) -> Iterator[tuple[Key, str]]:
+    seen: Counter[str] = Counter()
+    for process in sized.sizing.inputs.processes:
+        seen[process.kind.value] += 1
+        count = seen[process.kind.value]
+        subject = process.kind.value if count == 1 else f"{process.kind.value} {count}"
+        yield from _flags_of(process, subject)
+
+
+def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[Key, str]]:
+    server = process.server
+    if server is None:
+        for word in process.arguments:
+            flag, _, value = word.text.partition("=")
+            if flag.startswith("-"):
+                yield Key(Section.FLAGS, subject, flag), value or "given"
+        return
+    parsed = server.arguments
+    has = {row["name"] for row in argument_table(parsed.version).rows}
+    yield Key(Section.FLAGS, subject, "refused"), parsed.error or "nothing"
+    for word in parsed.unrecognized:
+        yield Key(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
+    for name, setting in parsed.settings.items():
+        value = setting.value.reason if isinstance(setting.value, Unknown) else setting.value
+        text = f"{value}" if setting.given else f"{value} (default)"
+        flag = f"--{name.replace('_', '-')}"
+        yield Key(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
+    if server.store is not None:
+        for name, setting in server.store.settings.items():
+            value = setting.value.reason if isinstance(setting.value, Unknown) else setting.value
+            yield Key(Section.FLAGS, subject, f"store: {name}"), f"{value}"
+
+
+def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+    for found in findings:
+        if found.status not in _JUDGED:
+            continue
+        advisory = found.check.startswith(CHECK_PREFIX)
+        section = Section.ADVISORIES if advisory else Section.FINDINGS
+        amounts = "; ".join(filter(None, (found.have, found.need)))
+        text = found.text.partition(". What is seen")[0] if advisory else amounts
+        said = f"{found.status.value}: {text}" if text else found.status.value
+        yield Key(section, found.check, found.subject), said
+
+
+def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[Key, str]]:
+    made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
+    for one in made.settings:
+        yield Key(Section.SETTINGS, one.scope.value, one.setting.label), one.wanted or "unset"

@@ -1,0 +1,212 @@
+"""``diff`` is the difference of what check, sizing and plan answer for each side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from preflight.cli.main import run
+from preflight.cli.sizing import run as run_sizing
+from preflight.programs.sglang_argument_tables import known_releases
+from tests.builders.synthetic import build_host, gpu_host
+from tests.paths import ROOT
+
+STORE = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL={protocol} "
+SERVER = (
+    "python3 -m sglang.launch_server --model-path {model} --tp 2 --page-size 64 "
+    "--enable-hierarchical-cache --hicache-size 4 --hicache-storage-backend mooncake {more}\n"
+)
+LAUNCHES = {
+    "heads": STORE.format(protocol="tcp") + SERVER.format(model="Qwen/Qwen3-14B", more=""),
+    "latent, a draft": STORE.format(protocol="rdma")
+    + SERVER.format(model="deepseek-ai/DeepSeek-V3", more="--speculative-algorithm EAGLE"),
+    "sparse attention, stages": STORE.format(protocol="rdma")
+    + SERVER.format(model="deepseek-ai/DeepSeek-V3.2", more="--pp-size 2"),
+}
+# Where rows of the release table and records of known problems begin or end.
+PAIRS = [("0.5.6.post2", "0.5.7"), ("0.5.12", "0.5.12.post1"), ("0.5.18", "0.5.19")]
+SCHEMA = json.loads((ROOT / "preflight/schemas/diff-v1.schema.json").read_text())
+Capture = pytest.CaptureFixture[str]
+Line = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(build_host(tmp_path_factory.mktemp("host") / "root", gpu_host()))
+
+
+def launch(tmp_path: Path, text: str, name: str = "launch.sh") -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def differs(capsys: Capture, *words: str) -> tuple[int, list[dict[str, Any]]]:
+    code = run(["diff", "--json", *words])
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == code
+    return code, found["changes"]
+
+
+def found_by_check(capsys: Capture, path: str, host: str, sglang: str) -> tuple[set[Line], str]:
+    words = ("--root", host, "--mooncake-version", "0.3.12", "--sglang-version", sglang, path)
+    run(["check", "--json", *words])
+    answer = json.loads(capsys.readouterr().out)
+    wanting = [row for row in answer["findings"] if row["status"] in ("fail", "unknown", "warn")]
+    return {(row["id"], name) for row in wanting for name in row["subjects"]}, answer["status"]
+
+
+def pools_by_sizing(capsys: Capture, path: str, host: str, sglang: str) -> dict[str, int]:
+    words = ("--root", host, "--mooncake-version", "0.3.12", "--sglang-version", sglang, path)
+    run_sizing(["--json", *words])
+    answer = json.loads(capsys.readouterr().out)
+    pools: dict[str, int] = {}
+    for process in answer["exact"]["processes"]:
+        for one in process["allocations"]:
+            if one["what"] == "L2 host pool":
+                pools[process["name"]] = pools.get(process["name"], 0) + one["bytes"]
+    return pools
+
+
+def holds(capsys: Capture, path: str, host: str, old: str, new: str) -> None:
+    """The answers of check and sizing, each asked for alone, differ in just what diff says."""
+    code, changes = differs(
+        capsys,
+        *("--root", host, "--mooncake-version", "0.3.12"),
+        *("--from", f"sglang={old}", "--to", f"sglang={new}", path),
+    )
+    (before, worst_before), (after, worst_after) = (
+        found_by_check(capsys, path, host, version) for version in (old, new)
+    )
+    rows = [row for row in changes if row["section"] in ("findings", "advisories")]
+    lines = {(row["subject"], row["name"]): row for row in rows}
+    assert {line for line, row in lines.items() if row["to"] is None} == before - after
+    assert {line for line, row in lines.items() if row["from"] is None} == after - before
+    verdict = next((row for row in changes if row["name"] == "verdict"), None)
+    assert (verdict is not None and verdict["subject"] == "check") <= (worst_before != worst_after)
+    order = ("pass", "warn", "unknown", "fail")
+    assert (code == 2) is (order.index(worst_after) > order.index(worst_before))
+    old_pools, new_pools = (pools_by_sizing(capsys, path, host, each) for each in (old, new))
+    of_pools = {row["subject"]: row for row in changes if row["name"] == "L2 host pool"}
+    for name in {*old_pools, *new_pools}:
+        pair = old_pools.get(name), new_pools.get(name)
+        if pair[0] != pair[1]:
+            for size, side in zip(pair, ("from", "to"), strict=True):
+                assert size is None or of_pools[name][side].startswith(f"{size:,} B (")
+        elif name in of_pools:  # other pages behind the same bytes
+            assert of_pools[name]["from"].split(", ")[0] == of_pools[name]["to"].split(", ")[0]
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize(("old", "new"), PAIRS)
+def test_neighbours_where_something_changed(
+    tmp_path: Path, host: str, capsys: Capture, name: str, old: str, new: str
+) -> None:
+    holds(capsys, launch(tmp_path, LAUNCHES[name]), host, old, new)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAUNCHES)
+@pytest.mark.parametrize(("old", "new"), list(pairwise(known_releases())))
+def test_every_two_neighbouring_releases(
+    tmp_path: Path, host: str, capsys: Capture, name: str, old: str, new: str
+) -> None:
+    holds(capsys, launch(tmp_path, LAUNCHES[name]), host, old, new)
+
+
+def test_the_same_on_both_sides_differs_in_nothing(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    path = launch(tmp_path, LAUNCHES["heads"])
+    same = ("--from", "sglang=0.5.9", "--to", "sglang=0.5.9")
+    assert differs(capsys, "--root", host, *same, path) == (0, [])
+
+
+def test_known_problems_and_defaults_come_and_go(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    path = launch(tmp_path, LAUNCHES["sparse attention, stages"])
+    versions = ("--from", "sglang=0.5.12", "--to", "sglang=0.5.23")
+    _, changes = differs(capsys, "--root", host, "--mooncake-version", "0.3.12", *versions, path)
+    rows = {(row["section"], row["subject"], row["name"]): row for row in changes}
+    gone = {row["subject"] for row in changes if row["section"] == "advisories" and not row["to"]}
+    # Index keys that L3 does not keep, and stages that come apart.
+    assert gone == {"advisory.mp-2026-0035", "advisory.mp-2026-0036"}
+    layout = rows["flags", "SGLang server", "--hicache-mem-layout"]
+    assert (layout["from"], layout["to"]) == ("layer_first (default)", "page_first (default)")
+    assert rows["verdict", "sglang", "release"]["to"] == "0.5.23"
+    code = run(["diff", "--root", host, *versions, path])
+    text = capsys.readouterr().out
+    assert code in (1, 2)
+    assert "Known problems" in text
+    assert "flags come and" in text
+    assert "rank 0-3" in text  # ranks that change alike are one line
+
+
+def test_a_flag_that_the_other_release_does_not_have(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    text = LAUNCHES["heads"].replace("\n", "--hicache-host-memory-mode buffer_only\n")
+    versions = ("--from", "sglang=0.5.23", "--to", "sglang=0.5.9")
+    _, changes = differs(capsys, "--root", host, *versions, launch(tmp_path, text))
+    rows = {row["name"]: row for row in changes if row["section"] == "flags"}
+    come = {row["subject"] for row in changes if row["section"] == "findings" and not row["from"]}
+    assert "arguments-refused" in come
+    assert rows["--hicache-host-memory-mode"]["to"] == "no such flag"
+    assert any(name.endswith("(not recognized)") for name in rows)
+
+
+def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Capture) -> None:
+    """Facts of the host in place of those that are there; checks judge them."""
+    text = LAUNCHES["latent, a draft"].replace("python3", "MC_MAX_MR_SIZE=3000000 python3")
+    path = launch(tmp_path, text)
+    versions = ("--from", "rdma-core=62", "--to", "rdma-core=44,kernel=3.10.0")
+    code, changes = differs(capsys, "--root", host, "--mooncake-version", "0.3.12", *versions, path)
+    checks = {row["subject"] for row in changes if row["section"] == "findings"}
+    assert code in (1, 2)
+    assert "rdma.fork-safe" in checks
+    assert "system.kernel-old" in checks
+
+
+def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) -> None:
+    old = launch(tmp_path, LAUNCHES["heads"])
+    new = launch(tmp_path, LAUNCHES["heads"].replace("size 4 ", "size 5 "), "new.sh")
+    known = ("--mooncake-version", "0.3.12", "--sglang-version", "0.5.23")
+    _, changes = differs(capsys, "--root", host, *known, "--against", new, old)
+    names = {row["name"] for row in changes if row["section"] == "flags"}
+    assert names == {"--hicache-size"}
+    smaller = build_host(tmp_path / "small", replace(gpu_host(), pools={2 << 20: 4096}))
+    _, changes = differs(capsys, "--root", host, "--root", str(smaller), *known, old)
+    assert {row["section"] for row in changes} <= {"verdict", "memory", "findings", "settings"}
+    assert changes
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "nothing differs"),
+        (("--to", "cuda=13"), "sglang=..,mooncake=.."),
+        (("--to", "sglang"), "sglang=..,mooncake=.."),
+        (("--to", "mooncake=main"), "'main' is no version of mooncake"),
+        (("--to", "mooncake=0.3.9,mooncake=0.3.10"), "each once"),
+        (("--root", "/", "--root", "/"), "one host, or two"),
+        (("--to", "sglang=0.4.0"), "0.5.2"),
+    ],
+)
+def test_what_is_no_question_is_refused(
+    tmp_path: Path, host: str, capsys: Capture, words: tuple[str, ...], said: str
+) -> None:
+    assert run(["diff", "--root", host, *words, launch(tmp_path, LAUNCHES["heads"])]) == 64
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_launch_there_is_nothing_to_compare(host: str, capsys: Capture) -> None:
+    assert run(["diff", "--root", host, "--to", "mooncake=0.3.13"]) == 64
+    assert "launch" in capsys.readouterr().err
