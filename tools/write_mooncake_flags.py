@@ -28,7 +28,11 @@ HEAD = """\
 # type name [since [until]], where not every release has it.
 """
 # Distributions that a release may be published as; the first that is there is taken.
-DISTRIBUTIONS = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine-cuda13")
+DISTRIBUTIONS = (
+    "mooncake-transfer-engine-non-cuda",
+    "mooncake-transfer-engine-cuda13",
+    "mooncake-transfer-engine",
+)
 RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime==13.*")
 _LISTED = re.compile(r"\n    -(\w+) \(.*?\)\s+type:\s+(\w+)", re.DOTALL)
 
@@ -36,7 +40,9 @@ Flags = dict[str, str]  # name -> type
 
 
 def listed(program: Path, libraries: str) -> Flags:
-    """Return the flags that ``program --helpfull`` lists."""
+    """Return the flags that ``program --helpfull`` lists; none of a program that is not there."""
+    if not program.exists():
+        return {}
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries}
     done = subprocess.run(
         [str(program), "--helpfull"], capture_output=True, text=True, env=environment, check=False

@@ -253,7 +253,10 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """Yield one mapping, an equal share bound to each node; never from the arena."""
+        """Yield one mapping, an equal share bound to each node; never from the arena.
+
+        Or a mapping for each node, of whole slabs, where Mooncake is told to.
+        """
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -261,23 +264,31 @@ class ProcessRun:
                 yield _regular(what, share, True, node)._replace(split=self._splits)
             return
         page = self._page_bytes
-        share = round_up(size, page * len(nodes)) // len(nodes)
+        own = self.process.settings.hca_segments and self._launch.release.hca_segments
+        if own:
+            slabs, rest = divmod(round_up(size, SLAB_BYTES) // SLAB_BYTES, len(nodes))
+            shares = [(slabs + (at < rest)) * SLAB_BYTES for at in range(len(nodes))]
+        else:
+            shares = [round_up(size, page * len(nodes)) // len(nodes)] * len(nodes)
+        every = [round_up(share, page) // page for share in shares]
         # The kernel grants the mapping on what the process may use in all, before any share is
         # bound: a node that is short shows only when a page is touched there, as a bus error.
-        granted = self._pools.grants(page, share // page * len(nodes), self.process.node)
-        for node in nodes:
+        granted = self._pools.grants(page, sum(every), self.process.node)
+        for node, share, pages in zip(nodes, shares, every, strict=True):
+            if not share:
+                continue
             asked = Allocation(
                 what,
                 share,
                 Backing.HUGETLB,
                 page,
-                share // page,
+                pages,
                 node,
                 True,
                 OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
-                split=self._splits,
+                split=0 if own else self._splits,
             )
-            if granted and self._pools.take(page, share // page, node):
+            if granted and self._pools.take(page, pages, node):
                 yield asked
                 continue
             bus_error = "SIGBUS (exit code 135) while the segment is touched"

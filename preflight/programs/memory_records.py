@@ -57,6 +57,7 @@ class StoreSettings(NamedTuple):
     arena_bytes: int | None = None  # None: no arena is asked for
     arena_disabled: bool = False  # MC_DISABLE_MMAP_ARENA
     hot_cache: HotCache | None = None
+    hca_segments: bool = False  # MC_STORE_HCA_AFFINITY and MC_STORE_HCA_NUMA_SEGMENTS
 
 
 class StoreClient(NamedTuple):

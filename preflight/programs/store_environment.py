@@ -13,6 +13,7 @@ from preflight.programs.memory_records import NO_ARENA_FLAGS, ArenaFlags, HotCac
 # Mooncake's defaults (utils.h SZ_2MB; client_service.cpp InitLocalHotCache).
 DEFAULT_HUGEPAGE_BYTES = 2 * MIB
 DEFAULT_HOT_BLOCK_BYTES = 16 * MIB
+_HCA_SEGMENTS = ("MC_STORE_HCA_AFFINITY", "MC_STORE_HCA_NUMA_SEGMENTS")
 
 
 class Note(NamedTuple):
@@ -36,6 +37,9 @@ def read_store_settings(
         arena_bytes=_arena_bytes(environment, release, flags, notes),
         arena_disabled=_arena_disabled(environment, release, notes),
         hot_cache=_hot_cache(environment, release, notes),
+        hca_segments=all(
+            mooncake_grammar.boolean(environment.get(name, "")) is True for name in _HCA_SEGMENTS
+        ),
     )
     return settings, tuple(notes)
 

@@ -17,6 +17,7 @@ from preflight.programs.memory_records import (
     StoreClient,
     StoreSettings,
 )
+from preflight.programs.store_environment import read_store_settings
 from tests.builders.hosts import GIB, MIB
 
 
@@ -48,3 +49,21 @@ def test_each_hot_block_has_a_record(block_bytes: int, records: list[int]) -> No
     process = MappedProcess("rank", settings, (), (client,))
     assert [allocation.bytes for allocation in heap(process)] == records
     assert not heap(process._replace(clients=(client._replace(dummy=True),)))
+
+
+@pytest.mark.parametrize(
+    ("version", "hca", "pages", "mappings_"),
+    [("0.3.14", True, [24, 16], 2), ("0.3.14", False, [20, 20], 1), ("0.3.13", True, [20, 20], 1)],
+)
+def test_a_segment_for_each_node_has_whole_slabs(
+    version: str, hca: bool, pages: list[int], mappings_: int
+) -> None:
+    """80 MiB on two nodes, as 0.3.14 took them with two NICs: 48 and 32 MiB."""
+    variables = ("MC_STORE_USE_HUGEPAGE", "MC_STORE_HCA_AFFINITY", "MC_STORE_HCA_NUMA_SEGMENTS")
+    release = mooncake_release(version)
+    settings, _ = read_store_settings(dict.fromkeys(variables[: 3 if hca else 2], "1"), release)
+    client = StoreClient(80 * MIB, 0, Protocol.RDMA)
+    process = MappedProcess("rank 0", settings, clients=(client,))
+    (replay,) = asked_for(Launch((process,), release, (0, 1)))
+    assert [allocation.pages for allocation in replay.allocations] == pages
+    assert len(list(mappings(replay.allocations))) == mappings_

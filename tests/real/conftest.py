@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from checks.releases.mooncake import parse_version
 from tests.real.cases import Case
 
 POOLS = Path("/sys/kernel/mm/hugepages")
@@ -123,13 +124,15 @@ ModuleGetFunction ModuleLoadDataEx ModuleUnload PointerGetAttribute PointerSetAt
 
 
 def install_release(version: str) -> Wheel:
-    """Return a release without CUDA; the newest has none without, and gets a stand-in for it.
+    """Return a release without CUDA; since 0.3.14 none is, and it gets a stand-in for a driver.
 
     0.3.12 and 0.3.13 link the CUDA 12 runtime all the same.
     """
-    if version == "0.3.14":
-        return _install_newest()
-    runtime = ["nvidia-cuda-runtime-cu12"] if version in ("0.3.12.post1", "0.3.13") else []
+    if parse_version(version) >= (0, 3, 14, 0):
+        return _install_with_driver(version)
+    runtime = (
+        ["nvidia-cuda-runtime-cu12"] if version in ("0.3.12", "0.3.12.post1", "0.3.13") else []
+    )
     folder = install("mooncake-transfer-engine-non-cuda", version, *runtime)
     return Wheel(version, folder, tuple(p.parent for p in folder.rglob("libcudart.so.12")))
 
@@ -139,10 +142,10 @@ def wheel_0_3_14() -> Wheel:
     return install_release("0.3.14")
 
 
-def _install_newest() -> Wheel:
+def _install_with_driver(version: str) -> Wheel:
     if shutil.which("gcc") is None:
         pytest.skip("needs gcc, to build a stand-in for libcuda.so.1")
-    folder = install("mooncake-transfer-engine-cuda13", "0.3.14", "nvidia-cuda-runtime==13.*")
+    folder = install("mooncake-transfer-engine-cuda13", version, "nvidia-cuda-runtime==13.*")
     driver = folder / "libcuda.so.1"
     source = "".join(f"int cu{name}(void) {{ return 100; }}\n" for name in CUDA_DRIVER)
     subprocess.run(
@@ -152,7 +155,7 @@ def _install_newest() -> Wheel:
         check=True,
     )
     runtime = tuple(path.parent for path in folder.rglob("libcudart.so.13"))
-    return Wheel("0.3.14", folder, (folder, *runtime))
+    return Wheel(version, folder, (folder, *runtime))
 
 
 class HugePages:

@@ -26,7 +26,7 @@ EXAMPLES = [
     Example(
         UNKNOWN,
         ("mooncake_master --rcp_port=50051",),
-        "--rcp_port: no release from 0.3.7.post2 to 0.3.14 has it: --rpc_port?",
+        "--rcp_port: no release from 0.3.4 to 0.3.14 has it: --rpc_port?",
         ("mooncake_master --rpc-port=50051 -metrics_port 9003 --logtostderr",),
     ),
     Example(
@@ -214,7 +214,8 @@ def test_a_number_is_read_as_strtod_does(text: str, number: float | None) -> Non
 def test_the_tables_are_read_with_their_releases() -> None:
     """Type, since and until; a flag of all releases has neither."""
     master = flags_of("mooncake_master")
-    assert master["rpc_port"] == Flag("int32")
+    assert master["port"] == Flag("int32")
+    assert master["rpc_port"] == Flag("int32", "0.3.4.post1")
     assert master["enable_snapshot"] == Flag("bool", "0.3.10", "0.3.13.post1")
     assert "global_segment_size" not in master
     assert flags_of("mooncake_client")["local_buffer_size"] == Flag("string", "0.3.12")

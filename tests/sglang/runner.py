@@ -93,7 +93,7 @@ class Release:
 
     def __init__(self) -> None:
         # The newest pools take records of buffers, the others the device's pool itself.
-        self.split = _module("device_pool_info") is not None
+        self.split = hasattr(_module("device_pool_info"), "MHABufferInfo")
         names = ("memory_pool_host", "pool_host.mha", "pool_host.mla", "pool_host.dsa")
         self.modules = [module for name in names if (module := _module(name))]
         self.recorder = Recorder()
@@ -144,9 +144,10 @@ def _dtype(case: dict[str, Any]) -> Any:
 
 
 def _device_pool(case: dict[str, Any]) -> Any:
-    """What the classes of releases to 0.5.21 read of the device's pool."""
+    """What the classes of releases to 0.5.22 read of the device's pool."""
     layers = case["layers"]
     dummy = [torch.zeros(1, dtype=torch.uint8) for _ in range(layers)]
+    pointers = torch.zeros(1, dtype=torch.uint64)
     return types.SimpleNamespace(
         store_dtype=_dtype(case),
         dtype=_dtype(case),
@@ -156,6 +157,7 @@ def _device_pool(case: dict[str, Any]) -> Any:
         end_layer=layers - 1,
         layer_num=layers,
         head_num=case["kv_heads"],
+        row_dim=case["kv_heads"] * case["head_dim"],
         head_dim=case["head_dim"],
         v_head_dim=case["v_head_dim"],
         kv_lora_rank=case["kv_lora_rank"],
@@ -163,6 +165,8 @@ def _device_pool(case: dict[str, Any]) -> Any:
         kv_cache_dim=case["kv_cache_dim"],
         index_head_dim=case["index_head_dim"],
         quant_block_size=128,
+        **dict.fromkeys(("k_buffer", "v_buffer", "kv_buffer"), dummy),
+        **dict.fromkeys(("k_data_ptrs", "v_data_ptrs", "data_ptrs"), pointers),
         index_k_with_scale_buffer=dummy,
         device="cpu",
         layer_shard_enabled=False,
@@ -188,7 +192,9 @@ def _whole(release: Release, case: dict[str, Any]) -> list[Any]:
     pools = [release.find("MLATokenToKVPoolHost")(device, *sizes, **options)]
     indexer = release.find("DSAIndexerPoolHost", "NSAIndexerPoolHost")
     if case["index_head_dim"] and indexer:
-        pools.append(indexer(device, pools[0], case["layout"]))
+        declared = release.find("make_dsa_indexer_pool_decl")
+        asked = (declared(device), pools[0]) if declared else (device, pools[0], case["layout"])
+        pools.append(indexer(*asked))
     return pools
 
 

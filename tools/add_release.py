@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Add a release of Mooncake or SGLang: its flags, what differs from the last one, conformance.
+
+    tools/add_release.py mooncake 0.3.15
+    tools/add_release.py sglang 0.5.24
+
+Fetches the wheel, writes the release's flags into preflight/data, prints what differs from the
+newest one before it (flags, names of variables, definitions that the model follows), and runs the
+tests that hold the model against the real release; those of Mooncake set vm.nr_hugepages, as root.
+What is printed as changed has to be read; a fact that it changes is a row in checks/releases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import write_mooncake_flags as mooncake
+import write_sglang_arguments as sglang
+from sglang_wheels import unpacked
+
+ROOT = Path(__file__).parents[1]
+# What the model of SGLang follows, below sglang/srt: what is defined in these files.
+FOLLOWED = (
+    "configs/model_config.py",
+    "distributed/utils.py",
+    "utils/numa_utils.py",
+    "arg_groups/*hicache*.py",
+    "arg_groups/overrides.py",
+    "disaggregation/utils.py",
+    "disaggregation/decode_kvcache_offload_manager.py",
+    "mem_cache/memory_pool_host.py",
+    "mem_cache/pool_host/*.py",
+    "mem_cache/host_memory.py",
+    "mem_cache/hicache_auto_size.py",
+    "mem_cache/kv_cache_configurator.py",
+    "mem_cache/hybrid_cache/hybrid_pool_assembler.py",
+    "mem_cache/storage/mmap/*.py",
+    "mem_cache/storage/mooncake_store/*.py",
+)
+HEADERS = (".h", ".hpp", ".cuh")
+_VARIABLE = re.compile(rb"(?<![A-Z0-9_])(?:MC|MOONCAKE)_[A-Z][A-Z0-9_]{2,}")
+
+
+def differences(
+    old: Mapping[str, str], new: Mapping[str, str], values: bool = True
+) -> Iterable[str]:
+    """Yield what is new, gone and changed, by name; with its value where that is asked for."""
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old:
+            yield f"new      {name} {new[name]}".rstrip() if values else f"new      {name}"
+        elif name not in new:
+            yield f"gone     {name}"
+        elif old[name] != new[name]:
+            yield f"changed  {name} {old[name]} -> {new[name]}" if values else f"changed  {name}"
+
+
+def say(title: str, lines: Iterable[str]) -> None:
+    print(f"\n{title}")
+    for line in list(lines) or ["nothing"]:
+        print(f"  {line}")
+
+
+def variables(release: str) -> dict[str, str]:
+    """Return the names of variables in a wheel's programs and libraries."""
+    folder = mooncake.installed(release) / "mooncake"
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix not in HEADERS]
+    found = {name for file in files for name in _VARIABLE.findall(file.read_bytes())}
+    known = (ROOT / "preflight" / "data" / "known_environment.txt").read_text().split()
+    names = {name.decode() for name in found}
+    return {name: "" if name in known else "(not known here)" for name in names}
+
+
+def add_mooncake(release: str) -> None:
+    found = mooncake.read(mooncake.TABLE.read_text())
+    last = max((one for one in found if one != release), key=mooncake.numbers)
+    found[release] = mooncake.flags_of(release)
+    mooncake.TABLE.write_text(mooncake.written(found))
+    for program in mooncake.PROGRAMS:
+        says = differences(found[last][program], found[release][program])
+        say(f"{program}: flags of {release} beside those of {last}", says)
+    say(
+        f"Names of variables in the wheel of {release} beside {last}",
+        differences(variables(last), variables(release)),
+    )
+
+
+def add_sglang(release: str) -> None:
+    found = sglang.declared(json.loads(sglang.TABLE.read_text()))
+    last = max((one for one in found if one != release), key=sglang.numbers)
+    found[release] = sglang.real(release, [])["rows"]
+    sglang.TABLE.write_text(sglang.compact(found))
+    old, new = (
+        {row["name"]: json.dumps({**row, "name": ""}) for row in found[one]}
+        for one in (last, release)
+    )
+    say(f"Arguments of {release} beside those of {last}", differences(old, new))
+    for pattern in FOLLOWED:
+        before, after = definitions(last, pattern), definitions(release, pattern)
+        changes = list(differences(before, after, values=False))
+        if changes:
+            say(pattern, changes)
+
+
+def definitions(release: str, pattern: str) -> dict[str, str]:
+    """Return each function and method, as ``file: name``, with its code less its docstrings."""
+    found: dict[str, str] = {}
+    source = unpacked(release) / "sglang" / "srt"
+    for file in sorted(source.glob(pattern)):
+        tree = ast.parse(file.read_text())
+        for outer in tree.body:
+            inside = outer.body if isinstance(outer, ast.ClassDef) else [outer]
+            for node in inside:
+                if isinstance(node, ast.FunctionDef):
+                    first = node.body[0]
+                    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                        node.body = node.body[1:] or [ast.Pass()]
+                    owner = f"{outer.name}." if isinstance(outer, ast.ClassDef) else ""
+                    found[f"{file.name}: {owner}{node.name}"] = ast.dump(node)
+    return found
+
+
+def conformance(program: str, release: str) -> int:
+    """Run the tests of the real release; return pytest's exit code."""
+    tests = {
+        "mooncake": ["tests/real/test_conformance.py", "-k", f"each_row and {release}"],
+        "sglang": ["tests/sglang/test_conformance.py", "-k", f"asked and {release}"],
+    }
+    asked = {"MOONCAKE_PREFLIGHT_RELEASE": release, f"MOONCAKE_PREFLIGHT_{program.upper()}": "1"}
+    allowed = {"MOONCAKE_PREFLIGHT_REAL": "1"} if program == "mooncake" else {}
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", *tests[program]]
+    print(f"\nConformance: {' '.join(command[2:])}", flush=True)
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **asked, **allowed}, check=False)
+    return done.returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("program", choices=["mooncake", "sglang"])
+    parser.add_argument("release", help="as the registry spells it, such as 0.3.15")
+    asked = parser.parse_args()
+    if asked.program == "mooncake":
+        add_mooncake(asked.release)
+    else:
+        add_sglang(asked.release)
+    sys.exit(conformance(asked.program, asked.release))
+
+
+if __name__ == "__main__":
+    main()
