@@ -52,7 +52,7 @@ def fit_text(found: Fitted, paint: Paint, width: int, hits: Hits | None = None) 
             lines += ["", *_finding(finding, width)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
-        lines += ["", *_table(found)]
+        lines += ["", *_table(found, width)]
         for bound in answer.bounds:
             lines += ["", *_bound(bound, width)]
         for share in answer.shares:
@@ -96,7 +96,7 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
     return paint("FITS", "green")
 
 
-def _table(found: Fitted) -> list[str]:
+def _table(found: Fitted, width: int) -> list[str]:
     answer, rows = found.answer, []
     sizes, values = answer.sizes, answer.values
     rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
@@ -116,7 +116,11 @@ def _table(found: Fitted) -> list[str]:
         rows.append((name, str(now), str(pages), format_bytes(pages * target.page_bytes)))
     if found.first:  # nobody wrote what it starts from
         rows = [(name, "", new, note) for name, _, new, note in rows]
-    return table(rows, ("", "now", "fits", ""), right=(1, 2)).splitlines()
+    heads = ("", "now", "fits", "")
+    # Two spaces stand between columns; what is left is the note's.
+    taken = sum(max(len(row[at]) for row in (heads, *rows)) + 2 for at in range(3))
+    widths = (None, None, None, max(12, width - taken))
+    return table(rows, heads, right=(1, 2), widths=widths).splitlines()
 
 
 def _row(

@@ -303,7 +303,7 @@ def test_without_clustershell() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert told.returncode == 64
-    assert "pip install 'mooncake-preflight[fleet]'" in told.stderr
+    assert "-m pip install 'ClusterShell>=1.9'; " in told.stderr
     assert "Traceback" not in told.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from signal import SIGINT
 
 from preflight.base.progress import Progress
@@ -14,9 +15,11 @@ from preflight.fleet.remote.reply import NodeReply, report_of
 from preflight.fleet.remote.sent_launch import sent_launch
 from preflight.inputs.launch_words import Chosen, LaunchWords
 
+# The extra "fleet", by its package's own name: an extra is found only where its package is.
 NO_CLUSTERSHELL = (
     "ClusterShell, which reaches the nodes, is not installed: "
-    "pip install 'mooncake-preflight[fleet]'"
+    f"{sys.executable} -m pip install 'ClusterShell>=1.9'; Slurm's nodes are asked without it "
+    "(fleet run), Kubernetes' too (fleet manifest)"
 )
 # A node is given so long beside what its reading takes: python, ssh, the way there and back.
 _OVERHEAD_SECONDS = 5.0
