@@ -7,6 +7,7 @@ executed; what a simple command means is told by who uses this.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Sequence
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ _STRAY = (LEADS | CLOSES) - {"!"}
 _NAMES = re.compile(r"[A-Za-z_]\w*")
 
 
-class Text(NamedTuple):
+class ShellText(NamedTuple):
     """A text that a shell reads: the script, or what ``eval`` and ``source`` are given.
 
     lined: False where it has no lines of its own, as on a command line.
@@ -61,7 +62,7 @@ class Text(NamedTuple):
 
 
 class Function(NamedTuple):
-    text: Text
+    text: ShellText
     start: int
     end: int
 
@@ -89,7 +90,7 @@ def drive(steps: Steps) -> Truth:
     return ended
 
 
-class Flow:
+class Flow(ABC):
     """Goes through a text command by command, and collects what they start."""
 
     def __init__(self, source: str, shell: Shell) -> None:
@@ -113,11 +114,11 @@ class Flow:
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
 
+    @abstractmethod
     def lies(self, name: str) -> bool:
         """Tell whether a file lies beside the launch, or is written by it."""
-        raise NotImplementedError
 
-    def parsed(self, text: str, source: str, first_line: int | None) -> Text:
+    def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
         """Return a text taken apart; first_line: None where it has none, as on a command line."""
         lined = first_line is not None
         tokens, notes = tokenize(text, source, first_line or 1)
@@ -125,7 +126,7 @@ class Flow:
             notes = [note._replace(origin=Origin(source)) for note in notes]
         self.notes += notes
         found = blocks(tokens)
-        return Text(source, lined, tokens, found, definitions(tokens, found))
+        return ShellText(source, lined, tokens, found, definitions(tokens, found))
 
     def doubting(self, note: SourceNote, steps: Steps) -> Steps:
         before, self.doubts = self.doubts, (*self.doubts, note)
@@ -133,13 +134,13 @@ class Flow:
         self.doubts = before
         return ended
 
-    def simple(self, text: Text, position: int, end: int) -> Steps:
+    @abstractmethod
+    def simple(self, text: ShellText, position: int, end: int) -> Steps:
         """Read a simple command from here to its end."""
-        raise NotImplementedError
 
     # Lists, pipelines, commands
 
-    def run(self, text: Text, position: int, end: int) -> Steps:
+    def run(self, text: ShellText, position: int, end: int) -> Steps:
         """Go through the commands between two places."""
         ended = TRUE
         while position < end and not self.stop:
@@ -152,7 +153,7 @@ class Flow:
             position = max(last, position + 1)
         return ended
 
-    def and_or(self, text: Text, position: int, last: int) -> Steps:
+    def and_or(self, text: ShellText, position: int, last: int) -> Steps:
         """Go through ``a && b || c``."""
         tokens = text.tokens
         background = last < len(tokens) and tokens[last].operator == "&"
@@ -224,7 +225,7 @@ class Flow:
             last = next(o[kind, name] for o in reversed(live) if (kind, name) in o)
             self.shell.change(kind, name, last, () if same else (*self.doubts, note))
 
-    def pipeline(self, text: Text, position: int, stop: int) -> Steps:
+    def pipeline(self, text: ShellText, position: int, stop: int) -> Steps:
         tokens = text.tokens
         negated = False
         while position < stop and tokens[position].bare == "!":
@@ -247,7 +248,7 @@ class Flow:
         self.piped = None
         return ended.negated() if negated else ended
 
-    def command(self, text: Text, position: int, stop: int) -> Steps:
+    def command(self, text: ShellText, position: int, stop: int) -> Steps:
         tokens = text.tokens
         while position < stop and position not in text.blocks and tokens[position].bare in _STRAY:
             position += 1
@@ -279,7 +280,7 @@ class Flow:
         ended = yield self.simple(text, position, stop)
         return ended
 
-    def redirected(self, text: Text, position: int, stop: int) -> None:
+    def redirected(self, text: ShellText, position: int, stop: int) -> None:
         """Take the files that a compound command writes: what is in them is not known."""
         for index in range(position, stop - 1):
             target = text.tokens[index + 1].word
@@ -290,7 +291,7 @@ class Flow:
 
     # Compound commands
 
-    def compound(self, text: Text, block: Block, line: int) -> Steps:
+    def compound(self, text: ShellText, block: Block, line: int) -> Steps:
         if block.kind == "if":
             return self.if_(text, block.parts)
         if block.kind in ("while", "until"):
@@ -311,7 +312,7 @@ class Flow:
             return OPEN
         return ended
 
-    def if_(self, text: Text, parts: Sequence[Range]) -> Steps:
+    def if_(self, text: ShellText, parts: Sequence[Range]) -> Steps:
         skipped: list[Range] = []  # that a variable would lead to that nothing sets
         index = 0
         while index < len(parts):
@@ -356,7 +357,7 @@ class Flow:
 
     def ways(
         self,
-        text: Text,
+        text: ShellText,
         parts: Sequence[Range],
         index: int,
         note: SourceNote,
@@ -386,7 +387,7 @@ class Flow:
         self.merge(outcomes, note)
         return OPEN
 
-    def case(self, text: Text, parts: Sequence[Range], line: int) -> Steps:
+    def case(self, text: ShellText, parts: Sequence[Range], line: int) -> Steps:
         tokens, origin = text.tokens, text.origin(line)
         head = next((t.word for t in tokens[slice(*parts[0])] if t.word is not None), None)
         if head is None:
@@ -422,7 +423,7 @@ class Flow:
             return OPEN
         return TRUE
 
-    def arm(self, text: Text, where: Range, word: Word, origin: Origin) -> Truth:
+    def arm(self, text: ShellText, where: Range, word: Word, origin: Origin) -> Truth:
         """Tell whether one of the patterns of an arm takes a word."""
         found = FALSE
         for token in text.tokens[slice(*where)]:
@@ -431,7 +432,7 @@ class Flow:
                 found = either(found, truth)
         return found
 
-    def while_(self, text: Text, block: Block, line: int) -> Steps:
+    def while_(self, text: ShellText, block: Block, line: int) -> Steps:
         if len(block.parts) < 2:
             return TRUE
         condition, body = block.parts
@@ -457,7 +458,7 @@ class Flow:
             if self.leaves() or (constant and not formula):
                 return TRUE  # while true: what it starts ends before it is started again
 
-    def turn(self, text: Text, body: Range) -> Steps:
+    def turn(self, text: ShellText, body: Range) -> Steps:
         """Go through a loop's body once."""
         ended = yield self.run(text, *body)
         if self.stop == "continue" and self.levels <= 1:
@@ -473,7 +474,7 @@ class Flow:
             return True
         return bool(self.stop)
 
-    def next_turn(self, text: Text, body: Range, line: int) -> bool:
+    def next_turn(self, text: ShellText, body: Range, line: int) -> bool:
         """Tell whether a loop is followed once more: they can be made to go on for ever."""
         self.turns += 1
         cost = NESTED_COSTS * (body[1] - body[0] + 1)
@@ -484,7 +485,7 @@ class Flow:
             self.note("loop-not-counted", said, text.origin(line))
         return False
 
-    def for_(self, text: Text, block: Block, line: int) -> Steps:
+    def for_(self, text: ShellText, block: Block, line: int) -> Steps:
         head, body = (*block.parts, block.parts[0])[:2]
         tokens = text.tokens[slice(*head)]
         if len(block.parts) < 2 or not tokens:
@@ -532,7 +533,7 @@ class Flow:
                 break
         return TRUE
 
-    def counted(self, text: Text, formula: str, body: Range, line: int) -> Steps:
+    def counted(self, text: ShellText, formula: str, body: Range, line: int) -> Steps:
         """``for ((i = 0; i < 8; i++))``."""
         origin = text.origin(line)
         first, condition, step = (*formula.split(";"), "", "")[:3]
@@ -554,7 +555,7 @@ class Flow:
             yield self.maybe(note, self.turn(text, body))
         return TRUE
 
-    def undecided_note(self, text: Text, start: int, end: int, truth: Truth) -> SourceNote:
+    def undecided_note(self, text: ShellText, start: int, end: int, truth: Truth) -> SourceNote:
         """Say which condition nothing decides, and for want of what."""
         tokens = text.tokens[start:end]
         origin = text.origin(tokens[0].line if tokens else 0)
@@ -587,7 +588,7 @@ class Flow:
         return note
 
 
-def _until(text: Text, position: int, end: int, operators: Collection[str]) -> int:
+def _until(text: ShellText, position: int, end: int, operators: Collection[str]) -> int:
     """Return the place of the next of some operators, outside of compound commands."""
     tokens = text.tokens
     tested = False

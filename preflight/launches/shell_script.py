@@ -31,8 +31,8 @@ from preflight.launches.shell_flow import (
     WRITES,
     Flow,
     Function,
+    ShellText,
     Steps,
-    Text,
     drive,
 )
 from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
@@ -283,7 +283,7 @@ class _Script(Flow):
 
     # Simple commands
 
-    def simple(self, text: Text, position: int, end: int) -> Steps:
+    def simple(self, text: ShellText, position: int, end: int) -> Steps:
         """Read a simple command from here to its end."""
         tokens, line = text.tokens, text.tokens[position].line
         settings: list[Token] = []
@@ -324,7 +324,7 @@ class _Script(Flow):
 
     def finish(
         self,
-        text: Text,
+        text: ShellText,
         words: list[Word],
         settings: list[Token],
         origin: Origin,
@@ -421,7 +421,7 @@ class _Script(Flow):
                 self.shell.assign(name, None)
                 self.shell.assign_array(name, None)
 
-    def environment(self, text: Text, settings: list[Token]) -> Mapping[str, Word]:
+    def environment(self, text: ShellText, settings: list[Token]) -> Mapping[str, Word]:
         """Return what a process gets that has ``settings`` in front of it."""
         environment = self.shell.variables.environment()
         single = [token for token in settings if token.elements is None]
@@ -439,7 +439,7 @@ class _Script(Flow):
 
     def builtin(
         self,
-        text: Text,
+        text: ShellText,
         words: list[Word],
         settings: list[Token],
         origin: Origin,
@@ -530,7 +530,7 @@ class _Script(Flow):
         elif int(number) <= len(given):  # else shift fails, and leaves all
             self.shell.give_parameters(given[int(number) :])
 
-    def eval(self, words: Sequence[Word], text: Text, origin: Origin) -> Steps:
+    def eval(self, words: Sequence[Word], text: ShellText, origin: Origin) -> Steps:
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN

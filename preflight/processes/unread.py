@@ -51,7 +51,7 @@ _SERVER = re.compile(
 _READ = re.compile(r"(MC|MOONCAKE|SGLANG|SGL|LMCACHE|VLLM|CUDA|NCCL)_")
 
 
-class Unread(NamedTuple):
+class NotRead(NamedTuple):
     """what: the program, file or condition. why: what is not known for want of it."""
 
     what: str
@@ -63,7 +63,7 @@ class Unread(NamedTuple):
         return f"{self.what} ({self.origin}): {self.why}"
 
 
-def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[Unread, ...]:
+def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
     """Return everything of a launch that was not read and may count, each once, in its order."""
     return tuple(
         dict.fromkeys(
@@ -72,13 +72,13 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[Unread
     )
 
 
-def _programs(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for process in processes:
         consumer = process.consumer
         if consumer is not None:
             texts = [word.text for word in process.command.words]
             for what in consumer.uncounted:
-                yield Unread(
+                yield NotRead(
                     brief(" ".join(texts[:3])), f"{what}: not counted", process.command.origin
                 )
             continue
@@ -86,10 +86,10 @@ def _programs(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
         if why is not None:
             texts = [word.text for word in process.command.words]
             what = brief(" ".join(texts[:4]))
-            yield Unread(what, f"{why} is not counted", process.command.origin)
+            yield NotRead(what, f"{why} is not counted", process.command.origin)
         elif process.kind is Kind.OTHER and (why := _unknown_program(process.command)):
             words = " ".join(word.text for word in process.command.words[:4])
-            yield Unread(brief(words), why, process.command.origin)
+            yield NotRead(brief(words), why, process.command.origin)
 
 
 def _unknown_program(command: Command) -> str:
@@ -117,13 +117,13 @@ def _unknown_program(command: Command) -> str:
     return ""
 
 
-def _notices(reading: Reading) -> Iterator[Unread]:
+def _notices(reading: Reading) -> Iterator[NotRead]:
     for note in reading.notes:
         if note.id in _NOTICES:
-            yield Unread(note.id, note.text, note.origin)
+            yield NotRead(note.id, note.text, note.origin)
 
 
-def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Conditions that nothing decides and that a program or a setting of it follows from."""
     for process in processes:
         if process.kind in (Kind.OTHER, Kind.BENCHMARK):
@@ -132,10 +132,10 @@ def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
         settings = [word for name, word in command.environment.items() if _READ.match(name)]
         found = [*command.doubts, *(note for word in command.words for note in word.doubts)]
         for note in (*found, *(note for word in settings for note in word.doubts)):
-            yield Unread("condition", note.text, note.origin)
+            yield NotRead("condition", note.text, note.origin)
 
 
-def _files(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+def _files(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     for process in processes:
         if process.unread is not None:
-            yield Unread(process.kind.value, process.unread.reason, process.command.origin)
+            yield NotRead(process.kind.value, process.unread.reason, process.command.origin)

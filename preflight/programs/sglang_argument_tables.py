@@ -69,6 +69,7 @@ def _data() -> dict[str, Any]:
     return data
 
 
+@cache
 def _table(index: int, exact: bool) -> ArgumentTable:
     """The rows that hold for the release at ``index``, with what the file leaves out of them."""
     data = _data()

@@ -78,7 +78,8 @@ def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) ->
 def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
-    parser = _build(_eligible(table.rows, texts))
+    starts = {text.partition("=")[0] for text in texts if text.startswith("-")}
+    parser = _parser(version, tuple(sorted(map(str, starts))))
     error = None
     unrecognized: list[str] = []
     namespace = argparse.Namespace()
@@ -189,11 +190,15 @@ _BARE = frozenset({"help", "refused", "ignored", "switch", "constant"})
 _CONSTANT = frozenset({"constant", "constant_of"})
 
 
+@lru_cache(maxsize=64)  # the servers of a manifest have the same flags
+def _parser(version: str | None, starts: tuple[str, ...]) -> _Parser:
+    return _build(_eligible(argument_table(version).rows, starts))
+
+
 def _eligible(
-    rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], starts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows that a word may mean, by a flag or its beginning: no other can change the result."""
-    starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
+    """The rows that a flag or its beginning may mean: no other can change the result."""
     for row in rows:
         if row["kind"] == "help" or any(
             flag.startswith(start) for flag in row["flags"] for start in starts
@@ -240,17 +245,20 @@ def _without_what_is_refused(
 
 
 def _settings(table: ArgumentTable, namespace: argparse.Namespace) -> dict[str, Setting]:
-    absent = Setting(None, f"absent from SGLang {table.version}", False)
+    given = {name: _setting(stored) for name, stored in vars(namespace).items()}
+    return {**_defaults(table.version), **given}
+
+
+@lru_cache(maxsize=8)
+def _defaults(version: str) -> Mapping[str, Setting]:
+    """Return what every argument is where nobody gives it."""
+    absent = Setting(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
-    origin = Default(f"default of SGLang {table.version}")
-    for row in table.rows:
-        name = row["name"]
-        if name not in vars(namespace):
-            if settings[name] is absent and not row.get("silent"):
-                default = row.get("default", False if row.get("value") is True else None)
-                settings[name] = Setting(default, origin, False)
-            continue
-        settings[name] = _setting(getattr(namespace, name))
+    origin = Default(f"default of SGLang {version}")
+    for row in argument_table(version).rows:
+        if settings[row["name"]] is absent and not row.get("silent"):
+            default = row.get("default", False if row.get("value") is True else None)
+            settings[row["name"]] = Setting(default, origin, False)
     return settings
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote
-from preflight.processes.unread import Unread
+from preflight.processes.unread import NotRead
 
 
 class Value(NamedTuple):
@@ -46,5 +46,5 @@ class LaunchReading(NamedTuple):
     name: str
     sentence: str
     processes: tuple[Understood, ...]
-    unread: tuple[Unread, ...]
+    unread: tuple[NotRead, ...]
     notes: tuple[SourceNote, ...]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
+from preflight.launches.source import Origin
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.render.text import wrapped
 
@@ -53,8 +54,12 @@ def reading_text(
             lines += wrapped("  " + clean(each.text), width)
     if verbosity > 0 and reading.notes:
         lines += ["", "Notes"]
+        told: dict[tuple[str, str], list[Origin]] = {}
         for note in reading.notes:
-            lines += wrapped("  " + clean(f"{note.text} ({note.origin}) [{note.id}]"), width)
+            told.setdefault((note.text, note.id), []).append(note.origin)
+        for (text, identifier), places in told.items():
+            more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+            lines += wrapped("  " + clean(f"{text} ({places[0]}{more}) [{identifier}]"), width)
     return "\n".join(lines)
 
 

@@ -18,7 +18,7 @@ from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
 from preflight.processes.services import ports
-from preflight.processes.unread import Unread, unread
+from preflight.processes.unread import NotRead, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import parse_sglang_arguments
 from preflight.reading.records import LaunchReading, Understood, Value
@@ -90,7 +90,7 @@ def _launch_reading(
     )
 
 
-def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the configuration files and sizes that are not known; sizing says so of each itself."""
     for process in processes:
         server, store = process.server, process.store
@@ -101,10 +101,10 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
             found = [store.client]
         for each in found:
             if isinstance(each, Unknown):
-                yield Unread(process.kind.value, each.reason, process.command.origin)
+                yield NotRead(process.kind.value, each.reason, process.command.origin)
 
 
-def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
+def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that nothing sets and that a program's words follow from, each once."""
     found: dict[str, tuple[list[str], Origin]] = {}
     for process in processes:
@@ -124,7 +124,7 @@ def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[Unread]:
             before = word.text if word.text.startswith("-") else ""
     for name, (flags, origin) in found.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
-        yield Unread(name, f"nothing here says what it is: {shown} follows from it", origin)
+        yield NotRead(name, f"nothing here says what it is: {shown} follows from it", origin)
 
 
 def _notes(reading: Reading) -> tuple[SourceNote, ...]:

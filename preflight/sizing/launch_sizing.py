@@ -14,7 +14,7 @@ from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.host_groups import TakenGroup, take_group
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, understand
-from preflight.processes.unread import Unread, unread
+from preflight.processes.unread import NotRead, unread
 from preflight.processes.written_versions import with_written_versions
 from preflight.sglang.admission_gate import (
     FeasiblePages,
@@ -44,7 +44,7 @@ class LaunchSizing(NamedTuple):
     admissions: tuple[Admission | Unknown, ...]
     status: str
     reason: str
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[NotRead, ...] = ()
     group: TakenGroup | None = None
     whole: tuple[LaunchProcess, ...] = ()
 
