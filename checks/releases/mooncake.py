@@ -1,8 +1,8 @@
 """How Mooncake's releases differ: one row for each release that changed a fact, in one table.
 
-A new release is a row that names what it changed, and the flags that
-``tools/write_mooncake_flags.py`` writes. What is mapped was read in source at each tag; the rows
-over TCP were also run (the wheels 0.3.8 to 0.3.13.post1 and 0.3.14), see ``tests/real``.
+A new release is a row that names what it changed, and the flags that ``tools/add_release.py``
+writes. What is mapped was read in source at each tag; the rows over TCP were also run (the wheels
+0.3.8 to 0.3.14), see ``tests/real``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """How SGLang's releases differ: one row for each release that changed a fact, in one table.
 
 A new release is a row that names what it changed, and the arguments that
-``tools/write_sglang_arguments.py`` writes. Every row was read in the wheel of that version and of
-the one before it; the byte counts of 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2 were
-also run, see ``tests/sglang``; so was the class that reads the store's configuration, see
-``tests/real`` and ``tests/programs/test_store_config_releases.py``.
+``tools/add_release.py`` writes. Every row was read in the wheel of that version and of the one
+before it, and the byte counts of every row were run on the real classes (tests/sglang; those that
+are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was the class that reads
+the store's configuration, see ``tests/real`` and ``tests/programs/test_store_config_releases.py``.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class SglangRelease(NamedTuple):
     raw_on_amd: frozenset[str] = frozenset()  # the kernels that read it
     role_decides_row: bool = False
     raw_for_tilelang: bool = False
+    page_head: bool = False  # the layout of that name exists
     # L2 comes from the storage backend's allocator; else from torch.empty, on regular pages.
     backend_allocates: bool = False
     hugepage_environment: bool = False  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
@@ -170,6 +171,7 @@ _CHANGES = (
     _change(
         "0.5.6",
         spread_layers=True,
+        page_head=True,
         local_buffer=False,
         hostnames=("MOONCAKE_LOCAL_HOSTNAME", "LOCAL_HOSTNAME"),
         set_counts=True,

@@ -112,7 +112,7 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
         )
     elif len(geometry.layers) < request.pp:
         why = f"{len(geometry.layers)} layers do not fill {request.pp} pipeline stages"
-    elif geometry.kind is AttentionKind.MLA and layout == "page_head":
+    elif layout == "page_head" and (geometry.kind is AttentionKind.MLA or not release.page_head):
         error = "ValueError: Unsupported layout: page_head"
     elif geometry.index_layers and layout not in _INDEXER_LAYOUTS:
         error = f"ValueError: Unsupported layout: {layout}"
