@@ -5,8 +5,10 @@ What is modelled, and where it was read (SGLang 0.5.23, ``unified_tree_core.py``
 
 - a request takes its longest prefix from L1, goes on in L2, then in the store: a query of the
   store begins where L2 ends, and fewer tokens than the threshold are not fetched;
-- L1 evicts the least recently used leaf. A block with a copy in L2 lives on there alone; one
-  without is lost, or written then (``write_back``);
+- L1 evicts the least recently used leaf of its tree, as a whole: a node is what one request added,
+  until another one ends or parts within it, which splits it, and counts as a use of both parts. A
+  block with a copy in L2 lives on there alone; one without is lost, or written then
+  (``write_back``);
 - L2 gets a block when a request has left it in L1 (``write_through``) or has left it there twice
   (``write_through_selective``). What L1 holds too is not evicted from L2, so L2 may be full: then
   the block waits for the next request that has it. With ``write_back`` copies that L1 holds too go
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
@@ -56,6 +59,7 @@ class Rules(NamedTuple):
     prompt; "sticky", by the conversation.
 
     disk_gets_evicted: disks get what leaves the pool, in place of all that is written to it.
+    whole_nodes: L1 and L2 evict nodes of the tree, not single blocks.
     """
 
     write_policy: str = "write_through"
@@ -64,6 +68,7 @@ class Rules(NamedTuple):
     prefetch_threshold: int = PREFETCH_THRESHOLD_TOKENS
     eviction_ratio: float = EVICTION_RATIO
     disk_gets_evicted: bool = False
+    whole_nodes: bool = True
 
 
 @dataclass
@@ -150,6 +155,9 @@ class _Cache:
         self._l1: OrderedDict[int, int] = OrderedDict()
         self._both: dict[int, None] = {}
         self._host: OrderedDict[int, None] = OrderedDict()
+        # The next block of the same node of the tree, but for the last one.
+        self._next: dict[int, int] = {}
+        self._whole_nodes = rules.whole_nodes
         self._sizes, self._pool, self._flows = (l1, l2 or 0), pool, flows
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
@@ -179,8 +187,14 @@ class _Cache:
                 found.append("L2")
             else:
                 break
+        if self._whole_nodes and found:
+            self._split(blocks[len(found) - 1])
+        known = len(found)
         if self._pool is not None:
-            self._fetch(self._pool, blocks[len(found) :], block_tokens, found)
+            self._fetch(self._pool, blocks[known:], block_tokens, found)
+        if self._whole_nodes:
+            self._next.update(pairwise(blocks[known : len(found)]))
+            self._next.update(pairwise(blocks[len(found) :]))
         for block in reversed(blocks):
             if block in l1:
                 l1.move_to_end(block)
@@ -191,7 +205,9 @@ class _Cache:
                 self._both[block] = None
                 self._flows.moved["L2", "L1"] += 1
         while len(l1) > size:
-            self._evict()
+            gone = self._evict()
+            while l1 and self._next.get(next(iter(l1))) == gone:
+                gone = self._evict()
         if self._sizes[1] and not self._back:
             self._write_through(blocks)
         return found
@@ -237,11 +253,31 @@ class _Cache:
             return True
         if not self._host:
             return False
-        self._host.popitem(last=False)
-        self._flows.evicted["L2"] += 1
+        gone = self._drop()
+        while self._host and self._next.get(next(iter(self._host))) == gone:
+            gone = self._drop()
         return True
 
-    def _evict(self) -> None:
+    def _split(self, block: int) -> None:
+        """End a node at ``block``; what comes behind it counts as used now."""
+        rest = []
+        while (after := self._next.pop(block, None)) is not None:
+            rest.append((block, after))
+            block = after
+        self._next.update(rest[1:])
+        for _, after in reversed(rest):
+            for held in (self._l1, self._host):
+                if after in held:  # a write back that found no room drops the end of a node
+                    held.move_to_end(after)
+
+    def _drop(self) -> int:
+        """The last of L2."""
+        block, _ = self._host.popitem(last=False)
+        self._flows.evicted["L2"] += 1
+        self._next.pop(block, None)
+        return block
+
+    def _evict(self) -> int:
         """The last of L1."""
         block, _ = self._l1.popitem(last=False)
         self._flows.evicted["L1"] += 1
@@ -251,6 +287,9 @@ class _Cache:
         elif self._back and self._sizes[1] and self._room():
             self._host[block] = None
             self._copied(block)
+        else:
+            self._next.pop(block, None)
+        return block
 
 
 class Replay:

@@ -159,7 +159,8 @@ def test_l1_and_l2_answer_what_the_curve_says(seed: int, policy: str) -> None:
     rng = random.Random(seed)
     l1 = max(map(len, requests)) + rng.randint(0, 30)
     l2 = 2 * l1
-    replay = Replay(sizes(l1, l2), EAGER._replace(write_policy=policy), BLOCK, BLOCK)
+    rules = EAGER._replace(write_policy=policy, whole_nodes=False)
+    replay = Replay(sizes(l1, l2), rules, BLOCK, BLOCK)
     for blocks in requests:
         replay.take(Request(blocks, len(blocks) * BLOCK, 1, None))
     both = replay.flows.rate("L1") + replay.flows.rate("L2")
