@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -42,6 +42,8 @@ class Kind(Enum):
     OTHER = "other program"
 
 
+# Servers, and a router in front of them.
+_WITH_ROUTER = "sglang_router.launch_server"
 # A module (after -m) or a program's name, and what it is.
 _MODULES = {
     "sglang.launch_server": Kind.SGLANG,
@@ -49,7 +51,7 @@ _MODULES = {
     "mooncake.mooncake_master": Kind.MASTER,
     "mooncake.http_metadata_server": Kind.METADATA,
     "sglang_router.launch_router": Kind.ROUTER,
-    "sglang_router.launch_server": Kind.ROUTER,
+    _WITH_ROUTER: Kind.SGLANG,
     "vllm.entrypoints.openai.api_server": Kind.VLLM,
     "vllm.entrypoints.api_server": Kind.VLLM,
     "vllm.entrypoints.cli.main": Kind.VLLM,
@@ -185,6 +187,8 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     environment = command.environment
     read_file = reads_in(command, read_file)
     if kind is Kind.SGLANG:
+        if any(word.text == _WITH_ROUTER for word in command.words):
+            arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server)
     if kind is Kind.MASTER:
@@ -256,6 +260,16 @@ def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     return Kind.OTHER, words[1:]
+
+
+def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:
+    """Yield what is handed on to the servers: all but ``--router-...``."""
+    left_out = False
+    for word in words:
+        if word.text.startswith("--"):
+            left_out = word.text.startswith("--router-")
+        if not left_out:
+            yield word
 
 
 def _prefixed(words: tuple[Word, ...]) -> tuple[Word, ...]:

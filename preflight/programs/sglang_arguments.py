@@ -78,8 +78,8 @@ def parse_sglang_arguments(words: Sequence[Word], version: str | None = None) ->
 def _parsed(words: tuple[Word, ...], version: str | None) -> ParsedArguments:
     table = argument_table(version)
     texts = [_text(word.text, word) for word in words]
-    starts = {text.partition("=")[0] for text in texts if text.startswith("-")}
-    parser = _parser(version, tuple(sorted(map(str, starts))))
+    flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
+    parser = _parser(version, tuple(sorted(flags)))
     error = None
     unrecognized: list[str] = []
     namespace = argparse.Namespace()
@@ -191,14 +191,15 @@ _CONSTANT = frozenset({"constant", "constant_of"})
 
 
 @lru_cache(maxsize=64)  # the servers of a manifest have the same flags
-def _parser(version: str | None, starts: tuple[str, ...]) -> _Parser:
-    return _build(_eligible(argument_table(version).rows, starts))
+def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
+    return _build(_eligible(argument_table(version).rows, flags))
 
 
 def _eligible(
-    rows: Sequence[Mapping[str, Any]], starts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """The rows that a flag or its beginning may mean: no other can change the result."""
+    """The rows that a word may mean, by a flag or its beginning: no other can change the result."""
+    starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         if row["kind"] == "help" or any(
             flag.startswith(start) for flag in row["flags"] for start in starts

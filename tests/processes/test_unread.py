@@ -85,6 +85,20 @@ def test_a_program_that_holds_nothing_is_not(tmp_path: Path, words: str) -> None
     assert not sized(tmp_path, f"mooncake_master &\n{words}\n").unread
 
 
+def test_servers_that_come_with_their_router_are_servers(tmp_path: Path) -> None:
+    found = sized(
+        tmp_path,
+        "python3 -m sglang_router.launch_server --model-path Qwen/Qwen3-8B --dp-size 2 "
+        "--router-policy cache_aware --router-balance-abs-threshold 1 --hicache-size 20 "
+        "--enable-hierarchical-cache --port 8000\n",
+    )
+    (process,) = found.inputs.processes
+    assert process.server is not None
+    assert process.server.arguments.error is None
+    assert (process.server.value("dp_size"), process.server.value("port")) == (2, 8000)
+    assert not process.server.arguments.unrecognized
+
+
 def test_an_image_of_vllm_runs_vllm(tmp_path: Path) -> None:
     for image in ("vllm/vllm-openai:v0.11.0", "lmcache/vllm-openai:2025-05-27-v1"):
         found = sized(tmp_path, f"docker run --gpus all {image} --model m --port 8100\n")
