@@ -70,6 +70,7 @@ _ASSUMPTIONS = (
     "mooncake-version-unread",
     "sglang-newer",
     "sglang-own-build",
+    "sglang-version-unread",
 )
 
 

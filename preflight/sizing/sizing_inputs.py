@@ -197,11 +197,14 @@ def choose_sglang(
         said = _nearest("SGLang", text, newest, newer, sglang.RESTS_ON)
         return release, version, tuple(said)
     here = _installed_sglang(installed)
-    why = f"no SGLang is {installed_where(installed, True)}"
+    newest = sglang.NEWEST_KNOWN
+    why, said = f"no SGLang is {installed_where(installed, True)}", []
     if here is not None:
         why = f"the installed {here} is not known here"
-    newest = sglang.NEWEST_KNOWN
-    return sglang.sglang_release(newest), Input(newest, f"assumed: {why}", True), ()
+        text = f"SGLang {here} is no release that is known here: taken as {newest}"
+        said = [Note("sglang-version-unread", f"{text}; on it rest {sglang.RESTS_ON}")]
+    assumed = Input(newest, f"assumed: {why}", True)
+    return sglang.sglang_release(newest), assumed, tuple(said)
 
 
 def _installed_sglang(installed: Installed | None) -> str | None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Status
+from checks.base.installed import Installed
 from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -711,3 +712,15 @@ def test_each_pipeline_stage_has_its_own_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("partition", ["10,10", "19", "ten,9"])
 def test_a_partition_that_sglang_refuses(tmp_path: Path, partition: str) -> None:
     assert stages(tmp_path, {"SGLANG_PP_LAYER_PARTITION": partition}) == []
+
+
+@pytest.mark.parametrize("version", ["0.0.0.dev1+g0a1b2c3", "0.4.10", "main"])
+def test_an_installed_sglang_that_nobody_knows_is_said(host: Path, version: str) -> None:
+    """An editable install of a checkout has such a number: the newest is taken, with a finding."""
+    installed = Installed((("mooncake-transfer-engine", MOONCAKE),), version)
+    sizing = size(
+        host, (f"{QWEN} --hicache-size 30", {}), options=LaunchOptions(installed=installed)
+    )
+    said = [one for one in launch_findings(sizing) if one.check == "launch.assumed"]
+    assert [one.subject for one in said] == ["sglang-version-unread"]
+    assert f"SGLang {version} is no release that is known here: taken as 0.5.23" in said[0].text
