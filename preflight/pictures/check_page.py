@@ -227,11 +227,18 @@ def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
             "li",
             element("strong", step.head),
             f": {step.advice}" if step.advice else "",
-            element("pre", "\n".join(step.commands), class_="copied") if step.commands else "",
+            _commands(step.commands),
         )
         for step in found
     ]
     return join([element("h2", "To do"), element("ol", *lines, class_="steps")])
+
+
+def _commands(lines: Sequence[str]) -> Html:
+    """Return the lines; those with something to type get a button that copies them."""
+    typed = any(not line.startswith("#") for line in lines)
+    text = "\n".join(lines)
+    return element("pre", text, class_="copied" if typed else None) if lines else Html("")
 
 
 def _findings(report: Report, wanting: Sequence[Row], about: Callable[[str], str]) -> list[Html]:
@@ -265,7 +272,7 @@ def _card(row: Row, anchor: str, about: str) -> Html:
         element("p", follows) if follows else "",
         facts_list(quantities),
         element("p", element("strong", "To do: "), finding.advice) if finding.advice else "",
-        element("pre", "\n".join(row.commands), class_="copied") if row.commands else "",
+        _commands(row.commands),
         element("details", element("summary", heading), element("ul", *seen, class_="small"))
         if seen
         else "",
