@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from preflight.cli.node_options import HTML
 from preflight.cli.options import COLOR, JSON, command, with_verbosity
 
 
@@ -13,7 +14,7 @@ from preflight.cli.options import COLOR, JSON, command, with_verbosity
     "mooncake-preflight fleet merge --list failing --list-format lines reports.jsonl",
 )
 @JSON
-@click.option("--html", metavar="FILE", help="A page with a table of the nodes too.")
+@HTML
 @click.option(
     "--expect",
     metavar="NODESET",
@@ -74,6 +75,6 @@ def merge(
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
     if html == "-" and (as_json or wishes):
         raise click.UsageError("--html - takes standard output for itself: give it a file")
-    shown = Shown(None, as_json, color, verbosity)
+    shown = Shown(None, as_json, color, verbosity, html)
     only = next(iter(wishes), None)
-    return run_merge(texts(reports), shown, expect, only, list_format, html)
+    return run_merge(texts(reports), shown, expect, only, list_format)

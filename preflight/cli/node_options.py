@@ -51,6 +51,9 @@ _REMOTE: tuple[Option, ...] = (
 REPORTS: Option = click.option(
     "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
 )
+HTML: Option = click.option(
+    "--html", metavar="FILE", help="A page with a table of the nodes too; - prints it instead."
+)
 
 
 def with_ssh_nodes(
@@ -111,14 +114,18 @@ def with_answer(*between: Option) -> Decorator:
     """Add how the nodes' answer is shown: ``shown: Shown``; --help has ``between`` among them."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        names = ("reports", "as_json", "color", "verbosity")
+        names = ("reports", "as_json", "color", "verbosity", "html")
         one = with_verbosity("What passed, too.")(gathered(function, "shown", _shown, *names))
-        return with_options(REPORTS, *between, JSON, COLOR)(one)
+        return with_options(REPORTS, HTML, *between, JSON, COLOR)(one)
 
     return decorated
 
 
-def _shown(reports: str | None, as_json: bool, color: str, verbosity: int) -> Shown:
+def _shown(
+    reports: str | None, as_json: bool, color: str, verbosity: int, html: str | None
+) -> Shown:
     from preflight.fleet.merge.command import Shown
 
-    return Shown(reports, as_json, color, verbosity)
+    if html == "-" and as_json:
+        raise click.UsageError("--html - takes standard output for itself: give it a file")
+    return Shown(reports, as_json, color, verbosity, html)

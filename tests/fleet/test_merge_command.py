@@ -13,7 +13,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
+from preflight.fleet.merge.command import Shown, answer, prepare
 from tests.fleet.merge_fleets import (
     Change,
     Report,
@@ -233,3 +235,32 @@ def test_what_moves_the_cursor_is_written_out(merge: Merge, tmp_path: Path) -> N
     _, out, _ = merge("-v", place)
     assert "\x1b" not in out
     assert "\\x1b[2J" in out
+
+
+def test_every_command_that_asks_nodes_writes_the_page_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fleet check, run and collect give their reports to ``answer``, as they came."""
+    reports = fleet_reports("gpu[001-003]")
+    page = tmp_path / "fleet.html"
+    code = answer(reports, Shown(None, False, "never", 0, str(page)))
+    assert "gpu[001-003]" in capsys.readouterr().out
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert answer(reports, Shown(None, False, "never", 0, "-")) == code
+    assert capsys.readouterr().out == page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path: Path) -> None:
+    path = str(tmp_path / "none/page.html")
+    with pytest.raises(UsageError, match=f"--html {path}: No such file"):
+        prepare(Shown(None, False, "never", 0, path))
+    assert not (tmp_path / "none").exists()
+    prepare(Shown(str(tmp_path / "made"), False, "never", 0, str(tmp_path / "page.html")))
+    assert (tmp_path / "made").is_dir()
+
+
+@pytest.mark.parametrize("name", ["check", "collect", "run"])
+def test_a_page_in_place_of_text_and_json_exclude_each_other(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fleet", name, "--nodes", "a", "--html", "-", "--json"]) == 64

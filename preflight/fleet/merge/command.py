@@ -20,12 +20,16 @@ from preflight.fleet.reports.sources import Text, texts
 
 
 class Shown(NamedTuple):
-    """How the answer is asked for. reports: a folder to keep each node's report in."""
+    """How the answer is asked for.
+
+    reports: a folder to keep each node's report in. html: a file for a page too, - for it alone.
+    """
 
     reports: str | None
     as_json: bool
     color: str
     verbosity: int
+    html: str | None = None
 
 
 def run_merge(
@@ -34,7 +38,6 @@ def run_merge(
     expect: str | None = None,
     listed_nodes: str | None = None,
     list_format: str = "nodeset",
-    html: str | None = None,
 ) -> int:
     """Print the answer; returns the exit code. Raises UsageError.
 
@@ -42,11 +45,11 @@ def run_merge(
     answer itself; list_format: nodeset, as Slurm reads it, or lines, for kubectl and xargs.
     """
     fleet = merged(read_reports(found_texts), None if expect is None else expand(expect))
-    if html is not None:
+    if shown.html is not None:
         from preflight.fleet.merge.to_html import write_html
 
-        write_html(html, fleet)
-        if html == "-":  # nothing may follow what is a whole document
+        write_html(shown.html, fleet)
+        if shown.html == "-":  # nothing may follow what is a whole document
             return fleet.exit_code
     if listed_nodes is not None:
         names = fleet.of(*(PASSING if listed_nodes == "passing" else FAILING))
@@ -70,20 +73,26 @@ def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
 
 
 def prepare(shown: Shown) -> None:
-    """Before a node is asked: the work of all must not end with a folder that cannot be made."""
-    folder = shown.reports
-    if folder is None:
-        return
+    """Before a node is asked: the work of all must not end with what cannot be written."""
+    if shown.reports is not None:
+        _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
+    if shown.html is not None and shown.html != "-":
+        folder = os.path.dirname(os.path.abspath(shown.html))
+        _try_folder(f"--html {shown.html}", folder, make=False)
 
-    def make() -> None:
-        os.makedirs(folder, exist_ok=True)
+
+def _try_folder(option: str, folder: str, make: bool) -> None:
+    def look() -> None:
+        if make:
+            os.makedirs(folder, exist_ok=True)
+        os.stat(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(13, "Permission denied")
 
     try:
-        within(LIMIT_SECONDS, f"--reports {folder}", make)
+        within(LIMIT_SECONDS, option, look)
     except OSError as error:
-        raise UsageError(f"--reports {folder}: {error.strerror}") from None
+        raise UsageError(f"{option}: {error.strerror}") from None
 
 
 def answer(reports: Sequence[Json], shown: Shown, stopped: int = 0) -> int:
