@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
@@ -14,6 +13,9 @@ from preflight.base.usage_error import UsageError
 from preflight.check.report import Findings, Report, consequences, report
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
+
+if TYPE_CHECKING:
+    from datetime import date
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
 _CONTEXT_TOPICS = ("system", "limits")
@@ -88,6 +90,8 @@ def selection_of(chosen: Chosen) -> Selection:
 
     known = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
     known += [one.check for one in advisories()]
+    from datetime import date
+
     only, skip, ignore, path = chosen
     waivers = () if path is None else read_waivers(path)
     over = tuple(one for one in waivers if one.until is not None and one.until < date.today())
@@ -172,6 +176,8 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
 
 def _waiver(where: str, number: int, row: object) -> Waiver:
+    from datetime import date
+
     row = row if isinstance(row, dict) else {}
     check, reason, until = (row.get(name) for name in Waiver._fields)
     place = f"{where}: waiver {number} ({check})"
