@@ -31,6 +31,8 @@ def test_the_site_builds_with_every_link_and_every_table(tmp_path: Path) -> None
     assert len(re.findall(r"<h3 ", lines)) == len(index_rows())
 
 
-def test_every_page_is_found_from_the_menu() -> None:
+def test_every_page_is_found_from_the_menu_and_from_the_index() -> None:
     menu = (ROOT / "mkdocs.yml").read_text()
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in menu] == []
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    assert [page for page in pages if page not in menu or f"]({page})" not in index] == []
