@@ -150,6 +150,24 @@ def read_vllm(
     )
 
 
+def read_dynamo_vllm(
+    words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
+) -> Consumer:
+    """Return what ``python -m dynamo.vllm`` takes: vLLM's own arguments, without its HTTP server.
+
+    Read in ai-dynamo 1.6.1: ``--connector`` and DYN_CONNECTOR are refused, and a prefill worker has
+    to be given a connector. Its KVBM is a connector of its own module, which is named.
+    """
+    found = read_vllm(words, environment, read_file)
+    arguments = vllm_arguments(words, read_file)
+    refused = list(found.refused)
+    old = environment.get("DYN_CONNECTOR")
+    if "connector" in arguments.flags or (old is not None and old.text):
+        refused.append("--connector is no longer supported: write --kv-transfer-config")
+    ports = tuple(one for one in found.ports if one[0] != "HTTP port")
+    return found._replace(ports=ports, refused=tuple(refused))
+
+
 def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
     """Read the words behind ``vllm`` or its module; those of ``--config FILE`` stand in front."""
     texts = [word.text for word in words]

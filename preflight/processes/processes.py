@@ -13,7 +13,11 @@ from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
 from preflight.programs.master_config import with_config_file
-from preflight.programs.sglang_argument_tables import RefusedError, argument_table
+from preflight.programs.sglang_argument_tables import (
+    RefusedError,
+    argument_flags,
+    argument_table,
+)
 from preflight.programs.sglang_arguments import ParsedArguments, Setting, parse_sglang_arguments
 from preflight.programs.store_config import StoreConfig, read_store_config
 from preflight.programs.store_processes import (
@@ -191,6 +195,10 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
             arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
         return LaunchProcess(kind, command, arguments, server)
+    if kind is Kind.DYNAMO_SGLANG:
+        own, unread = _without_dynamos(arguments, environment)
+        server = _server(command, own, read_file, sglang_version)
+        return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is Kind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
         return LaunchProcess(kind, command, arguments, unread=unread)
@@ -210,10 +218,11 @@ def _consumer(
     kind: Kind, command: Command, arguments: tuple[Word, ...], read_file: ReadFile
 ) -> Consumer | None:
     """Return what an engine beside SGLang takes; None for other programs."""
-    if kind is Kind.VLLM:
-        from preflight.consumers.vllm import read_vllm
+    if kind in (Kind.VLLM, Kind.DYNAMO_VLLM):
+        from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
 
-        return read_vllm(arguments, command.environment, read_file)
+        read = read_vllm if kind is Kind.VLLM else read_dynamo_vllm
+        return read(arguments, command.environment, read_file)
     if kind is Kind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
@@ -321,6 +330,35 @@ def _arguments(
     if isinstance(merged, Unknown):
         return parse_sglang_arguments(words, sglang_version)._replace(error=None, unread=merged)
     return parse_sglang_arguments(merged, sglang_version)
+
+
+def _without_dynamos(
+    words: tuple[Word, ...], environment: Mapping[str, Word]
+) -> tuple[tuple[Word, ...], Unknown | None]:
+    """Return what ``dynamo.sglang`` hands on to SGLang; Unknown where a file of its own decides.
+
+    Its own flags (ai-dynamo 1.6.1: --namespace, --endpoint, --dyn-...) go with their values: they
+    are those that SGLang has not. So does what is misspelled, which ends the worker.
+    """
+    names = ("--disagg-config", "--disagg-config-key")
+    given = [name for name in names if any(w.text.partition("=")[0] == name for w in words)]
+    set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
+    unread = None
+    if len(given) + len(set_) > 1:  # one of them alone is passed over
+        unread = Unknown(f"which of SGLang's arguments stand in {' and '.join((*given, *set_))}")
+    known = tuple(argument_flags())
+    kept: list[Word] = []
+    keeps = True
+    for word in words:
+        if word.text.startswith("-") and not word.text[1:2].isdecimal():
+            name = word.text.partition("=")[0]
+            # Dynamo reads --config F alone; --config=F reaches nobody.
+            keeps = any(flag.startswith(name) for flag in known) and not word.text.startswith(
+                "--config="
+            )
+        if keeps:
+            kept.append(word)
+    return tuple(kept), unread
 
 
 def _server(

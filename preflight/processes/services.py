@@ -68,8 +68,13 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
 def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
     server = process.server
     if server is not None:
-        yield _argument_port(process, "HTTP port", "port")
-        if server.mode == "prefill":
+        # Dynamo's worker serves no HTTP itself, and draws the bootstrap port unless it is given.
+        draws = process.kind is Kind.DYNAMO_SGLANG
+        if not draws:
+            yield _argument_port(process, "HTTP port", "port")
+        if server.mode == "prefill" and not (
+            draws and not server.arguments.given("disaggregation_bootstrap_port")
+        ):
             yield _argument_port(process, "bootstrap port", "disaggregation_bootstrap_port")
         return
     if process.consumer is not None:

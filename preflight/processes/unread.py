@@ -12,8 +12,6 @@ from preflight.processes.processes import Kind, LaunchProcess, is_program
 
 # Programs that hold memory of their own, which nothing here counts.
 UNCOUNTED = {
-    Kind.DYNAMO_VLLM: "the memory of vLLM and of what its KV connector takes",
-    Kind.DYNAMO_SGLANG: "the memory of the SGLang server that it runs",
     Kind.ENGINE: "the memory that it takes",
 }
 # Notices of the readers that tell of settings or programs that were not read.

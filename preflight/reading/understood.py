@@ -20,7 +20,6 @@ from preflight.processes.processes import Kind, LaunchProcess, SglangServer, und
 from preflight.processes.services import ports
 from preflight.processes.unread import NotRead, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
-from preflight.programs.sglang_arguments import parse_sglang_arguments
 from preflight.reading.records import LaunchReading, Understood, Value
 from preflight.sizing.launch_sizing import LaunchSizing
 from preflight.sizing.sizing_inputs import Input
@@ -250,12 +249,6 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
             yield each.name, _known(each.name, value, str(each.word.origin))
         return
     words = process.arguments
-    if process.kind is Kind.DYNAMO_SGLANG:  # it hands on what is not its own
-        parsed = parse_sglang_arguments(words)
-        for name, setting in parsed.settings.items():
-            if setting.given:
-                yield name, _known(name, setting.value, setting.origin)
-        words = parsed.unrecognized
     if process.kind is Kind.VLLM and len(words) > 1 and words[1].text[:1] != "-":
         yield "model", _value("model", words[1])
     yield from _flags(words)

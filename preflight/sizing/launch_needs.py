@@ -49,7 +49,9 @@ _PROGRAMS = {
     Kind.MASTER: "mooncake_master",
     Kind.METADATA: "metadata_server",
     Kind.ROUTER: "router",
+    Kind.DYNAMO_SGLANG: "sglang",
     Kind.VLLM: "vllm",
+    Kind.DYNAMO_VLLM: "vllm",
     Kind.LMCACHE: "lmcache",
 }
 

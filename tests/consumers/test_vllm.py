@@ -13,7 +13,13 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import Consumer
-from preflight.consumers.vllm import MOST_CHUNK_BYTES, expand_numbers, read_vllm, store_config
+from preflight.consumers.vllm import (
+    MOST_CHUNK_BYTES,
+    expand_numbers,
+    read_dynamo_vllm,
+    read_vllm,
+    store_config,
+)
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.source import Origin, Word
 from preflight.processes.processes import LaunchOptions
@@ -237,3 +243,13 @@ def test_a_size_that_vllm_refuses(size: str) -> None:
 def test_numbers_with_a_suffix_are_written_out_behind_no_quote() -> None:
     written = '{"a": 80000000, "b": "80m", "c": 2048}'
     assert expand_numbers('{"a": 80m, "b": "80m", "c": 2K}') == written
+
+
+def test_a_worker_of_dynamo_is_a_vllm_without_its_http_port(tmp_path: Path) -> None:
+    words = [Word(t, ORIGIN) for t in "--model m -tp 2 --kv-offloading-size 4".split()]
+    found = read_dynamo_vllm(words, {}, lambda name: Unknown(name))
+    assert (found.workers, found.pools[0].memory.bytes, found.ports) == (2, 4 * GIB, ())
+    old = [*words, Word("--connector", ORIGIN), Word("kvbm", ORIGIN)]
+    assert (
+        "--kv-transfer-config" in read_dynamo_vllm(old, {}, lambda name: Unknown(name)).refused[0]
+    )

@@ -35,8 +35,7 @@ NIXL = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv
         (f"python3 -m vllm.entrypoints.openai.api_server --model m {NIXL}", Kind.VLLM),
         ("lmcache_server 0.0.0.0 8100", Kind.LMCACHE),
         ("python3 -m lmcache.v1.server 0.0.0.0 8100", Kind.LMCACHE),
-        ("python3 -m dynamo.sglang --model-path m", Kind.DYNAMO_SGLANG),
-        ("python3 -m dynamo.vllm --model m", Kind.DYNAMO_VLLM),
+        (f"python3 -m dynamo.vllm --model m {NIXL}", Kind.DYNAMO_VLLM),
         ("trtllm-serve m", Kind.ENGINE),
     ],
 )

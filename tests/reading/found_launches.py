@@ -59,7 +59,7 @@ FOUND: dict[str, tuple[list[Program], bool]] = {
     "b15-mooncake-k8s.yaml": (
         [(M, 1, {"RPC port": 50051}), (P, 3, {"segment_bytes": 10 << 30})], False),
     "b17-mooncake-monitoring-compose.yml": ([], True),
-    "b19-dynamo-dgd-v1beta1-kimik3.yaml": ([("dynamo.sglang", 6, {"tp_size": 8})], True),
+    "b19-dynamo-dgd-v1beta1-kimik3.yaml": ([("dynamo.sglang", 6, {"tp_size": 8})], False),
     "c-infx-amd-server_sglang.sh": (
         [(S, 1, {"disaggregation_mode": "prefill", "port": 8000}), ("sglang_router", 1, {})], True),
     "c-infx-dsv4_fp4_b200_vllm_mtp.sh": ([("vllm", 1, {"block_size": "256"})], True),
