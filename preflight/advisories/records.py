@@ -399,6 +399,17 @@ def as_osv(one: Advisory) -> dict[str, Any]:
     }
 
 
+def for_scanners(one: Advisory) -> bool:
+    """Tell whether a record holds of a package alone, which is all that a scanner knows.
+
+    A wheel that is bad by itself, or what a scanner is there for; never one without an end, which
+    would be found in every release to come.
+    """
+    ends = all(bounds.fixed or bounds.last for each in one.affected for bounds in each.ranges)
+    by_itself = one.severity == "security" or one.affected[0].product.startswith(f"{_MOONCAKE}")
+    return ends and by_itself
+
+
 def _events(bounds: Range) -> list[dict[str, str]]:
     events = [{"introduced": bounds.introduced}]
     if bounds.fixed:

@@ -47,7 +47,7 @@ def checked(
     seen = judge_host(launch, root, timeout_seconds, made, (*_CONTEXT_TOPICS, *more_topics), slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
-    of_launch = [*seen.of_launch, *_known_problems(seen)]
+    of_launch = [*seen.of_launch, *known_problems(seen)]
     of_launch = [found for found in of_launch if unread or selection.takes(found.check)]
     over = waiver_findings(selection)
     found = _explained([*over, *seen.of_host, *of_launch], seen, host_checks)
@@ -65,7 +65,7 @@ def checked(
     return Checked(told, seen)
 
 
-def _known_problems(seen: JudgedHost) -> list[Finding]:
+def known_problems(seen: JudgedHost) -> list[Finding]:
     """What the records of known problems say of the launch; they are read for one alone."""
     if seen.launch is None:
         return []

@@ -30,7 +30,7 @@ SCHEMA = "mooncake-preflight/advisories/v1"
 @click.option(
     "--osv-zip",
     metavar="FILE",
-    help="Write what osv-scanner reads offline: all of PyPI without a condition.",
+    help="Write what a scanner reads: the records that hold of a wheel alone.",
 )
 @ROOT
 @TIMEOUT
@@ -185,18 +185,15 @@ def _print_osv() -> int:
 
 
 def _write_zip(path: str) -> int:
-    """Scanners know packages and versions alone: a record with a condition would be a false alarm
-    there."""
+    """Write what osv-scanner calls ``all.zip`` of an ecosystem: one JSON file a record."""
     import json
     import zipfile
 
     from preflight.advisories.records import advisories as records
-    from preflight.advisories.records import as_osv
+    from preflight.advisories.records import as_osv, for_scanners
     from preflight.base.output import say
 
-    bare = [one for one in records() if one.when is None and not one.arises]
-    wanted = [each for each in map(as_osv, bare) if each["affected"]]
-    wanted = [e for e in wanted if e["affected"][0]["package"]["ecosystem"] == "PyPI"]
+    wanted = [as_osv(one) for one in records() if for_scanners(one)]
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
             for each in wanted:

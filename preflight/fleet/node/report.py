@@ -50,7 +50,7 @@ def node_report(
     Raises UsageError for what is no launch or no host.
     """
     from checks.run.runner import every_check
-    from preflight.check.answer import selection_of, waiver_findings
+    from preflight.check.answer import known_problems, selection_of, waiver_findings
     from preflight.check.report import Findings, consequences, report
     from preflight.judging.judge_host import judge_host
     from preflight.judging.launch_checks import LAUNCH_CHECKS
@@ -61,7 +61,8 @@ def node_report(
     # What nodes are held against each other by is read, whatever is checked.
     seen = judge_host(launch, root, timeout_seconds, made)
     unread = isinstance(seen.launch, Unknown)
-    of_launch = [one for one in seen.of_launch if unread or selection.takes(one.check)]
+    of_launch = [*seen.of_launch, *known_problems(seen)]
+    of_launch = [one for one in of_launch if unread or selection.takes(one.check)]
     findings = [*waiver_findings(selection), *seen.of_host, *of_launch]
     declared = [*(check for check, _ in checks), *LAUNCH_CHECKS]
     # What mends a finding is for the one node that somebody looks at: check says it there.
