@@ -70,8 +70,13 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
     if seen.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
+    from preflight.judging.launch_checks import ADVISORIES
 
-    return advisory_findings(seen)
+    try:
+        return advisory_findings(seen)
+    except Exception as error:  # a record's defect must not hide what the checks found
+        text = f"defect of this check: {type(error).__name__}: {error}"
+        return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
 
 
 def _checked_all_the_same(findings: Iterable[Finding]) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     "mooncake-preflight diff launch.sh --to kernel=7.0.0-31-generic,rdma-core=51",
     "mooncake-preflight diff launch.sh --against launch-new.sh",
     "mooncake-preflight diff launch.sh --root old.tar.gz --root new.tar.gz",
+    "mooncake-preflight diff launch.sh --lock good.json",
+    "mooncake-preflight diff launch.sh --locked good.json",
 )
 @click.option("--from", "old", default="", metavar="NAME=VERSION,..", help="What runs now.")
 @click.option("--to", "new", default="", metavar="NAME=VERSION,..", help="What is to run.")
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     metavar="HOST",
     help="The host, as check takes it; given twice, the old one and the new one.",
 )
+@click.option("--lock", metavar="FILE", help="Write the answer as it is, to be held against later.")
+@click.option("--locked", metavar="FILE", help="Hold the answer against that file.")
 @JSON
 @TIMEOUT
 @COLOR
@@ -43,6 +47,8 @@ def diff(
     new: str,
     against: str | None,
     roots: tuple[str, ...],
+    lock: str | None,
+    locked: str | None,
     as_json: bool,
     timeout_seconds: float,
     color: str,
@@ -59,20 +65,40 @@ def diff(
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.diff.differences import differences_object, differences_text, exit_code
-    from preflight.diff.full_answer import Side, answer_of, parse_versions
+    from preflight.diff.full_answer import (
+        Side,
+        answer_of,
+        locked_text,
+        parse_versions,
+        read_locked,
+        without_secrets,
+    )
 
     if len(roots) > 2:
         raise UsageError("--root: one host, or two")
-    if not (old or new or against or len(roots) == 2):
-        raise UsageError("nothing differs: give --to, --against, or --root twice")
+    if (lock or locked) and (old or against or len(roots) == 2 or (lock and locked)):
+        raise UsageError("--lock and --locked are of one answer: LAUNCH, on one host")
+    if not (old or new or against or len(roots) == 2 or lock or locked):
+        raise UsageError("nothing differs: give --to, --against, --locked, or --root twice")
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
     other = launch if against is None else launch._replace(words=(against,))
     sides = (
         Side(launch, hosts[0], parse_versions("--from", old)),
         Side(other, hosts[1], parse_versions("--to", new)),
     )
-    before, after = (answer_of(side, timeout_seconds) for side in sides)
     names = (_name(sides[0], len(roots) == 2), _name(sides[1], len(roots) == 2))
+    if lock is not None:
+        from preflight.base.within import save
+
+        text = locked_text(names[1], answer_of(sides[1], timeout_seconds))
+        save(f"--lock {lock}", lock, text.encode(), 0o644, timeout_seconds)
+        return 0
+    if locked is None:
+        before, after = (answer_of(side, timeout_seconds) for side in sides)
+    else:
+        name, before = read_locked(locked, timeout_seconds)
+        names = (f"{name} ({locked})", names[1])
+        after = without_secrets(answer_of(sides[1], timeout_seconds))
     if as_json:
         say_json(public(differences_object(names, before, after)))
     else:

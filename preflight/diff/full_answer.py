@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
+from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check, judge
 from preflight.advisories.judge import advisory_findings
 from preflight.advisories.records import CHECK_PREFIX, version_key
 from preflight.base.usage_error import UsageError
+from preflight.base.within import within
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
@@ -124,6 +127,47 @@ def full_answer(seen: JudgedHost) -> Answer:
     return dict(lines)
 
 
+LOCK_SCHEMA = "mooncake-preflight/lock/v1"
+# Characters of a locked answer: that of a launch of 64 ranks has some hundred thousand.
+_MOST_CHARACTERS = 16 << 20
+
+
+def locked_text(name: str, answer: Answer) -> str:
+    """Return an answer as the file of ``--lock`` has it, without secrets."""
+    lines = [[key.section.name.lower(), *key[1:], text] for key, text in answer.items()]
+    found = {"schema": LOCK_SCHEMA, "name": name, "lines": lines}
+    return json.dumps(public(found), indent=1) + "\n"
+
+
+def read_locked(path: str, limit_seconds: float) -> tuple[str, Answer]:
+    """Return the name and the answer of such a file. Raises UsageError for what is none."""
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MOST_CHARACTERS)
+
+    where = f"--locked {path}"
+    try:
+        found = json.loads(within(limit_seconds, where, read))
+        if found["schema"] != LOCK_SCHEMA:
+            raise ValueError(f"its schema is {found['schema']!r}")
+        lines = [(*map(str, line),) for line in found["lines"]]
+        answer = {Key(Section[line[0].upper()], line[1], line[2]): line[3] for line in lines}
+        _ = answer[Key(Section.VERDICT, "check", "verdict")]
+        return str(found["name"]), answer
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise UsageError(f"{where}: no file that --lock wrote: {error}") from None
+
+
+def without_secrets(answer: Answer) -> Answer:
+    """Return an answer as a locked one is, to be held against one."""
+    return {Key(key.section, *map(public, key[1:])): public(text) for key, text in answer.items()}
+
+
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[Key, str]]:
     counts = Counter(found.status for found in findings)
     worst = next((status for status in _JUDGED if counts[status]), Status.PASS)
@@ -194,14 +238,19 @@ def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[Key, str]]
     for word in parsed.unrecognized:
         yield Key(Section.FLAGS, subject, f"{word.text} (not recognized)"), "given"
     for name, setting in parsed.settings.items():
-        value = setting.value.reason if isinstance(setting.value, Unknown) else setting.value
-        text = f"{value}" if setting.given else f"{value} (default)"
+        value = _value(name, setting.value)
+        text = value if setting.given else f"{value} (default)"
         flag = f"--{name.replace('_', '-')}"
         yield Key(Section.FLAGS, subject, flag), text if name in has else NO_FLAG
     if server.store is not None:
         for name, setting in server.store.settings.items():
-            value = setting.value.reason if isinstance(setting.value, Unknown) else setting.value
-            yield Key(Section.FLAGS, subject, f"store: {name}"), f"{value}"
+            yield Key(Section.FLAGS, subject, f"store: {name}"), _value(name, setting.value)
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, Unknown):
+        return value.reason
+    return REMOVED if value is not None and is_secret(name) else str(value)
 
 
 def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:

@@ -210,3 +210,33 @@ def test_what_is_no_question_is_refused(
 def test_without_a_launch_there_is_nothing_to_compare(host: str, capsys: Capture) -> None:
     assert run(["diff", "--root", host, "--to", "mooncake=0.3.13"]) == 64
     assert "launch" in capsys.readouterr().err
+
+
+def test_a_locked_answer_says_what_is_different_since(
+    tmp_path: Path, host: str, capsys: Capture
+) -> None:
+    text = LAUNCHES["heads"].replace("\n", "--api-key hush-hush-1\n")
+    path, lock = launch(tmp_path, text), str(tmp_path / "good.json")
+    known = ("--root", host, "--mooncake-version", "0.3.12", "--sglang-version", "0.5.18")
+    assert run(["diff", *known, "--lock", lock, path]) == 0
+    assert "hush-hush-1" not in Path(lock).read_text()
+    assert differs(capsys, *known, "--locked", lock, path) == (0, [])
+    smaller = launch(tmp_path, text.replace("size 4 ", "size 3 "))
+    _, changes = differs(capsys, *known, "--locked", lock, smaller)
+    assert {row["name"] for row in changes if row["section"] == "flags"} == {"--hicache-size"}
+    _, changes = differs(capsys, *known, "--to", "sglang=0.5.19", "--locked", lock, path)
+    assert {row["to"] for row in changes if row["name"] == "release"} == {"0.5.19"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "x"}', None])
+def test_what_is_no_locked_answer_is_refused(
+    tmp_path: Path, host: str, capsys: Capture, content: str | None
+) -> None:
+    lock = tmp_path / "good.json"
+    if content is not None:
+        lock.write_text(content)
+    path = launch(tmp_path, LAUNCHES["heads"])
+    assert run(["diff", "--root", host, "--locked", str(lock), path]) == 64
+    assert f"--locked {lock}: " in capsys.readouterr().err
+    both = ("--lock", str(lock), "--locked", str(lock))
+    assert run(["diff", "--root", host, *both, path]) == 64

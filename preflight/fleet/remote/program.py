@@ -78,11 +78,11 @@ _FOUND = """\
 command -v {first} >/dev/null 2>&1 || {{ echo '{says} end {no_tool}'; exit 0; }}
 set -- {tool} {words}"""
 
-# What this program needs of others is Python alone: click, tabulate, PyYAML without its C half,
-# pynvml. psutil is C; a node without it asks the kernel by ``psutil_stand_in``. Tables are read as
-# files, so the archive unpacks itself into a folder of its own, and removes it.
+# What this program needs of others is Python alone: click, packaging, tabulate, PyYAML without its
+# C half, pynvml. psutil is C; a node without it asks the kernel by ``psutil_stand_in``. Tables are
+# read as files, so the archive unpacks itself into a folder of its own, and removes it.
 OWN = ("checks", "mooncake_preflight", "preflight")
-OTHERS = ("click", "markupsafe", "tabulate", "tomli", "yaml", "pynvml")
+OTHERS = ("click", "markupsafe", "packaging", "tabulate", "tomli", "yaml", "pynvml")
 # Python 3.11 has it under another name; 3.10 does not, and may be what a node has.
 _OWN_NAMES = {"tomli": "tomllib"}
 STAND_IN = "stand_in/psutil.py"
