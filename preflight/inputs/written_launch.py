@@ -12,6 +12,8 @@ from checks.base.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError, UsageError
 from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
+from preflight.launches.documents import load_documents
+from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_files import read_argv, read_source, read_text
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
@@ -24,6 +26,7 @@ _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 _COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 # A folder whose bases lie here renders in well under a second; one that fetches others may not.
 _RENDERS_SECONDS = 20.0
+_DEEPEST_BASE = 16
 
 
 class WrittenLaunch(NamedTuple):
@@ -90,6 +93,8 @@ def _of_folder(name: str, folder: str, environment: Mapping[str, str], root: Roo
 
     program = shutil.which("kubectl")
     asked = f"give what kubectl kustomize {folder} prints"
+    if (remote := _remote(folder, 0)) is not None:
+        raise SourceError(f"{name} takes {remote}, which nobody fetches here: {asked}")
     if program is None:
         raise SourceError(f"{name} is rendered by kubectl, which is not installed here: {asked}")
     try:
@@ -111,6 +116,22 @@ def _of_folder(name: str, folder: str, environment: Mapping[str, str], root: Roo
     if not reading.commands:
         raise NoLaunchError(f"{name}: starts no program that is known here")
     return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
+
+
+def _remote(folder: str, depth: int) -> str | None:
+    """Return what a folder of Kustomize takes from elsewhere; None where all of it lies here."""
+    found = (read_small_file(os.path.join(folder, one)) for one in _KUSTOMIZATIONS)
+    text = next((each for each in found if each is not None), "")
+    for document in load_documents(text, folder):
+        for key in ("resources", "bases", "components", "crds", "helmCharts", "configurations"):
+            for item in document.at(key).items:
+                path = os.path.join(folder, item.text or "")
+                if item.text is None or not os.path.exists(path) or depth >= _DEEPEST_BASE:
+                    return f"{item.text or key}"
+                inner = _remote(path, depth + 1) if os.path.isdir(path) else None
+                if inner is not None:
+                    return inner
+    return None
 
 
 def _script(launch: tuple[str, ...]) -> int | None:

@@ -109,8 +109,17 @@ def test_a_folder_of_kustomize_is_what_kubectl_makes_of_it(tmp_path: Path) -> No
     for name in (str(place), str(place / "kustomization.yaml")):
         (command,) = read_launch((name,), (), {}, Root("/")).reading.commands
         assert (command.copies, command.words[-1].text) == (7, "5")
-    (place / "base" / "d.yaml").unlink()
+    (place / "base" / "d.yaml").write_text("kind: [\n")
     with pytest.raises(UsageError, match="kubectl kustomize says"):
+        read_launch((str(place),), (), {}, Root("/"))
+
+
+def test_nothing_that_kustomize_takes_from_elsewhere_is_fetched(tmp_path: Path) -> None:
+    place = folder(tmp_path)
+    (place / "base" / "kustomization.yaml").write_text(
+        "resources: [d.yaml, 'https://example.com/bases//a?ref=v1']\n"
+    )
+    with pytest.raises(UsageError, match=r"takes https://example.com/.* which nobody fetches here"):
         read_launch((str(place),), (), {}, Root("/"))
 
 
