@@ -204,14 +204,19 @@ def _sglang(
     split = lcm if lcm and layout == "page_head" else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
-    if isinstance(mla, Unknown) and isinstance(split, int) and split > 1:
-        shards = Unsure(split, f"whether its KV cache is latent (MLA): {mla.reason}")
+    ranks: Any = not mla
+    if isinstance(mla, Unknown):
+        why = f"whether its KV cache is latent (MLA): {mla.reason}"
+        ranks = Unsure(f"as {model} has it", why)
+        if isinstance(split, int) and split > 1:
+            shards = Unsure(split, why)
     named = {
         "prefix": prefix,
         "page size": LEFT if page is None else page,
         "tokens in a key": pairs
         if isinstance(pairs, Unknown)
         else ("pairs" if pairs else "single"),
+        "rank in a key": ranks,
         "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1,
         "key scheme": _given(server, "hicache_storage_key_scheme"),
     }

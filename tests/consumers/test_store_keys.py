@@ -78,6 +78,12 @@ PAIRS = [
         "tokens in a key: single against pairs",
     ),
     (SGLANG, SGLANG.replace("page_first", "page_first_direct"), COLLIDE, "memory layout"),
+    (
+        f"{SGLANG} --served-model-name q",
+        f"{SGLANG} --served-model-name q".replace("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"),
+        NEVER,
+        "rank in a key: True against False",
+    ),
     (SGLANG, SGLANG.replace("10.0.0.1", "10.0.0.2"), APART, "10.0.0.2:50051"),
     (f"MOONCAKE_TENANT_ID=b {SGLANG}", SGLANG, APART, "tenant: b against default"),
     (SGLANG, f"{SGLANG} --tp $TP", UNKNOWN, "TP is not set"),

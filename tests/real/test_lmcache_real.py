@@ -1,20 +1,24 @@
-"""LMCache's own configuration class against ours: the same values, the same refusals.
+"""LMCache's own classes against ours: the same values and refusals, and keys that meet as said.
 
-The class is loaded from its wheel without what LMCache imports for a GPU.
+The configuration class is loaded from its wheel without what LMCache imports for a GPU.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from preflight.consumers.lmcache import lmcache_settings, lmcache_values, overridden
+from preflight.judging.store_keys import Verdict
+from tests.consumers.test_store_keys import lmcache, match_of
 from tests.real.conftest import install
 
 pytestmark = pytest.mark.real
@@ -133,3 +137,54 @@ def test_the_same_values_as_lmcaches_own_class(tmp_path: Path) -> None:
             text = json.dumps(without_name(our))
             assert text == json.dumps(without_name(their)), one
     assert CASES / 20 < refused < CASES / 2
+
+
+def key_class(folder: Path) -> Any:
+    """LMCache's own class of keys, cut out of its wheel: its module imports torch."""
+    tree = ast.parse((folder / "lmcache" / "utils.py").read_text())
+    found = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "CacheEngineKey"]
+    names: dict[str, Any] = {
+        "torch": SimpleNamespace(dtype=object),
+        "TORCH_DTYPE_TO_STR_DTYPE": {"auto": "auto", "fp8": "fp8"},
+    }
+    exec("from dataclasses import dataclass, field\nfrom typing import *", names)
+    exec(compile(ast.Module(list(found), []), "utils.py", "exec"), names)
+    return names["CacheEngineKey"]
+
+
+def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
+    key = key_class(install("lmcache", "0.5.6"))
+    random = Random(20261122)
+    choices: dict[str, list[Any]] = {
+        "model": ["Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"],
+        "words": ["", "-tp 2", "-tp 4"],
+        "chunk_size": [256, 64],
+        "seed": ["0", "1"],
+        "dtype": ["auto", "fp8"],
+    }
+
+    def written(one: dict[str, Any]) -> str:
+        words = f"{one['words']} --kv-cache-dtype {one['dtype']}"
+        front = f"PYTHONHASHSEED={one['seed']}"
+        return lmcache(words, one["model"], front, chunk_size=one["chunk_size"])
+
+    def own(one: dict[str, Any]) -> set[str]:
+        ranks = int(one["words"][4:] or 1)
+        ranks = 1 if "DeepSeek" in one["model"] else ranks  # the first worker alone
+        chunk = hash((one["chunk_size"], one["seed"])) & (2**63 - 1)
+        keys = (key(one["model"], ranks, rank, chunk, one["dtype"], None) for rank in range(ranks))
+        return {each.to_string() for each in keys}
+
+    verdicts = set()
+    for _ in range(60):
+        first = {name: random.choice(values) for name, values in choices.items()}
+        second = {
+            name: random.choice(values) if random.random() < 0.2 else first[name]
+            for name, values in choices.items()
+        }
+        match = match_of(tmp_path, written(first), written(second))
+        equal = own(first) == own(second)
+        assert equal or not own(first) & own(second)
+        assert match.verdict is (Verdict.EQUAL if equal else Verdict.NEVER), (first, second)
+        verdicts.add(match.verdict)
+    assert len(verdicts) == 2
