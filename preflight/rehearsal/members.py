@@ -36,7 +36,7 @@ from preflight.programs.memory_records import HotCache, Launch, MappedProcess, S
 from preflight.rehearsal.records import Member
 from preflight.sizing.launch_sizing import LaunchSizing
 
-_RUN = ("sglang", "store_service", "mooncake_client")
+_RUN = ("sglang", "store_service", "mooncake_client", "vllm", "lmcache")
 
 
 def members_of(

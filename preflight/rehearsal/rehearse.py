@@ -73,6 +73,9 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
     if written.shown is None or not written.shown.inputs.launch.processes:
         return Unknown("the launch maps no memory on this host: there is nothing to rehearse")
+    own = [one.name for one in written.shown.inputs.launch.processes if one.own_pools]
+    if own:
+        return Unknown(f"{own[0]} has a pool that it maps itself, which is not rehearsed")
     small = _scaled(written, host, scale)
     needs = sized.needs if small is written else launch_needs(small)
     facts = None
