@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from preflight.base.usage_error import NoLaunchError
-from preflight.cli.options import COLOR, JSON, ROOT, command, with_launch
+from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.host_source import Host
@@ -24,9 +24,12 @@ _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 )
 @JSON
 @ROOT
+@TIMEOUT
 @COLOR
 @with_launch
-def keys(*, as_json: bool, root: str, color: str, launch: LaunchWords) -> int:
+def keys(
+    *, as_json: bool, root: str, timeout_seconds: float, color: str, launch: LaunchWords
+) -> int:
     """Print the keys of every process that stores KV cache, and whether two of them ever meet.
 
     Two of LAUNCH each, or one of each where two files are given: equal, never equal and why, the
@@ -38,14 +41,15 @@ def keys(*, as_json: bool, root: str, color: str, launch: LaunchWords) -> int:
     from checks.capture.secrets import public
     from preflight.base.output import columns, painter, say, say_json
     from preflight.base.program_version import program_version
+    from preflight.base.within import within
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Verdict, matches
 
-    host = open_host(root)
+    host = open_host(root, timeout_seconds)
     words = launch.words
     several = len(words) == 2 and not launch.is_command and all(map(os.path.isfile, words))
     each = [launch._replace(words=(word,)) for word in words] if several else [launch]
-    sides = [_keys_of(one, host) for one in each]
+    sides = within(timeout_seconds, "the launch", lambda: [_keys_of(one, host) for one in each])
     found = list(matches(*sides))
     verdicts = {match.verdict for match in found}
     code = 1 if verdicts & {Verdict.NEVER, Verdict.COLLIDE} else 3 * (Verdict.UNKNOWN in verdicts)
