@@ -194,7 +194,10 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
         if any(word.text == _WITH_ROUTER for word in command.words):
             arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
-        return LaunchProcess(kind, command, arguments, server)
+        # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
+        lmcache = server.value("enable_lmcache") is True
+        unread = Unknown("what LMCache takes behind --enable-lmcache") if lmcache else None
+        return LaunchProcess(kind, command, arguments, server, unread=unread)
     if kind is Kind.DYNAMO_SGLANG:
         own, unread = _without_dynamos(arguments, environment)
         server = _server(command, own, read_file, sglang_version)

@@ -25,6 +25,7 @@ from preflight.launches.source import Origin, Word
 from preflight.programs.memory_records import StoreClient
 from preflight.sizing.launch_needs import launch_needs
 from tests.consumers.test_vllm import sized, transfer
+from tests.processes import test_unread
 
 ORIGIN = Origin("launch.sh", 1)
 RIGHT = {
@@ -225,3 +226,11 @@ def test_an_override_that_cannot_be_read_leaves_the_value() -> None:
     overridden(values, "extra_config", "{bad")
     overridden(values, "nothing", 1)
     assert (values["chunk_size"], values["extra_config"]) == (256, None)
+
+
+def test_lmcache_inside_sglang_is_named(tmp_path: Path) -> None:
+    line = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+    found = test_unread.sized(tmp_path, f"{line} --enable-lmcache\n")
+    assert found.status == "unknown"
+    assert "--enable-lmcache" in found.reason
+    assert not test_unread.sized(tmp_path, f"{line}\n").unread
