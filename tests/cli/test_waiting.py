@@ -35,6 +35,7 @@ DESCRIBED = ("--memory", "2tb", "--gpus", "1xH800", "--model", "Qwen/Qwen3-32B")
 # What is given: words with PATH in place of what never answers. None: any exit code.
 WAITING: dict[str, tuple[tuple[str, ...], int | None]] = {
     "launch": ((*PREFLIGHT, "check", *TIMEOUT, "PATH"), None),
+    "keys": ((*PREFLIGHT, "keys", *TIMEOUT, "PATH"), None),
     "read": ((*PREFLIGHT, "read", *TIMEOUT, "PATH"), None),
     "waivers": ((*PREFLIGHT, "check", *TIMEOUT, "--waivers", "PATH"), 64),
     "plan": ((*PREFLIGHT, "plan", *TIMEOUT, "PATH"), None),
