@@ -132,15 +132,15 @@ def _count(ids: set[str]) -> str:
     return f"{len(ids)} known problem{'s' * (len(ids) != 1)}"
 
 
-def _finding(verdict: Verdict) -> Finding:
+def _finding(verdict: Verdict, status: Status, said: str) -> Finding:
+    """One record and one process: its summary, the release, and ``said``."""
     one = verdict.advisory
-    version = verdict.version
+    ranges = "; ".join(map(range_text, one.affected))
     return Finding(
         one.check,
-        Status.WARN,
+        status,
         verdict.process.name,
-        have=f"{verdict.product} {version}" if isinstance(version, str) else "",
-        need=f"not {'; '.join(map(range_text, one.affected))}",
+        text=f"{one.summary} ({verdict.product} {verdict.version}; affected: {ranges}). {said}",
         evidence=tuple(Evidence(url, kind.lower()) for kind, url in one.references),
         advice=one.remedy,
         consequence=SEVERITIES[one.severity],
@@ -150,12 +150,11 @@ def _finding(verdict: Verdict) -> Finding:
 def _affected(verdict: Verdict) -> Finding:
     one = verdict.advisory
     status = Status.FAIL if one.grave else Status.WARN
-    text = f"{one.summary}. What is seen: {one.seen}"
-    return _finding(verdict)._replace(status=status, text=text)
+    return _finding(verdict, status, f"What is seen: {one.seen}")
 
 
 def _unsure(verdict: Verdict, why: Unknown) -> Finding:
     one = verdict.advisory
     status = Status.UNKNOWN if one.grave else Status.WARN
-    text = f"{one.summary}: affected where {condition_text(one.when)}; not known: {why.reason}"
-    return _finding(verdict)._replace(status=status, text=text, cause=why.cause)
+    said = f"It is where {condition_text(one.when)}; not known: {why.reason}"
+    return _finding(verdict, status, said)._replace(cause=why.cause)

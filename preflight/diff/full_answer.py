@@ -15,7 +15,7 @@ from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check, judge
 from preflight.advisories.judge import advisory_findings
-from preflight.advisories.records import CHECK_PREFIX, version_key
+from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Sized
@@ -257,10 +257,10 @@ def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:
     for found in findings:
         if found.status not in _JUDGED:
             continue
-        advisory = found.check.startswith(CHECK_PREFIX)
-        section = Section.ADVISORIES if advisory else Section.FINDINGS
+        record = advisory(found.check) if found.check.startswith(CHECK_PREFIX) else None
+        section = Section.FINDINGS if record is None else Section.ADVISORIES
         amounts = "; ".join(filter(None, (found.have, found.need)))
-        text = found.text.partition(". What is seen")[0] if advisory else amounts
+        text = amounts if record is None else record.summary
         said = f"{found.status.value}: {text}" if text else found.status.value
         yield Key(section, found.check, found.subject), said
 
