@@ -157,7 +157,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
     """A recorded answer; an object with the one key ``unknown`` (and ``absent``) is an Unknown."""
     if key not in calls:
-        return Unknown(f"not recorded ({key})")
+        return Unknown(f"not recorded ({key.rstrip()})")
     answer = calls[key]
     if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= {"unknown", "absent"}:
         return Unknown(str(answer["unknown"]), answer.get("absent") is True)
