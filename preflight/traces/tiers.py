@@ -230,12 +230,19 @@ class _Cache:
 
     def _write_through(self, blocks: Sequence[int]) -> None:
         """What was left in L1 often enough, from the first on: a copy needs its parent's."""
-        l1, both, room = self._l1, self._both, True
-        for block in blocks:
-            if block not in both:
+        l1, both, at, room = self._l1, self._both, 0, True
+        while at < len(blocks):
+            end = at + 1
+            while end < len(blocks) and self._next.get(blocks[end - 1]) == blocks[end]:
+                end += 1
+            node, at = blocks[at:end], end
+            if node[-1] in both:
+                continue
+            for block in node:
                 l1[block] += 1
-                room = room and l1[block] >= self._after and self._room()
-                if room:
+            room = room and l1[node[0]] >= self._after and self._room(len(node))
+            for block in node if room else ():
+                if block not in both:
                     both[block] = None
                     self._copied(block)
 
@@ -244,18 +251,17 @@ class _Cache:
         if self._pool is not None:
             self._pool.put(block)
 
-    def _room(self) -> bool:
-        """Make room for one more block in L2; False where it holds nothing that may go."""
-        if len(self._both) + len(self._host) < self._sizes[1]:
-            return True
-        if self._back and self._both:
-            del self._both[next(iter(self._both))]
-            return True
-        if not self._host:
-            return False
-        gone = self._drop()
-        while self._host and self._next.get(next(iter(self._host))) == gone:
-            gone = self._drop()
+    def _room(self, wanted: int = 1) -> bool:
+        """Make room for so many more in L2; False where it holds nothing that may go."""
+        while len(self._both) + len(self._host) + wanted > self._sizes[1]:
+            if self._back and self._both:
+                del self._both[next(iter(self._both))]
+            elif self._host:
+                gone = self._drop()
+                while self._host and self._next.get(next(iter(self._host))) == gone:
+                    gone = self._drop()
+            else:
+                return False
         return True
 
     def _split(self, block: int) -> None:
