@@ -6,6 +6,7 @@ asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -131,10 +132,10 @@ def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
 @or_unknown
 def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
     status = known(status)
-    try:
-        return int(status[name], 16)
-    except (KeyError, ValueError):
+    # The kernel writes 64 bits; a longer number than that could not even be printed.
+    if not re.fullmatch("[0-9a-fA-F]{1,16}", status.get(name, "")):
         return Unknown(f"{STATUS}: has no {name}")
+    return int(status[name], 16)
 
 
 @or_unknown

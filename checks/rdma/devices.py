@@ -5,6 +5,7 @@ A port's active MTU is not there: ``verbs`` asks the library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -201,10 +202,9 @@ def numbered_word(root: Root, name: str) -> str | Unknown:
 @or_unknown
 def _hexadecimal(root: Root, name: str) -> int | Unknown:
     content = known(root.word(name))
-    try:
-        return int(content, 16)
-    except ValueError:
+    if not re.fullmatch("(0x)?[0-9a-fA-F]{1,16}", content):
         return Unknown(f"{name}: not a hexadecimal number: {content[:40]!r}")
+    return int(content, 16)
 
 
 def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:

@@ -76,7 +76,8 @@ def test_a_whole_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "garbage\n\0\n", "/", "Uid:\nCapEff: zz\nMax locked memory"]
+    "content",
+    ["", "garbage\n\0\n", "/", "Uid:\nCapEff: zz\nMax locked memory", f"CapEff: {'f' * 5000}"],
 )
 def test_unreadable_is_unknown_and_nothing_raises(tmp_path: Path, content: str) -> None:
     """Empty, damaged, cut off, or a folder where a file should be."""

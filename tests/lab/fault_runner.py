@@ -126,7 +126,7 @@ def refuse_calls(what: str) -> None:
 
 def as_child_of(shell: Shell, environment: dict[str, str]) -> None:
     """Make this process what a child of the shell would be."""
-    for name in ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC"):
+    for name in ("RLIMIT_MEMLOCK", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_DATA", "RLIMIT_AS"):
         kind = getattr(resource, name)
         resource.setrlimit(kind, resource.prlimit(shell.pid, kind))
     path = Path(f"/proc/{shell.pid}/cgroup").read_text().partition("::")[2].strip()

@@ -726,6 +726,24 @@ FAULTS = (
         starts="fails",
         says="Resource temporarily unavailable|terminate called",
     ),
+    Fault(
+        "bytes of data limited",
+        {"limits.memory": "fail"},
+        launch="client-regular",
+        before="ulimit -d 300000",
+        in_the_shell="ulimit -d unlimited",
+        starts="fails",
+        says="Failed to|terminate called|Cannot allocate|bad_alloc",
+    ),
+    Fault(
+        "address space limited",
+        {"limits.memory": "fail"},
+        launch="client-regular",
+        before="ulimit -v 300000",
+        in_the_shell="ulimit -v unlimited",
+        starts="fails",
+        says="Failed to|terminate called|Cannot allocate|bad_alloc|error while loading",
+    ),
     # Devices, their nodes and addresses.
     Fault(
         "one uverbs node is gone",
