@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
 
 SCHEMA = "mooncake-preflight/advisories/v1"
+_NO_LAUNCH_GIVEN = "there is no launch: give a script, or a command after --"
 
 
 @command(
@@ -55,6 +56,8 @@ def advisories(
 
     Exit codes: 0 none affects LAUNCH, or none was given; 1 one does, or may.
     """
+    if affecting and not launch.words and root == "/":
+        raise UsageError(_NO_LAUNCH_GIVEN)
     if osv_zip is not None:
         return _write_zip(osv_zip)
     if osv:
@@ -83,7 +86,7 @@ def _of_launch(
 
     seen = judge_host(launch, root, timeout_seconds, [], TOPICS)
     if seen.launch is None:
-        raise UsageError("there is no launch: give a script, or a command after --")
+        raise UsageError(_NO_LAUNCH_GIVEN)
     if isinstance(seen.launch, Unknown):
         raise UsageError(seen.launch.reason)
     worst: dict[str, Verdict] = {}
