@@ -37,6 +37,9 @@ NESTED_COSTS = 16
 # Turns of all loops of a script that are followed.
 MOST_TURNS = 2000
 WRITES = (">", ">|", ">>")
+_ENDS = frozenset(("killall", "pgrep", "pip", "pip3", "pkill"))
+# What marks a program that a launch is about.
+STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 _LIST_ENDS = (";", "\n", "&", ")", ";;", ";&", ";;&")
 _PIPES = ("|", "|&")
 _JOINTS = ("&&", "||", "|", "|&")
@@ -103,6 +106,7 @@ class Flow(ABC):
         self.active: list[str] = []  # the functions that are being read, outermost first
         self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
+        self.failing = False  # exit has a status that tells of an error
         self.levels = 0  # the loops that break and continue leave
         self.ended = TRUE  # what return says
         self.turns = 0  # of all loops
@@ -164,8 +168,14 @@ class Flow(ABC):
             stop = _until(text, position, last, ("&&", "||"))
             wanted = ended if joint != "||" else ended.negated()
             steps = self.pipeline(text, position, stop)
-            if not joint or (wanted.value and not wanted.soft):
+            if not joint:
                 ended = yield steps
+            elif wanted.value and not wanted.soft:
+                ended = yield steps
+                if self.gives_up():
+                    note = self.undecided_note(text, first, position - 1, ended)
+                    self.doubts = (*self.doubts, note)
+                    self.stop, ended = "", OPEN
             elif wanted.value:
                 ended = yield self.guarded(steps)
             elif wanted.value is None and joint == "&&" and wanted.ran:
@@ -183,6 +193,19 @@ class Flow(ABC):
             self.shell.back_to(mark)
             return TRUE
         return ended
+
+    def gives_up(self) -> bool:
+        """Tell whether a script ends with an error before it started what it is about.
+
+        It expects something of its caller that is not here: it is read as if it went on.
+        """
+        if self.stop != "exit" or not self.failing:
+            return False
+        return not any(
+            STARTED.search(" ".join(word.text for word in command.words))
+            for command in self.commands
+            if command.words and command.words[0].text not in _ENDS
+        )
 
     def guarded(self, steps: Steps) -> Steps:
         """Run what a variable that nothing sets leads to, unless that ends the script."""
@@ -327,13 +350,14 @@ class Flow(ABC):
                 ended = yield self.ways(text, parts, index, note, skipped)
                 return ended
             if truth.value:
-                if not truth.soft and not skipped:
-                    ended = yield self.run(text, *body)
-                    return ended
                 mark, count = self.shell.mark(), len(self.commands)
                 ended = yield self.run(text, *body)
-                if self.stop not in ("exit", "return"):
+                soft = truth.soft or bool(skipped)
+                if self.stop not in ("exit", "return") if soft else not self.gives_up():
                     return ended
+                if not soft:
+                    note = self.undecided_note(text, *parts[index], truth)
+                    self.doubts = (*self.doubts, note)
                 # Who asks so expects the variable to be set.
                 self.stop = ""
                 self.shell.back_to(mark)

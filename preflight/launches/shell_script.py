@@ -28,6 +28,7 @@ from preflight.launches.shell_expansion import Budget, Shell
 from preflight.launches.shell_flow import (
     MOST_TURNS,
     NESTED_COSTS,
+    STARTED,
     WRITES,
     Flow,
     Function,
@@ -37,7 +38,7 @@ from preflight.launches.shell_flow import (
 )
 from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
-from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
+from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 from preflight.launches.variables import Layers, Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, is_ordinary, strip_wrappers
 
@@ -48,6 +49,10 @@ DEEPEST_CALLS = 4
 # Programs that are taken to do what they are told; what any other one says is not known.
 _SUCCEED = frozenset("chmod chown cp install ln mkdir mv pip pip3 rm tee touch".split())
 _OPEN_BUILTINS = frozenset("getopts hash kill let read mapfile readarray type wait".split())
+# What sets up the shell of whoever reads this, not of whoever starts the launch.
+_PERSONAL = (".bashrc", ".profile", "/profile", "/activate", "conda.sh")
+# What ``eval "$(conda shell.bash hook)"`` and its like set up, which is no setting of a launch.
+_HOOK = re.compile(r"[$`(]+.*\b(hook|init|shellenv|activate|ssh-agent|modulecmd)\b", re.DOTALL)
 # What writes nothing that $(...) would take.
 _SILENT = frozenset(
     ": [ break cd continue declare exit export false local readonly return set shift shopt test "
@@ -55,8 +60,6 @@ _SILENT = frozenset(
 )
 # Files that set up a shell or its tools, and no setting of a launch.
 _SOURCED = ("/activate", ".bashrc", "/profile", ".profile", "conda.sh", "set_env.sh", "setvars.sh")
-# What marks a program that a launch is about.
-_STARTED = re.compile(r"sglang|mooncake|vllm|dynamo|lmcache|trtllm")
 
 
 def read_script(
@@ -267,7 +270,7 @@ class _Script(Flow):
         parsed = self.parsed(text, self.source, first_line)
         drive(self.run(parsed, 0, len(parsed.tokens)))
         started = (" ".join(word.text for word in command.words) for command in self.commands)
-        if self.stop == "exit" or any(map(_STARTED.search, started)):
+        if self.stop == "exit" or any(map(STARTED.search, started)):
             return
         for name, function in list(self.functions.items()):
             if name in self.called:
@@ -515,6 +518,7 @@ class _Script(Flow):
         )
         if program == "return":
             self.ended = OPEN if arguments and number is None else Truth(not number)
+        self.failing = program == "exit" and bool(number)
         self.levels = max(1, number or 1)
         self.stop = program
 
@@ -535,6 +539,13 @@ class _Script(Flow):
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
             return OPEN
         said = " ".join(word.text for word in words)
+        if any(word.unresolved for word in words) and said.startswith(("$(", "`")):
+            identifier = "source-environment" if _HOOK.match(said) else "source-not-read"
+            why = (
+                f"eval of what {brief(said)} writes is not read: variables that it sets are unknown"
+            )
+            self.note(identifier, why, origin)
+            return PROGRAM
         if not self.shell.budget.spend(_nested_cost(said, self.depth + 1)):
             return OPEN
         inner = self.parsed(said, text.source, origin.line)
@@ -549,7 +560,7 @@ class _Script(Flow):
         """Go through a file that lies beside the launch, in this shell."""
         name = words[0].text if words else ""
         known = bool(words) and (not words[0].unresolved or name in self.files)
-        text = self.near(name) if known else None
+        text = self.near(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.shell.budget.spend(len(text)):
             common = name.endswith(_SOURCED)

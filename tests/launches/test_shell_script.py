@@ -494,6 +494,50 @@ def test_blocks_deeper_than_bash_goes(opens: str, closes: str, depth: int, runs:
     assert ("unterminated" in ids(reading)) is not runs
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        'if [ -z "${X:-}" ]; then echo no X; exit 1; fi',
+        'X=${X:-}\nif [ -z "$X" ]; then exit 2; fi',
+        '[ -n "${X:-}" ] || exit 1',
+        '[[ -z "${X:-}" ]] && { echo no X; exit 1; }',
+    ],
+)
+def test_a_script_that_ends_for_want_of_a_variable_is_read_on_and_doubted(asks: str) -> None:
+    reading = read_script(f"pkill -9 sglang\n{asks}\nmooncake_client --host $X\n", "s", {})
+    client = reading.commands[-1]
+    assert client.words[0].text == "mooncake_client"
+    assert [note.id for note in client.doubts] == ["condition"]
+    given = read_script(f"{asks}\nmooncake_client --host $X\n", "s", {"X": "h"})
+    assert (given.commands[-1].words[2].text, given.commands[-1].doubts) == ("h", ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A=b\nif [ $A = b ]; then exit 0; fi\nmooncake_client\n",
+        "mooncake_master &\nif [ 1 = 1 ]; then exit 1; fi\nmooncake_client\n",
+    ],
+)
+def test_a_script_that_ends_as_it_means_to_ends(text: str) -> None:
+    assert all(c.words[0].text != "mooncake_client" for c in read_script(text, "s", {}).commands)
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ('eval "$(conda shell.bash hook)"', "source-environment"),
+        ('eval "$(micromamba shell hook --shell bash)"', "source-environment"),
+        ('eval "$(cat settings.txt)"', "source-not-read"),
+        ("source ~/.bashrc", "source-environment"),
+    ],
+)
+def test_what_sets_up_a_shell_is_no_program(line: str, note: str) -> None:
+    reading = read_script(f"{line}\nmooncake_client\n", "s", {}, beside=lambda name: None)
+    assert [command.words[0].text for command in reading.commands] == ["mooncake_client"]
+    assert [each.id for each in reading.notes] == [note]
+
+
 def test_an_element_of_an_array_whose_place_is_a_variable() -> None:
     text = "A=()\nfor i in 0 1; do A[$i]=h$i; done\nA[$((1+1))]+=z\nx ${A[@]}\n"
     (command,) = read_script(text, "s", {}).commands
