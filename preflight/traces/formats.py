@@ -21,6 +21,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple, TextIO
 
 from preflight.base.usage_error import UsageError
+from preflight.base.within import LIMIT_SECONDS, within
 
 # Characters of one line: a prompt of a million tokens as numbers is about 8 million.
 _LONGEST_LINE = 256 << 20
@@ -120,19 +121,24 @@ def _open(name: str) -> TextIO:
     if name == "-":
         return sys.stdin
     try:
-        if name.endswith(".gz"):
-            import gzip
-
-            return gzip.open(name, "rt", encoding="utf-8")
-        if name.endswith(".xz"):
-            import lzma
-
-            return lzma.open(name, "rt", encoding="utf-8")
-        if name.endswith(".zst"):
-            return _open_zst(name)
-        return open(name, encoding="utf-8")
+        # A pipe to which nobody writes would be waited for without an end.
+        return within(LIMIT_SECONDS, f"--trace {name}", lambda: _unpacked(name))
     except OSError as error:
         raise UsageError(f"--trace {name}: {error.strerror or error}") from None
+
+
+def _unpacked(name: str) -> TextIO:
+    if name.endswith(".gz"):
+        import gzip
+
+        return gzip.open(name, "rt", encoding="utf-8")
+    if name.endswith(".xz"):
+        import lzma
+
+        return lzma.open(name, "rt", encoding="utf-8")
+    if name.endswith(".zst"):
+        return _open_zst(name)
+    return open(name, encoding="utf-8")
 
 
 def _open_zst(name: str) -> TextIO:

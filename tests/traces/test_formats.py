@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -249,6 +250,13 @@ def test_a_bad_file_is_refused_in_a_sentence(
         read(str(tmp_path / name))
     assert f"--trace {tmp_path / name}" in str(error.value)
     assert said in str(error.value)
+
+
+def test_a_pipe_to_which_nobody_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("preflight.traces.formats.LIMIT_SECONDS", 0.05)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"pipe: no answer in 0\.05 s"):
+        open_trace(str(tmp_path / "pipe"), 64)
 
 
 def test_no_file(tmp_path: Path) -> None:
