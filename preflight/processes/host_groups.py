@@ -76,6 +76,11 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         if same or address:
             found.setdefault(same or address, (address, []))[1].append(process.number)
             left.remove(process)
+    taken_ports = {_port(p) for p in processes if any(p.number in n for _, n in found.values())}
+    for process in list(left) if len(found) == 1 else ():  # which wants what that host has given
+        if _port(process) and _port(process) in taken_ports:
+            found[f"what {process.command.origin} starts"] = ("", [process.number])
+            left.remove(process)
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _BUSY], shared, bool(taken))
@@ -86,16 +91,22 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     )
 
 
+def _port(process: LaunchProcess) -> int:
+    """Return the port of a server on its host; 0 for none that is known."""
+    fixed = next(iter(ports(process)), None) if process.kind is Kind.SGLANG else None
+    if fixed is None or fixed.network or not isinstance(fixed.port, int):
+        return 0
+    return fixed.port
+
+
 def _alternatives(
     processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
 ) -> tuple[HostGroup, ...]:
     """Return a group for each of several servers that want one port and never run together."""
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
-        fixed = next(iter(ports(process)), None)
-        server = process.kind is Kind.SGLANG and process.command.waited
-        if server and fixed is not None and isinstance(fixed.port, int) and not fixed.network:
-            by_port.setdefault(fixed.port, []).append(process)
+        if process.command.waited and (port := _port(process)):
+            by_port.setdefault(port, []).append(process)
     several = next((found for found in by_port.values() if len(found) > 1), [])
     numbers = {process.number for process in several}
     if not several or hosted:

@@ -56,6 +56,10 @@ def test_the_four_commands_of_a_guide_are_for_four_hosts() -> None:
             "mooncake_client --host=10.0.0.1 &\n",
             ["node rank 0 of 10.0.0.1:5", "node rank 1 of 10.0.0.1:5"],
         ),
+        (
+            f"{S}--port 30000 &\n{N}--dist-init-addr 10.0.0.1:5 --node-rank 0 &\n",
+            ["node rank 0 of 10.0.0.1:5", "what launch.sh:1 starts"],
+        ),
         (f"{S}\n{S}--tp 2\n", ["what launch.sh:1 starts", "what launch.sh:2 starts"]),
     ],
 )
