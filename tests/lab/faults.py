@@ -269,7 +269,6 @@ FAULTS = (
         undo="ip link set eth1 up",
         starts="ok",
         user=USER,
-        again=False,
     ),
     Fault(
         "both ports down",
@@ -278,7 +277,6 @@ FAULTS = (
         undo="ip link set eth0 up; ip link set eth1 up",
         starts="ok",
         says="Found 0 HCAs",
-        again=False,
     ),
     Fault(
         "the only named device's port down",
@@ -405,7 +403,6 @@ FAULTS = (
         launch="client-regular",
         inject=f"{ENTER_GROUP}; echo 256M > {GROUP}/memory.max",
         undo=LEAVE_GROUP,
-        again=False,
     ),
     Fault(
         "hugetlb cgroup limit",
@@ -492,7 +489,6 @@ FAULTS = (
         {"network.port-taken": "fail"},
         inject=LISTEN.format(CLIENT_PORT, "time.sleep(999)"),
         by_hand="kill -9 $!; wait",
-        again=False,
     ),
     Fault(
         "port in the range that the kernel gives out",
