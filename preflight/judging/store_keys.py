@@ -204,7 +204,7 @@ def _sglang(
     split = lcm if lcm and layout == "page_head" else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
-    ranks: Any = not mla
+    ranks: Any = mla is not True
     if isinstance(mla, Unknown):
         why = f"whether its KV cache is latent (MLA): {mla.reason}"
         ranks = Unsure(f"as {model} has it", why)
@@ -219,6 +219,7 @@ def _sglang(
         "rank in a key": ranks,
         "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1,
         "key scheme": _given(server, "hicache_storage_key_scheme"),
+        "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
     }
     held = {
         "model": _model(model),
@@ -226,7 +227,6 @@ def _sglang(
         "pipeline stages": pp,
         "KV dtype": server.value("kv_cache_dtype"),
         "memory layout": layout,
-        "SGLang release": release,
     }
     stage = "_<stage>" if pp != 1 else ""
     rank = stage.removeprefix("_") if mla is True else f"<rank>{stage}"

@@ -12,7 +12,7 @@ from checks.base.root import Root
 from preflight.cli.main import run
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.store_checks import key_findings
-from preflight.judging.store_keys import KeyMatch, Verdict, launch_keys, matches
+from preflight.judging.store_keys import KeyMatch, Unsure, Verdict, compared, launch_keys, matches
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -125,6 +125,14 @@ def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Verdict
     assert (match.verdict, why in "; ".join(match.reasons)) == (verdict, True), match.reasons
     other = match_of(tmp_path, second, first)
     assert other.verdict is verdict
+
+
+def test_two_releases_may_name_their_keys_each_its_own_way(tmp_path: Path) -> None:
+    match = match_of(tmp_path, SGLANG, SGLANG.replace("page_first", "page_first_direct"))
+    assert match.verdict is COLLIDE
+    older = Unsure("0.5.2", "not known")
+    named = {**match.second.named, "SGLang release": older}
+    assert compared(match.first, match.second._replace(named=named)).verdict is UNKNOWN
 
 
 def test_the_check_warns_of_one_model_alone(tmp_path: Path) -> None:
