@@ -34,10 +34,12 @@ settings.register_profile(
 settings.load_profile("project")
 
 # Whoever starts the tests may ignore Ctrl-C and Ctrl-\\ (a shell does for what runs in the
-# background) or say how wide its terminal is; the programs that tests start must inherit neither.
+# background) and a lost terminal (nohup does), or say how wide its terminal is; the programs that
+# tests start must inherit none of it.
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
