@@ -6,7 +6,7 @@ of memory for pages that it cannot find.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from checks.base.finding import Finding, Kind, Setting, Status
@@ -19,6 +19,8 @@ from checks.numa.nodes import NODES
 RESERVATION = "hugetlb.reservation"
 # Where one of these is unknown, no page is taken.
 _DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
+# A size may be what the program refuses: what is taken without it is a default's, often all memory.
+_REFUSED = "arguments-refused"
 ASK_FIT = "mooncake-preflight fit finds sizes that fit"
 
 
@@ -31,7 +33,8 @@ class Refusal(NamedTuple):
 
 def refusal_of(findings: Iterable[Finding]) -> Refusal:
     """Return why the findings keep every pool from growing; empty where they do not."""
-    impossible, undecided = [], []
+    findings = list(findings)
+    impossible, undecided = [], list(refused_sizes(findings))
     for found in findings:
         if found.check == RESERVATION and found.status is Status.FAIL:
             impossible.append(
@@ -40,6 +43,13 @@ def refusal_of(findings: Iterable[Finding]) -> Refusal:
         elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
             undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
     return Refusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
+
+
+def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield why no size of the launch is the one that was meant."""
+    for found in findings:
+        if found.check == _REFUSED and found.status is Status.FAIL:
+            yield f"correct the launch first: {found.subject}: {found.text}"
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:

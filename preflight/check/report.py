@@ -191,8 +191,8 @@ def verdict_reason(report: Report) -> str:
     if report.reason:
         return report.reason
     if report.verdict is Status.FAIL:
-        found = {row.consequence for row in report.of(Status.FAIL)}
-        worst = next((kind for kind in _WORST if kind in found), Consequence.WILL_NOT_START)
+        found = {row.consequence or _WORST[0] for row in report.of(Status.FAIL)}
+        worst = next((kind for kind in _WORST if kind in found), _WORST[0])
         degraded = worst is Consequence.DEGRADED
         what = "starts and runs badly, without a message," if degraded else worst.value
         return f"{launch or 'a launch'} {what} on {where}"

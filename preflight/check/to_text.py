@@ -41,6 +41,8 @@ _FOLLOWS = {
     "storage.offload-space": "storage.offload-path",
     "topology.mooncake-view": "rdma.no-device",
 }
+# What stands first of its status: the sizes that others go by are those of a default.
+_FIRST = "arguments-refused"
 # So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
 # A page of more lines ends with the verdict again.
@@ -125,8 +127,10 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     places = []
     for at, part in enumerate(parts):
         cause = first.get(_FOLLOWS.get(part[0].finding.check, ""), at)
-        places.append((min(at, cause), at))  # a cause that is milder stays below: the worst first
-    return [parts[at] for _, at in sorted(places)]
+        # A cause that is milder stays below: the worst first.
+        last = part[0].finding.check != _FIRST or part[0].finding.status is not Status.FAIL
+        places.append((last, min(at, cause), at))
+    return [parts[at] for *_, at in sorted(places)]
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int) -> str:

@@ -79,7 +79,7 @@ def diff(
     if (lock or locked) and (old or against or len(roots) == 2 or (lock and locked)):
         raise UsageError("--lock and --locked are of one answer: LAUNCH, on one host")
     if not (old or new or against or len(roots) == 2 or lock or locked):
-        raise UsageError("nothing differs: give --to, --against, --locked, or --root twice")
+        raise UsageError("there is one side alone: give --to, --against, --locked, or --root twice")
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
     other = launch if against is None else launch._replace(words=(against,))
     sides = (

@@ -27,6 +27,8 @@ _COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-c
 # A folder whose bases lie here renders in well under a second; one that fetches others may not.
 _RENDERS_SECONDS = 20.0
 _DEEPEST_BASE = 16
+# How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, getopts.
+_ARGUMENTS = re.compile(r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV)\b")
 
 
 class WrittenLaunch(NamedTuple):
@@ -57,6 +59,11 @@ def read_launch(
             if (folder := _folder(name)) is not None:
                 return _of_folder(name, folder, environment, root)
             given = launch[script + 1 :]
+            if given and os.path.isfile(given[0]) and not _takes_arguments(name):
+                raise UsageError(
+                    f"{name} takes no arguments, so {given[0]} would be passed over: give one "
+                    "launch at a time"
+                )
             reading = read_source(name, environment, env_files, given, host_words(root))
         else:
             name = "command line"
@@ -69,6 +76,12 @@ def read_launch(
     folder = os.path.dirname(name) if script is not None else ""
     read_file = reads_written(reading.files, _reader(root, folder))
     return WrittenLaunch(reading, name, read_file)
+
+
+def _takes_arguments(script: str) -> bool:
+    """Whether a file's text uses the words that stand behind it; what cannot be read may."""
+    text = read_small_file(script)
+    return text is None or _ARGUMENTS.search(text) is not None
 
 
 def _folder(name: str) -> str | None:

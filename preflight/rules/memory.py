@@ -83,6 +83,16 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
         yield Seen(f"{geometry.name}: {widths}, {backend}")
 
 
+@RULES.memory("heads-not-shared")
+def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
+    geometry = known(versions.geometry)
+    ranks = known(server.number("tp_size")) // max(1, known(server.attention_dp))
+    heads = geometry.heads.kv_heads
+    shared = ranks > 0 < heads and max(heads, ranks) % min(heads, ranks) == 0
+    if geometry.kind is AttentionKind.MHA and not shared:
+        yield Seen(f"{geometry.name}: {heads} key/value heads, {ranks} ranks to share them")
+
+
 @RULES.memory("mooncake-too-old")
 def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     if server.store is not None and not versions.mooncake.hugepages:

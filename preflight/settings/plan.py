@@ -16,7 +16,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.refusal import refusal_of
+from checks.hugetlb.refusal import refusal_of, refused_sizes
 from checks.hugetlb.sysctl_d import parse_settings
 from checks.run.facts import Facts
 from checks.run.runner import every_check
@@ -88,6 +88,8 @@ def plan(
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
+    for reason in refused_sizes(findings):
+        gaps += [Gap("pages", reason), Gap("memory", reason)]
     found = _of_findings(findings)
     judged = {(_key(wish.setting), wish.reason.check): wish.reason for wish in found}
     for wish in (*pool_wishes, *wishes(needs, facts)):

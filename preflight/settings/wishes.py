@@ -87,7 +87,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
     if isinstance(count, int):
         reason = Reason("memory.max-map-count", "processes with many buffers need many mappings")
         low = count < USUAL_MAP_COUNT
-        wanted, now = str(USUAL_MAP_COUNT), str(count)
+        wanted, now = str(max(USUAL_MAP_COUNT, count)), str(count)
         yield Wish(Setting(Kind.SYSCTL, "vm.max_map_count", wanted, now), low, reason)
     if needs is None:
         return

@@ -237,6 +237,16 @@ def test_what_follows_from_another_stands_under_it() -> None:
     # A cause that is not as bad does not hide what is.
     worse = boot._replace(status=FAIL)
     assert ids(short._replace(status=WARN), worse)[0] == "fail     hugetlb.after-reboot"
+    # Sizes that others go by are a default's where the program refuses the argument.
+    refused = Finding("arguments-refused", FAIL, "run.sh:1", text="invalid int value")
+    assert ids(short, refused)[0] == "fail     arguments-refused"
+
+
+def test_the_verdict_is_of_the_worst_that_follows() -> None:
+    """A failure of which no page says what follows ends the start, as a refused argument does."""
+    found = [Finding("a.b", FAIL, "x"), Finding("arguments-refused", FAIL, "x")]
+    assert "dies later" in report_text(reported(found[:1]), plain, 80, 0)
+    assert "will not start" in report_text(reported(found), plain, 80, 0)
 
 
 @given(st.lists(FINDINGS, max_size=6))

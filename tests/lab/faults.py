@@ -738,7 +738,7 @@ FAULTS = (
         before="ulimit -v 300000",
         in_the_shell="ulimit -v unlimited",
         starts="fails",
-        says="Failed to|terminate called|Cannot allocate|bad_alloc|error while loading",
+        says="failed to reserve page summary memory",  # the wheel's Go runtime
     ),
     # Devices, their nodes and addresses.
     Fault(

@@ -147,7 +147,11 @@ GAPS: dict[int, tuple[Case, ...]] = {
     12: (
         Case(
             ("gate-assumes-one-engine",),
-            script(None, None, "sglang serve m --enable-hierarchical-cache --page-size 64 &"),
+            script(
+                None,
+                None,
+                "sglang serve m --enable-hierarchical-cache --page-size 64 --port 30001 &",
+            ),
         ),
     ),
     13: (

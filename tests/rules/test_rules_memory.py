@@ -81,6 +81,12 @@ EXAMPLES = [
         f"{HICACHE} --model-path Qwen/Qwen3-8B --hicache-storage-backend nixl",
     ),
     MemoryExample(
+        "heads-not-shared",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --tp 5",
+        "Qwen3-8B: 8 key/value heads, 5 ranks to share them",
+        f"{HICACHE} --model-path Qwen/Qwen3-8B --tp 16",
+    ),
+    MemoryExample(
         "mooncake-too-old",
         GOOD,
         "older than 0.3.8.post1",

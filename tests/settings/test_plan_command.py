@@ -110,6 +110,30 @@ def test_what_needs_sizes_that_are_not_known_is_refused_whole(
     assert "SEGMENT is not set" in err
 
 
+@pytest.mark.parametrize("name", ["sysctl", "sysfs", "cmdline", "k8s"])
+def test_no_page_is_taken_for_sizes_that_the_program_refuses(
+    name: str, run: Run, host: str, launch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the size that was meant the default's counts, which is most of the memory."""
+    place = Path(launch)
+    place.write_text(place.read_text().replace("--hicache-size 1", "--hicache-size 1gb"))
+    assert run("plan", "--root", host, "--format", name, launch) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "correct the launch first" in err
+    assert "invalid int value: '1gb'" in err
+
+
+def test_more_mappings_than_are_wanted_stay(
+    run: Run, launch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"/proc/sys/vm/max_map_count": "1048576"}
+    (tmp_path / "host").mkdir()
+    host = str(build_host(tmp_path / "host", replace(plain_host(), files=files)))
+    assert run("plan", "--root", host, "--format", "sysctl", launch) == 0
+    assert "vm.max_map_count = 1048576" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
     name: str, run: Run, host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -81,7 +81,9 @@ def missing(plan: Plan, name: str) -> tuple[str, ...]:
     """Return what the dialect cannot do without and the plan does not know."""
     form = FORMATS[name]
     gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
-    return (*gaps, *plan.undecided) if form.takes_pages == "now" and plan.grows else gaps
+    if form.takes_pages != "now" or not plan.grows:
+        return gaps
+    return (*gaps, *(one for one in plan.undecided if not any(one in gap for gap in gaps)))
 
 
 def refused(plan: Plan, name: str) -> tuple[str, ...]:
