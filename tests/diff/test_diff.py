@@ -191,7 +191,7 @@ def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "nothing differs"),
+        ((), "one side alone"),
         (("--to", "cuda=13"), "sglang=..,mooncake=.."),
         (("--to", "sglang"), "sglang=..,mooncake=.."),
         (("--to", "mooncake=main"), "'main' is no version of mooncake"),
