@@ -42,8 +42,8 @@ class Window(NamedTuple):
 class Described(NamedTuple):
     """span_seconds: None where no time is recorded. conversations: None where none is named.
 
-    windows: parts with as many requests each, ten to twenty of them; () where a sample of the
-    blocks was followed.
+    windows: parts with as many requests each, ten to twenty of them, and what is left; () where a
+    sample of the blocks was followed.
     """
 
     trace: Trace
@@ -110,8 +110,11 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
         Window(size, accesses - before, distinct - known)
         for (before, known), (accesses, distinct) in pairwise(marks)
     ]
+    accesses, known = marks[-1]
     if counter.distinct is None:
         windows = []
+    elif rest := requests - size * len(windows):
+        windows.append(Window(rest, counter.accesses - accesses, counter.distinct - known))
     span = times[-1] - times[0] if len(times) > 1 else None
     talks = len(sessions) or None
     spreads = inputs.spread(), outputs.spread()

@@ -142,6 +142,14 @@ def test_a_trace_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     jsonschema.validate(found, schema)
     assert found["requests"] == sum(each["requests"] for each in found["windows"]) == 20
     assert sum(each["new"] for each in found["windows"]) == found["distinct"]
+    # What is left of parts of a size is a part too: the trace is shown to its end.
+    (tmp_path / "odd.jsonl").write_text(Path(source).read_text() * 4)
+    lines = (tmp_path / "odd.jsonl").read_text().splitlines(keepends=True)[:67]
+    (tmp_path / "odd.jsonl").write_text("".join(sorted(lines)))
+    assert run(["trace", "describe", "--json", str(tmp_path / "odd.jsonl")]) == 0
+    windows = json.loads(capsys.readouterr().out)["windows"]
+    assert sum(each["requests"] for each in windows) == 67
+    assert windows[-1]["requests"] < windows[0]["requests"]
     assert run(["trace", "describe", "--json", "none.jsonl"]) == 64
     jsonschema.validate(json.loads(capsys.readouterr().out), schema)
 
