@@ -206,7 +206,7 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         if later is not None and later[0] >= pages:
             listed = ", ".join(f"{shares[node]} of {bound[node]} on node {node}" for node in short)
             text = f"pages that are set at boot are not where the launch takes them: {listed}"
-        elif later is not None:
+        elif later is not None and not isinstance(pool, Unknown) and pool.total_pages <= later[0]:
             text = "what is set at boot is less than the launch takes"
         even = not bound or (set(bound) == set(nodes) and len(set(bound.values())) == 1)
         short_now = reserve_targets(hugetlb.hugetlb, wanted.everything)

@@ -199,7 +199,10 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     )
     fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
-    weights = hardware.weights_bytes
+    # What these leave on the GPU is not the checkpoint's weights.
+    other = ("quantization", "torchao_config", "cpu_offload_gb", "moe_dense_tp_size")
+    changed = any(sized.value(name) not in (None, 0, "") for name in other)
+    weights = None if changed else hardware.weights_bytes
     if drafts.own is not None:
         # The draft's weights take their share of the same GPU.
         drafted = None if drafts.model is None else drafts.model.weights_bytes

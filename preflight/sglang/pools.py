@@ -188,11 +188,13 @@ def _sized(sized: SizedServer) -> ServerMemory:
     request = pool_request(sized)
     if isinstance(request, Unknown):
         return _unsized(request)
+    tokens = ratio_tokens(sized, request)
+    if isinstance(tokens, Interval) and tokens.most == 0:
+        return _unsized(_NO_GPU_MEMORY)
     if request.size_gb > 0:
         return _bounds(sized, request, f"--hicache-size {request.size_gb}")
     if request.dcp > 1:
         return _unsized(Unknown("decode context parallelism with a pool that follows the GPU's"))
-    tokens = ratio_tokens(sized, request)
     if request.ratio is not None:
         return _by_ratio(sized, request, tokens)
     if sized.release.auto_size and sized.purpose is not Purpose.OFFLOAD:
@@ -292,6 +294,9 @@ _AUTO_SHARE = 1 - 0.05
 _NO_MEMORY_LEFT = Refusal(
     "ValueError: No host memory is left for HiCache after the 10 GiB reserve; set --hicache-ratio "
     "or --hicache-size explicitly."
+)
+_NO_GPU_MEMORY = Refusal(
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
 )
 _NO_CGROUP = Refusal(
     "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "

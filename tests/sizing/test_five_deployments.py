@@ -288,7 +288,7 @@ def test_a_sizing_fits_a_terminal_of_80_columns_and_breaks_no_name(
             8,
             "vm.nr_hugepages = 278288",
             "warn",
-            "is gone after the next one",
+            "set at boot is less than the launch takes",
         ),  # 139144 on each node
         (8, "vm.nr_hugepages = 294672", "pass", ""),
         (4, "vm.nr_hugepages = 236760", "warn", "118380 of 155528 on node 0"),
