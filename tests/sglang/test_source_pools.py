@@ -344,6 +344,22 @@ def test_drafts_lower_what_a_ratio_can_be_sure_of(host: Path) -> None:
     assert drafted[0] == 64 * (TOKEN + 73_728)
 
 
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [("", True), ("--quantization fp8", False), ("--cpu-offload-gb 40", False)],
+)
+@pytest.mark.parametrize("l2", ["--hicache-ratio 2", "--hicache-size 8"])
+def test_weights_that_leave_no_gpu_memory_end_the_start(
+    host: Path, l2: str, flags: str, refused: bool
+) -> None:
+    """141 GB of weights on one GPU of 80 GiB; what a flag makes of weights is not known."""
+    options = LaunchOptions(mooncake_version=MOONCAKE, gpu_bytes=80 * GIB)
+    launch = QWEN.replace("Qwen/Qwen3-14B", "meta-llama/Llama-3.1-70B-Instruct")
+    words = f"{launch} {l2} --tp 1 {flags}"
+    found = size(host, words, options=options)
+    assert ("host-pools-refused" in ids(found)) is refused, words
+
+
 # The pools of prefill/decode servers ---------------------------------------------------------
 
 
