@@ -26,8 +26,6 @@ from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 _GFLAGS = {Kind.MASTER: "mooncake_master", Kind.CLIENT: "mooncake_client"}
 _SGLANG = (Kind.SGLANG, Kind.DYNAMO_SGLANG)
 _VLLM = (Kind.VLLM, Kind.DYNAMO_VLLM)
-# Where an engine that is not read here names Mooncake among its words.
-_NAMES_MOONCAKE = re.compile(r"mooncake", re.IGNORECASE)
 _VLLM_IMAGE = re.compile(r"(?:^|/)vllm-openai:v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)")
 
 
@@ -93,8 +91,6 @@ def _uses(subject: Subject, product: str) -> bool:
     if product in ("vllm", "lmcache"):
         own = (*_VLLM,) if product == "vllm" else (*_VLLM, Kind.LMCACHE)
         return process.kind in own
-    if process.kind in (*_VLLM, Kind.LMCACHE, Kind.DYNAMO_SGLANG):
-        return _NAMES_MOONCAKE.search(_words(subject)) is not None
     return uses_mooncake(process)
 
 
@@ -132,7 +128,7 @@ def _environment(subject: Subject) -> Environment:
 
 def _must_be_here(subject: Subject) -> None:
     """Raise where the process sees other files than this program: those of its own image."""
-    inside = subject.seen.facts.system.container.kind != "none"
+    inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
 

@@ -27,8 +27,12 @@ _COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-c
 # A folder whose bases lie here renders in well under a second; one that fetches others may not.
 _RENDERS_SECONDS = 20.0
 _DEEPEST_BASE = 16
-# How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, getopts.
-_ARGUMENTS = re.compile(r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV)\b")
+# How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, for x do, another file of it.
+_ARGUMENTS = re.compile(
+    r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV|source)\b|^\s*\.\s"
+    r"|\bfor\s+\w+\s*(?:;|\n|do\b)",
+    re.MULTILINE,
+)
 
 
 class WrittenLaunch(NamedTuple):

@@ -83,7 +83,8 @@ def missing(plan: Plan, name: str) -> tuple[str, ...]:
     gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
     if form.takes_pages != "now" or not plan.grows:
         return gaps
-    return (*gaps, *(one for one in plan.undecided if not any(one in gap for gap in gaps)))
+    said = {gap.reason for gap in plan.gaps if gap.topic in form.topics}
+    return (*gaps, *(one for one in plan.undecided if one not in said))
 
 
 def refused(plan: Plan, name: str) -> tuple[str, ...]:
