@@ -386,9 +386,12 @@ class _Takes:
         said: list[str],
     ) -> None:
         self.values, self.environment, self.read_file = values, environment, read_file
-        self.extra: dict[str, Any] = values["extra_config"] or {}
+        extra = values["extra_config"] or {}
+        self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
         self.misread = said
         self.refused: list[str] = []
+        if not isinstance(extra, dict):
+            self.refused.append(f"AttributeError: extra_config is {extra!r}, and no mapping")
         self.ignored: list[str] = []
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
         self.clients: list[Client] = []
@@ -445,8 +448,11 @@ class _Takes:
             mla = first if isinstance(first, int) and self._first_if_mla else size
             pools.append(Pool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
         if values["enable_hidden_state_cache"]:
-            more = int(values["max_hidden_state_cpu_size"] * GIB)
-            pools.append(Pool(OwnPool(more, more)))
+            more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
+            if isinstance(more, str):
+                self.refused.append(f"max_hidden_state_cpu_size: {more}")
+            else:
+                pools.append(Pool(OwnPool(more, more)))
         return tuple(pools)
 
     def _remotes(self) -> None:

@@ -402,7 +402,10 @@ class _Connectors:
         name = "OffloadingConnector"
         if simple is not None and simple.text.strip() not in ("", "0"):
             name = "SimpleCPUOffloadConnector"
-        extra = dict(config.get("kv_connector_extra_config") or {})
+        extra = config.get("kv_connector_extra_config") or {}
+        if not isinstance(extra, dict):
+            return config  # refused below
+        extra = dict(extra)
         if backend.value == "lmcache":
             name = "LMCacheMPConnector"
             self.ignored.append("--kv-offloading-size: its LMCache server decides the size")
@@ -428,6 +431,9 @@ class _Connectors:
             return
         extra = config.get("kv_connector_extra_config") or {}
         if name is None:
+            return
+        if not isinstance(name, str):
+            self.refused.append("kv_connector: Input should be a valid string")
             return
         read = _CONNECTORS.get(name) if not config.get("kv_connector_module_path") else None
         if not isinstance(extra, dict):

@@ -22,13 +22,14 @@ KEYS = Check("store.keys", (), PAGES)
 
 
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
-    """One finding for each server with a store."""
+    """Yield a finding for each SGLang server with a store, and each pair that shares one."""
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     segments = _segments_bytes(sizing)
     for process in servers:
         yield _keys(process, sizing.inputs.memory.get(process.number), segments)
-    yield from _pairs(sizing)
-    if not servers:
+    pairs = list(_pairs(sizing))
+    yield from pairs
+    if not servers and not pairs:
         yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
 
 

@@ -232,7 +232,9 @@ def _sglang(
     rank = stage.removeprefix("_") if mla is True else f"<rank>{stage}"
     pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>_{rank}_k"
     tenant = store.settings["tenant_id"].value
-    where = _master(store.value("master_server_address"), tenant or "default")
+    where = _master(
+        store.value("master_server_address"), "default" if tenant in (None, "") else tenant
+    )
     return StoreKeys(process, "SGLang HiCache", named, held, pattern, "", where)
 
 
@@ -257,10 +259,11 @@ def _vllm(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKe
         "cache_prefix": str(prefix),
         "model name": name,
         "store layout": _layout(client),
-        "block size": LEFT if block is None else str(block),
+        "block size": _as_text(block),
         "hash": algorithm,
         "hash seed": seed,
-        "context parallel ranks in a key": f"pcp {pcp}, dcp {dcp}",
+        "prefill context ranks in a key": _as_text(pcp),
+        "decode context ranks in a key": _as_text(dcp),
     }
     held = {
         "model": _model(model),
@@ -278,6 +281,13 @@ def _vllm(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKe
     return StoreKeys(process, client.family, named, held, pattern, drawn, where)
 
 
+def _as_text(value: Any) -> Any:
+    """Return a value as a key may spell it: 16 and "16" are one."""
+    if value is None:
+        return LEFT
+    return value if isinstance(value, Unknown) else str(value)
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, str):
         return int(value) if value.isdecimal() else Unknown(f"{value!r} is no number")
@@ -288,6 +298,8 @@ def _shards(model: Any, tp: Any, dcp: Any) -> Any:
     """How many shards the heads are in: ranks beyond the heads write the same bytes once."""
     if not isinstance(tp, int):
         return tp
+    if isinstance(dcp, Unknown):
+        return dcp
     if tp == 1 or dcp not in (1, "1"):
         return tp
     geometry = _geometry(model)
@@ -307,7 +319,10 @@ def _layout(client: Client) -> Any:
 
 
 def _draft(config: Any) -> Any:
-    return config if isinstance(config, Unknown) else ("none" if config in (None, "") else "one")
+    """A draft, whose layers may lie beside the model's: two that differ may have as many."""
+    if isinstance(config, Unknown) or config in (None, ""):
+        return config or "none"
+    return Unsure(str(config), "whether both drafts keep the same layers is not known")
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:

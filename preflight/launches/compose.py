@@ -119,7 +119,7 @@ class _ServiceReader:
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
         first = words[0].text if words else ""
-        if not self.node.at("entrypoint").value:
+        if self.node.at("entrypoint").value is None:  # an empty one clears the image's
             own = image_program(self.one("image") or "", first)
             words = [*(Word(text, origin) for text in own), *words]
             hidden = not own and hides_program(first)

@@ -126,7 +126,9 @@ def container_run(
     entries = [word for name, word in options if name == "entrypoint" and word.text]
     inner = (*entries[-1:], *words[image + 1 :])
     origin = words[start].origin
-    if not entries and image < len(words):
+    # Docker clears the image's own with an empty one.
+    emptied = any(name == "entrypoint" and not word.text for name, word in options)
+    if not entries and not emptied and image < len(words):
         first = inner[0].text if inner else ""
         own = image_program(words[image].text, first)
         inner = (*(Word(text, words[image].origin) for text in own), *inner)

@@ -122,8 +122,11 @@ def _mounted_files(
                 paths = {
                     item.at("key").text: item.at("path").text for item in one.at("items").items
                 }
-                found = [(paths.get(k) or k, node) for k, node in data.items() if one.fields]
-                chosen = [each for each in found if not paths or each[0] in paths.values()]
+                chosen = [
+                    (paths.get(key) or key, node)
+                    for key, node in data.items()
+                    if one.fields and (not paths or key in paths)
+                ]
                 volumes.setdefault(volume.at("name").text, []).extend(chosen)
     files: dict[str, Word] = {}
     for mount in container.at("volumeMounts").items:

@@ -165,7 +165,7 @@ def _option(words: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 for one that is not known, None for none."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
-        short = next((n for n in names if len(n) == 2 and word.startswith(n) and word != n), "")
+        short = any(len(n) == 2 and word.startswith(n) and word[2:3].isdigit() for n in names)
         if name in names:
             return _whole(value if equals else "".join(words[index + 1 : index + 2]))
         if short:

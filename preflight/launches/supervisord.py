@@ -14,6 +14,9 @@ from preflight.launches.source import Origin, Reading, Word, joined
 from preflight.launches.variables import Layers
 
 _PROGRAM = re.compile(r"^\[program:([^\]]+)\]", re.MULTILINE)
+# Its first line that says something; a script may write such a file.
+_FIRST = re.compile(r"\A(?:\s*(?:[;#](?!!).*)?\n)*\[")
+_NOT_STARTED = ("false", "no", "off", "0")
 _SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=:]\s*(.*)", re.DOTALL)
 _EXPANSION = re.compile(r"%\((\w+)\)(?:0?\d*)[sd]|%%")
 _PAIR = re.compile(r"""([A-Za-z_]\w*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,\s]*)""", re.DOTALL)
@@ -36,6 +39,8 @@ def _read(launch: LaunchText) -> Reading:
             shared = own
             continue
         origin, line = settings.get("command", (Origin(launch.path), ""))
+        if settings.get("autostart", (origin, "true"))[1].strip().lower() in _NOT_STARTED:
+            continue
         count = settings.get("numprocs", (origin, "1"))[1]
         environment = Layers(variables, own)
         for number in range(min(int(count), _MOST) if count.isdecimal() else 1):
@@ -99,6 +104,6 @@ def _filled(text: str, origin: Origin, section: str, number: int, environment: L
 
 KIND = LaunchKind(
     "a configuration of supervisord, which has [program:...]",
-    lambda launch: _PROGRAM.search(launch.text) is not None,
+    lambda launch: bool(_FIRST.match(launch.text) and _PROGRAM.search(launch.text)),
     _read,
 )
