@@ -50,6 +50,7 @@ def said(found: list[Finding]) -> dict[int, Status]:
     return {int(one.check[-4:]): one.status for one in found if one.check.startswith("advisory.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "mooncake", "sglang", "number", "status"),
     [
@@ -221,6 +222,7 @@ PAIRS = [("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", 
 AFFECTED = {(stem, pair): {10} for stem in ("dgx-l1-l2-mooncake-ssd",) for pair in PAIRS[:2]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", LAUNCHES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("pair", PAIRS)
 def test_no_record_is_said_outside_its_range(path: Path, host: str, pair: tuple[str, str]) -> None:

@@ -82,6 +82,7 @@ def test_a_tier_that_is_not_known_is_named_with_what_to_give(
     assert "L3 (Mooncake pool), 1,907,456 tokens: never evicts in 10 rounds" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [H800_L2, H800_POOL, DGX_SSD])
 def test_the_object_is_as_its_schema_says(
     script: str, ask: Ask, capsys: pytest.CaptureFixture[str]
@@ -95,6 +96,7 @@ def test_the_object_is_as_its_schema_says(
         assert len(server["rounds"]) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

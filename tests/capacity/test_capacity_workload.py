@@ -68,6 +68,7 @@ def test_what_cannot_be_meant_is_refused_with_the_right_spelling(text: str, mess
         read_command(text)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60) | st.text("-=abcdenumrlitsoh 0123456789'\\", max_size=60))
 def test_no_text_is_more_than_a_usage_error(text: str) -> None:
     try:

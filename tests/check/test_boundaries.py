@@ -136,6 +136,7 @@ BOUNDARIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOUNDARIES)
 def test_one_less_than_enough_is_seen(tmp_path: Path, name: str) -> None:
     """Enough may still be a warning, where it leaves nothing over."""

@@ -71,6 +71,7 @@ def process(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProces
 # Verdicts ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statuses", "verdict", "code"),
     [
@@ -183,6 +184,7 @@ def test_only_and_skip_take_patterns(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -117,6 +117,7 @@ def test_a_folded_range_names_exactly_its_members(numbers: set[int]) -> None:
     assert named == numbers
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=12))
 def test_folding_loses_no_finding(findings: list[Finding]) -> None:
     """Every subject is in some row of its own check and status, and the counts are of findings."""
@@ -130,6 +131,7 @@ def test_folding_loses_no_finding(findings: list[Finding]) -> None:
     assert sum(shown.counts.values()) == len(findings)
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=8), FINDINGS)
 def test_one_more_finding_never_makes_the_verdict_milder(
     findings: list[Finding], more: Finding

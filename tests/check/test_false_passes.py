@@ -73,6 +73,7 @@ def test_a_bare_number_of_gigabytes_is_not_bytes(tmp_path: Path) -> None:
     assert "64" in done.err
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_missing_or_anothers_is_no_plan(checking: Checking) -> None:
     """The documented helper: planning_only, exit 0; and nr_hugepages whoever holds the pages."""
     missing = checking(replace(FITTED, pools={GIB: 1000}), LAUNCH)
@@ -110,6 +111,7 @@ def test_a_missing_driver_library_is_no_empty_list_of_gpus(checking: Checking) -
     assert found.statuses["gpu.driver"] == {"fail"}
 
 
+@pytest.mark.slow
 def test_what_is_found_decides_the_exit_code(checking: Checking) -> None:
     """gpud scan and NVSentinel's STORE_ONLY exit 0 whatever they find."""
     assert checking(FITTED, LAUNCH).code == 0
@@ -135,6 +137,7 @@ def test_no_checks_are_no_pass(checking: Checking) -> None:
     assert checking(FITTED, None, "--only", "storage.*").code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "#!/bin/bash\n", "echo hello\n", "if true; then\n"])
 def test_an_empty_launch_is_no_launch_that_fits(checking: Checking, text: str) -> None:
     """troubleshoot: an empty or half-parsed spec exits 0."""
@@ -176,6 +179,7 @@ def test_locked_memory_is_what_is_registered_on_every_nic(
     assert found.statuses["memlock.limit"] == {expected}
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_device_is_not_left_to_the_engine(checking: Checking) -> None:
     """Mooncake drops it and goes on, over TCP in the end, while the log says rdma."""
     text = script("Qwen/Qwen3-32B", 8, NICS.replace("mlx5_0", "mlx5_99"), "64gb")
@@ -184,6 +188,7 @@ def test_a_name_that_is_no_device_is_not_left_to_the_engine(checking: Checking) 
     assert found.statuses["rdma.device-missing"] & {"warn", "fail"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_never_a_pass(checking: Checking) -> None:
     """The rule behind all rows: each file of the pools unreadable in turn."""
     for name in ("nr_hugepages", "free_hugepages", "resv_hugepages", "surplus_hugepages"):
@@ -193,6 +198,7 @@ def test_what_cannot_be_read_is_never_a_pass(checking: Checking) -> None:
         assert found.code == 3
 
 
+@pytest.mark.slow
 def test_a_script_that_writes_the_pool_last_is_no_promise(checking: Checking) -> None:
     """A drop-in says enough, and a unit of this host's own then writes whatever its script says."""
     unit = "/etc/systemd/system/pages.service"

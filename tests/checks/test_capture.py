@@ -115,6 +115,7 @@ def test_a_capture_gives_the_same_findings_as_the_host(
     assert {id_.partition(".")[0] for id_, _ in different} <= {"service", "network", "storage"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTS)
 def test_replaced_names_change_no_status(
     kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +179,7 @@ def test_what_was_only_assumed_is_so_from_a_capture_too(
             assert findings(open_host(str(capture)), words, monkeypatch) == live
 
 
+@pytest.mark.slow
 def test_a_version_that_was_named_stays_named(
     script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_version_that_was_named_stays_named(
     assert version(LaunchWords(mooncake_version="0.3.12")) == ("0.3.12", set())
 
 
+@pytest.mark.slow
 def test_a_capture_of_before_keeps_its_version(
     script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +215,7 @@ def test_a_capture_of_before_keeps_its_version(
     assert (again["mooncake_version"], again["installed"]) == ("0.3.12", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "broken", [{"mooncake": 1, "sglang": 2}, {"mooncake": [1, ["a"]]}, {}, [], "x"]
 )
@@ -440,6 +444,7 @@ def _write(path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_what_is_no_host_is_refused_with_its_name(
     kind: str,
@@ -515,6 +520,7 @@ def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -
     assert not archive.live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -525,7 +531,7 @@ def test_a_tree_in_an_archive_is_the_tree(top: str, mode: Any, tmp_path: Path) -
     ],
 )
 def test_a_recorded_machine_reads_the_same_from_its_archive(name: str, tmp_path: Path) -> None:
-    folder = recorded(name, tmp_path)
+    folder = recorded(name)
     archive = open_root(str(CAPTURES / f"{name}.tar.bz2"))
     topics = [topic for topic in READERS if topic not in ("software", "services")]
     here, there = (plain_facts(root, topics) for root in (archive, Root(str(folder))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
 from checks.pci.facts import gpu_nodes
 from checks.rdma.devices import device_nodes
 from tests.builders.hosts import GIB, MIB, Host, HostPool
-from tests.paths import ROOT
-
-CAPTURES = ROOT.parent / "shared" / "captures"
+from tests.checks.recorded import recorded
 
 
 def read(path: Path) -> HugeTlb:
@@ -233,19 +230,8 @@ def test_installed_wheels_are_found_by_name(tmp_path: Path) -> None:
     assert installed_sglang([]) is None
 
 
-def recorded(name: str, tmp_path: Path) -> Path:
-    """A real machine's /proc and /sys, kept outside this project."""
-    archive = CAPTURES / f"{name}.tar.bz2"
-    if not archive.exists():
-        pytest.skip(f"the recorded machine {name} is not here")
-    with tarfile.open(archive) as tar:
-        # Links among /sys's device files matter to no test here.
-        tar.extractall(tmp_path, filter="fully_trusted")
-    return next(path for path in tmp_path.iterdir() if path.is_dir())
-
-
-def test_recorded_host_with_pools_on_four_nodes(tmp_path: Path) -> None:
-    path = recorded("40intel64-2g2n4c+pcilocality", tmp_path)
+def test_recorded_host_with_pools_on_four_nodes() -> None:
+    path = recorded("40intel64-2g2n4c+pcilocality")
     root = Root(str(path))
     assert numa_nodes(root) == (0, 1, 2, 3)
     assert memory_nodes(root) == (0, 1, 2, 3)
@@ -255,8 +241,8 @@ def test_recorded_host_with_pools_on_four_nodes(tmp_path: Path) -> None:
     assert device_nodes(root) == {"qib0": 2}
 
 
-def test_recorded_host_with_gaps_between_its_nodes(tmp_path: Path) -> None:
-    path = recorded("48amd64-4pa2n6c-sparse", tmp_path)
+def test_recorded_host_with_gaps_between_its_nodes() -> None:
+    path = recorded("48amd64-4pa2n6c-sparse")
     assert numa_nodes(Root(str(path))) == (0, 1, 2, 33, 34, 45, 72, 73)
     tables = read_node_meminfo(Root(str(path)))
     assert all(
@@ -273,8 +259,8 @@ def test_a_count_without_a_name_is_left_out(tmp_path: Path) -> None:
     assert table.values == {"MemFree": 3 * 1024}
 
 
-def test_recorded_host_without_numa(tmp_path: Path) -> None:
-    path = recorded("2i386-2t-hugepagesizecount", tmp_path)
+def test_recorded_host_without_numa() -> None:
+    path = recorded("2i386-2t-hugepagesizecount")
     assert numa_nodes(Root(str(path))) == ()
     # Two pools, one of pages of 16 GiB; every page in use.
     for size in (2 * MIB, 16 * GIB):

@@ -101,6 +101,7 @@ def test_an_empty_root(tmp_path: Path) -> None:
         assert fact.absent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -175,9 +176,9 @@ def test_a_list_cannot_fill_memory() -> None:
         ("2i386-2t-hugepagesizecount", (), 0),
     ],
 )
-def test_recorded_machines(tmp_path: Path, name: str, nodes: tuple[int, ...], cpus: int) -> None:
+def test_recorded_machines(name: str, nodes: tuple[int, ...], cpus: int) -> None:
     """Real trees: eight nodes, nodes numbered with gaps, no NUMA."""
-    facts = read_numa(Root(str(recorded(name, tmp_path))), None)
+    facts = read_numa(Root(str(recorded(name))), None)
     assert tuple(node.node for node in facts.nodes) == nodes
     assert sum(len(node.cpus) for node in facts.nodes if isinstance(node.cpus, tuple)) == cpus
     for row, node in enumerate(facts.nodes):

@@ -329,9 +329,9 @@ def test_this_machine() -> None:
             assert control is None or control >= 0
 
 
-def test_recorded_locality(tmp_path: Path) -> None:
+def test_recorded_locality() -> None:
     """A real machine: the HCA is on node 2, below a bridge of the second host bridge."""
-    root = Root(str(recorded("40intel64-2g2n4c+pcilocality", tmp_path)))
+    root = Root(str(recorded("40intel64-2g2n4c+pcilocality")))
     facts = read_pci(root, None)
     nic = facts.nics["qib0"]
     assert (nic.address, nic.vendor, nic.node) == ("0000:43:00.0", "0x1077", 2)

@@ -71,6 +71,7 @@ def asking(environment: Mapping[str, str] | None = None, *devices: str, **more: 
     return launch(process(*devices, environment=environment, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", sorted(ALL))
 def test_every_check_says_that_it_was_not_asked(tmp_path: Path, check: str) -> None:
     """Silence would be a pass: no launch, a launch without RDMA, a host without devices."""
@@ -110,6 +111,7 @@ def test_a_recording_without_calls_never_passes_what_only_a_machine_knows(
         assert {one.status for one in seen} <= {UNKNOWN, SKIP}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "host", "needs", "status"),
     [
@@ -200,6 +202,7 @@ def test_a_lost_device_is_a_warning_while_another_is_left(
     assert statuses(check, host, tmp_path / "named", needs)[0] == ("rxe0", FAIL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "check"),
     [

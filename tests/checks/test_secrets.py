@@ -172,6 +172,7 @@ def _found(text: str, secrets: Mapping[str, str]) -> list[str]:
     return [kind for kind, secret in secrets.items() if secret in text]
 
 
+@pytest.mark.slow
 def test_none_is_in_what_fit_changes(
     planted: tuple[list[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,6 +190,7 @@ def test_there_are_as_many_as_are_promised() -> None:
     assert (len(KINDS), len(every)) == (40, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--keep-names",), ("--keep-launch",)])
 def test_none_is_in_a_capture(
     planted: tuple[list[str], dict[str, str]], options: tuple[str, ...], host: str, tmp_path: Path
@@ -213,6 +215,7 @@ def test_none_is_in_a_manifest(
     assert "Qwen/Qwen3-14B" in out
 
 
+@pytest.mark.slow
 def test_none_is_in_a_report(
     planted: tuple[list[str], dict[str, str]],
     host: str,

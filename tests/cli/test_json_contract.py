@@ -229,6 +229,7 @@ ANSWERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "words", "host", "launch", "code", "status"), ANSWERS)
 def test_an_answer_is_as_its_schema_says(
     name: str,

@@ -104,6 +104,7 @@ def holds(capsys: Capture, path: str, host: str, old: str, new: str) -> None:
             assert of_pools[name]["from"].split(", ")[0] == of_pools[name]["to"].split(", ")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHES)
 @pytest.mark.parametrize(("old", "new"), PAIRS)
 def test_neighbours_where_something_changed(

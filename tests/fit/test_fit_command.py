@@ -125,6 +125,7 @@ def test_a_script_on_a_host_of_eight_gpus(
     assert Path(script).read_text() == SCRIPT
 
 
+@pytest.mark.slow
 def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
     host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_the_host_passes_check_once_the_launch_is_written_and_the_plan_set(
     assert (again, same["edits"]) == (0, [])
 
 
+@pytest.mark.slow
 def test_write_keeps_the_mode_and_a_copy(
     host: str, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -268,6 +270,7 @@ def test_a_host_is_described_before_it_is_there(
         assert assumed in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "nic"), [("H20", "erdma"), ("A10", "mlx5"), ("B200", "mlx5")])
 def test_no_gate_is_unknown_on_a_described_host(
     gpu: str, nic: str, script: str, capsys: pytest.CaptureFixture[str]
@@ -370,6 +373,7 @@ def test_every_rule_by_which_a_server_may_end_is_one_that_the_verdict_knows() ->
 FIRST = "fit --model Qwen/Qwen3-32B --memory 2tb --gpus 8xH100 --nics 8xmlx5 --numa 2".split()
 
 
+@pytest.mark.slow
 def test_a_first_launch_is_written_and_fits_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

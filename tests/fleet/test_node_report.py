@@ -99,6 +99,7 @@ def test_like_nodes_differ_in_their_addresses_alone(tmp_path: Path) -> None:
     assert [rail["gid"] for rail in one["rails"]] != [rail["gid"] for rail in other["rails"]]
 
 
+@pytest.mark.slow
 def test_findings_are_counted_and_folded(tmp_path: Path) -> None:
     """What fails is there in full, with the verdict and its exit code; a waiver is visible."""
     host = replace(node_host(1), uid=1000, capabilities=0, memlock=("8388608", "8388608"))

@@ -302,6 +302,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (result.return_value, "1 reports cannot be used" in result.output) == (3, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exports", "affinity"),
     [

@@ -28,6 +28,7 @@ def of(fault: Fault, seen: Results) -> Seen:
     return found
 
 
+@pytest.mark.slow
 @every_fault
 def test_the_check_says_just_what_is_broken(fault: Fault, seen: Results) -> None:
     """What is worse than on the healthy guest is what is expected, and nothing else."""
@@ -43,6 +44,7 @@ def test_the_check_says_just_what_is_broken(fault: Fault, seen: Results) -> None
         assert all(row["advice"] for row in rows if row["status"] in ("fail", "warn")), rows
 
 
+@pytest.mark.slow
 @recorded_and_live("fault", [fault for fault in FAULTS if fault.mends])
 def test_the_remedy_mends_it_as_printed(fault: Fault, seen: Results) -> None:
     """Its commands run as they stand where the launch would be started, and then all is healthy."""
@@ -58,6 +60,7 @@ def test_the_remedy_mends_it_as_printed(fault: Fault, seen: Results) -> None:
 BY_COMMANDS = [fault for fault in FAULTS if fault.mends and not fault.applied]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", BY_COMMANDS, ids=lambda fault: fault.id)
 def test_the_remedy_that_is_printed_is_the_one_that_mended(
     fault: Fault, recorded_faults: Results

@@ -23,6 +23,7 @@ def first(found: About) -> str:
     return found.lines[0].pattern if found.lines else ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", KNOWN, ids=lambda each: each.id)
 def test_a_known_line_alone_is_found(pattern: object) -> None:
     assert first(about(pattern.example, {})) == pattern.id  # type: ignore[attr-defined]

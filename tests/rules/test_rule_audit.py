@@ -385,6 +385,7 @@ def test_every_gap_is_accounted_for() -> None:
     assert set(FIELD) == set("0.8 C5 C6 C7 F5 G1 G7 G8 G9 G10".split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "case"), CASES, ids=lambda value: str(getattr(value, "ids", value))
 )

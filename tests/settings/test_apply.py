@@ -382,6 +382,7 @@ HIDDEN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", HIDDEN)
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_host_that_hides_what_decides_is_left_as_it_is(

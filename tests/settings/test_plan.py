@@ -145,6 +145,7 @@ def test_the_order_of_findings_changes_nothing(tmp_path: Path) -> None:
     assert names == ["/dev/infiniband/uverbs9", "/dev/infiniband/uverbs10"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "scope", "lasts"),
     [

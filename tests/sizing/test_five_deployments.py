@@ -112,6 +112,7 @@ def of_check(found: Any, check: str) -> list[Any]:
     return [one for one in found["findings"] if one["id"] == check]
 
 
+@pytest.mark.slow
 def test_a_split_segment_on_regular_pages_counts_on_the_nodes_that_it_is_bound_to(ask: Ask) -> None:
     """40 GiB of the client's 80 on each node, whatever node it runs on; the rank's L2 on its own:
     30 GB are 3179 pages of 64 slots of 147456 bytes and one more, and 16 MiB of local buffer."""
@@ -154,6 +155,7 @@ def test_the_formula_of_a_node_adds_up_to_what_is_needed(ask: Ask) -> None:
     assert int(need) == numbers + int(extra[1])
 
 
+@pytest.mark.slow
 def test_a_launch_is_sized_for_the_release_that_it_would_load(ask: Ask) -> None:
     """The interpreter of the launch has 0.3.13.post1, this program's has none: every command takes
     that one. An image is not looked into."""
@@ -179,6 +181,7 @@ def test_shared_memory_is_that_of_the_ranks_and_not_of_a_master_beside_them(ask:
     assert "shm_size" not in planned["services"]["server"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "line"),
     [

@@ -145,6 +145,7 @@ def test_quick_start_on_nics_of_two_nodes(host: Path) -> None:
 # Verdicts and exit codes ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pool", "arguments", "status"),
     [
@@ -362,6 +363,7 @@ def test_the_same_without_huge_pages_or_with_too_few(tmp_path: Path) -> None:
 # Errors --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

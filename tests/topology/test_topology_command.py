@@ -124,6 +124,7 @@ def test_a_launch_shows_who_uses_what_and_what_it_leaves_out(on: Any, tmp_path: 
     assert "segment is split" not in text
 
 
+@pytest.mark.slow
 def test_a_segment_is_said_to_be_split_where_the_sizing_splits_it(on: Any, tmp_path: Path) -> None:
     """Since 0.3.14 a rank that is bound to one node has its segment there whole; the store has not,
     and a rank without a segment has none to split. 0.3.13 is what is installed there."""
@@ -258,8 +259,8 @@ def test_a_recorded_guest_is_drawn(file: Path, ask: Any) -> None:
         ("48amd64-4pa2n6c-sparse", "node 73  16.00 GiB"),
     ],
 )
-def test_a_recorded_machine_is_drawn(name: str, said: str, ask: Any, tmp_path: Path) -> None:
-    _, text = ask("--root", str(recorded(name, tmp_path)))
+def test_a_recorded_machine_is_drawn(name: str, said: str, ask: Any) -> None:
+    _, text = ask("--root", str(recorded(name)))
     assert said in text
 
 

@@ -148,6 +148,7 @@ def test_steps_are_slashes_behind_what_is_common(one: str, other: str, steps: in
     assert pci_steps(one, other) == pci_steps(other, one) == steps
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6))
 def test_every_location_names_every_device_once(tmp_path_factory: Any, seed: int) -> None:
     """Whatever the host: nothing is lost, nothing is there twice."""
@@ -186,6 +187,7 @@ def found(folder: Path, host: SyntheticHost, needs: Any = None) -> list[Finding]
     return judged(CHECK, read(folder, host), needs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "statuses"),
     [
