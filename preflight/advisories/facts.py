@@ -19,7 +19,7 @@ from preflight.judging.judge_host import JudgedHost
 from preflight.processes.mooncake_users import offloads, store_clients, store_devices, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import flags_of, is_on, value_of
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import word_value
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import LayerKind, ModelGeometry
 
@@ -62,7 +62,7 @@ def _variable(process: LaunchProcess, name: str) -> str | Unknown | None:
     word = process.command.environment.get(name)
     if word is None:
         return None
-    return unresolved(word) if word.unresolved else word.text
+    return word_value(word)
 
 
 def _flag(process: LaunchProcess, name: str) -> Any:
@@ -80,7 +80,7 @@ def _flag(process: LaunchProcess, name: str) -> Any:
     word = value_of(process.arguments, name)
     if word is None:
         return None
-    return unresolved(word) if word.unresolved else word.text
+    return word_value(word)
 
 
 def _uses(subject: Subject, product: str) -> bool:

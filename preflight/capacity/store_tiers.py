@@ -38,6 +38,7 @@ from preflight.capacity.deployment import (
     cluster_hosts,
     instances,
 )
+from preflight.consumers.consumer import Client, Consumer
 from preflight.launches.source import Word
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.storage import offload_of
@@ -191,30 +192,42 @@ class Eviction(NamedTuple):
     cachelib: bool = False
 
 
+def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
+    """Return how many workers of one host have a client. Raises UnknownFactError."""
+    if client.in_scheduler:
+        return known(consumer.engines)
+    if client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA:
+        return known(consumer.engines)
+    return known(consumer.ranks)
+
+
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
     """Every segment of the cluster that is known of; Unknown where one process's is not."""
     hosts = cluster_hosts(inputs, cluster)
     found: list[Segments] = []
     for process in inputs.processes:
-        client: StoreClient | Unknown | None = None
-        count = hosts
+        clients: list[tuple[StoreClient | Unknown | None, int]] = []
         if process.server is not None:
             ranks = known(server_ranks(process.server))
             pools = inputs.memory.get(process.number)
             if pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
-            client = server_client(process.server, ranks, inputs.sglang)
             each = instances(cluster, ranks.nnodes, process)
             count = ranks.tp * ranks.pp * ranks.replicas * each
+            clients = [(server_client(process.server, ranks, inputs.sglang), count)]
+        elif process.consumer is not None:
+            clients = [
+                (one.store.client, hosts * _workers(process.consumer, one, inputs, process.number))
+                for one in process.consumer.clients
+            ]
         elif process.store is not None:
-            client = process.store.client
-            if process.consumer is not None:
-                count *= known(process.consumer.ranks)
-        client = known(client)
-        if client is not None and client.segment_bytes > 0:
-            what = "ranks" if process.server is not None else process.kind.value
-            found.append(Segments(what, client.segment_bytes, count))
+            clients = [(process.store.client, hosts)]
+        for one, count in clients:
+            client = known(one)
+            if client is not None and client.segment_bytes > 0:
+                what = "ranks" if process.server is not None else process.kind.value
+                found.append(Segments(what, client.segment_bytes, count))
     if cluster.other_bytes:
         found.append(Segments("--other-segments", cluster.other_bytes, 1))
     if not found:

@@ -43,7 +43,7 @@ def keys(
     from preflight.base.program_version import program_version
     from preflight.base.within import within
     from preflight.inputs.host_source import open_host
-    from preflight.judging.store_keys import Verdict, matches
+    from preflight.judging.store_keys import Meeting, matches
 
     host = open_host(root, timeout_seconds)
     words = launch.words
@@ -52,7 +52,7 @@ def keys(
     sides = within(timeout_seconds, "the launch", lambda: [_keys_of(one, host) for one in each])
     found = list(matches(*sides))
     verdicts = {match.verdict for match in found}
-    code = 1 if verdicts & {Verdict.NEVER, Verdict.COLLIDE} else 3 * (Verdict.UNKNOWN in verdicts)
+    code = 1 if verdicts & {Meeting.NEVER, Meeting.COLLIDE} else 3 * (Meeting.UNKNOWN in verdicts)
     if as_json:
         about = {"schema": "mooncake-preflight/keys/v1", "version": program_version()}
         say_json(public({**about, "exit_code": code, **_object(sides, found)}))

@@ -15,7 +15,7 @@ from preflight.programs.store_service_config import LEAST_SIZE_BYTES, PROTOCOLS
 _Read = TypeVar("_Read")
 
 
-class Pool(NamedTuple):
+class WorkerPool(NamedTuple):
     """Host memory that a consumer takes itself.
 
     of_engine: one for all workers of an engine, in its first; otherwise one in each worker.
@@ -27,6 +27,15 @@ class Pool(NamedTuple):
     of_engine: bool = False
     first_if_mla: bool = False
     mla_bytes: int = 0
+
+    def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
+        """Return what one worker has of it, at one of the two bounds."""
+        latent = mla and self.first_if_mla
+        if not first and (self.of_engine or latent):
+            return 0
+        if latent:
+            return self.mla_bytes if most else 0
+        return self.memory.bytes if most else self.memory.least_bytes
 
 
 class Client(NamedTuple):
@@ -52,7 +61,8 @@ class Consumer(NamedTuple):
     nothing. settings: what all this follows from. ports: what it listens on, by what it is.
     refused: its own errors: it will not start. misread, ignored: what was written and is taken for
     something else, or not at all. uncounted: what of it is in no number. hosts: over how many hosts
-    one engine runs.
+    one engine runs. node: which of them this one is, None where it runs on one host or nothing says
+    so; leader: the address of the first, "" where it is not written.
     """
 
     release: str
@@ -61,7 +71,7 @@ class Consumer(NamedTuple):
     settings: Mapping[str, Setting] = {}
     clients: tuple[Client, ...] = ()
     transfer: Setting | None = None
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[WorkerPool, ...] = ()
     registers_gpu: str = ""
     ports: tuple[tuple[str, Setting], ...] = ()
     refused: tuple[str, ...] = ()
@@ -69,6 +79,13 @@ class Consumer(NamedTuple):
     ignored: tuple[str, ...] = ()
     uncounted: tuple[str, ...] = ()
     hosts: int = 1
+    node: int | None = None
+    leader: str = ""
+
+    @property
+    def model(self) -> Any:
+        """The model as it is named, None where it is not."""
+        return self.settings["model"].value if "model" in self.settings else None
 
     @property
     def ranks(self) -> int | Unknown:
@@ -81,15 +98,18 @@ class Consumer(NamedTuple):
         """Tell whether a worker here is the first of its engine."""
         return rank % known(self.workers) == 0
 
-    def pools_of(self, rank: int, mla: bool) -> tuple[OwnPool, ...]:
-        """Return the pools of one worker, of a model with MLA or without."""
+    def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
+        """Return the pools of one worker, at one of the two bounds.
+
+        mla: whether the model has it; where that is not known, the bound over both.
+        """
+        kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         found = []
         for pool in self.pools:
-            alone = pool.of_engine or (mla and pool.first_if_mla)
-            if self.is_first(rank) or not alone:
-                size = pool.mla_bytes if mla and pool.first_if_mla else pool.memory.bytes
-                least = 0 if mla and pool.first_if_mla else pool.memory.least_bytes
-                found.append(pool.memory._replace(bytes=size, least_bytes=least))
+            sizes = [pool.bytes_of(self.is_first(rank), kind, most) for kind in kinds]
+            size = max(sizes) if most else min(sizes)
+            if size:
+                found.append(pool.memory._replace(bytes=size))
         return tuple(found)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:

@@ -18,11 +18,11 @@ from checks.base.needs import Default
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown
 from preflight.base.data_file import data_file
-from preflight.consumers.consumer import Client, Consumer, Pool, attempt, setup_refuses
+from preflight.consumers.consumer import Client, Consumer, WorkerPool, attempt, setup_refuses
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.programs.mooncake_grammar import byte_size
-from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.sglang_arguments import Setting, file_text, port_value, unresolved
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "LMCache 0.5.6"
@@ -76,18 +76,6 @@ _UNCOUNTED = {
 _NO_PAGES = (
     "RuntimeError: mmap failed: Failed to allocate huge pages. Please grow the 2 MiB hugepage pool."
 )
-
-
-class Lmcache(NamedTuple):
-    """What LMCache takes in each worker; the fields as ``Consumer`` has them."""
-
-    settings: Mapping[str, Setting] = {}
-    clients: tuple[Client, ...] = ()
-    pools: tuple[Pool, ...] = ()
-    refused: tuple[str, ...] = ()
-    misread: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    uncounted: tuple[str, ...] = ()
 
 
 class _Row(NamedTuple):
@@ -351,24 +339,24 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
-) -> Lmcache:
+) -> Consumer:
     """Return what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>``."""
     path = environment.get(FILE_VARIABLE)
     text: str | Unknown | None = None
     if path is not None:
-        text = unresolved(path) if path.unresolved else read_file(path.text)
+        text = file_text(path, read_file)
     if isinstance(text, Unknown):
-        return Lmcache(uncounted=(f"what LMCache takes ({text.reason})",))
+        return Consumer(RELEASE, uncounted=(f"what LMCache takes ({text.reason})",))
     for name, word in environment.items():
         if name.startswith("LMCACHE_") and word.unresolved:
-            return Lmcache(uncounted=(f"what LMCache takes ({unresolved(word).reason})",))
+            return Consumer(RELEASE, uncounted=(f"what LMCache takes ({unresolved(word).reason})",))
     said: list[str] = []
     plain = {name: word.text for name, word in environment.items()}
     try:
         values = lmcache_values(text, plain, said)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
         refused = f"LMCache: {type(error).__name__}: {error}"
-        return Lmcache(refused=(refused,), misread=tuple(said))
+        return Consumer(RELEASE, refused=(refused,), misread=tuple(said))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
             overridden(values, key.removeprefix("lmcache."), value)
@@ -396,7 +384,7 @@ class _Takes:
         self.uncounted = [text for name, text in _UNCOUNTED.items() if values[name]]
         self.clients: list[Client] = []
 
-    def all(self) -> Lmcache:
+    def all(self) -> Consumer:
         values = self.values
         if values["remote_config_url"]:
             where = values["remote_config_url"]
@@ -409,14 +397,15 @@ class _Takes:
         where = "LMCACHE_<KEY>" if origin is None else origin.text
         names = ("chunk_size", "max_local_cpu_size", "local_cpu_use_hugepages", "remote_url")
         settings = {f"lmcache.{name}": Setting(values[name], where) for name in names}
-        return Lmcache(
-            settings,
-            tuple(self.clients),
-            self._pools(),
-            tuple(self.refused),
-            tuple(self.misread),
-            tuple(self.ignored),
-            tuple(self.uncounted),
+        return Consumer(
+            RELEASE,
+            settings=settings,
+            clients=tuple(self.clients),
+            pools=self._pools(),
+            refused=tuple(self.refused),
+            misread=tuple(self.misread),
+            ignored=tuple(self.ignored),
+            uncounted=tuple(self.uncounted),
         )
 
     @property
@@ -426,7 +415,7 @@ class _Takes:
         own = self.values["lookup_server_worker_ids"]
         return not every and not own and bool(self.extra.get("save_only_first_rank", True))
 
-    def _pools(self) -> tuple[Pool, ...]:
+    def _pools(self) -> tuple[WorkerPool, ...]:
         values = self.values
         size = attempt(lambda: int(values["max_local_cpu_size"] * GIB))
         if isinstance(size, str):
@@ -446,13 +435,13 @@ class _Takes:
             memory = OwnPool(size, size, rdma, False, huge, _NO_PAGES if huge else "")
             first = attempt(lambda: int(float(self.extra["first_rank_max_local_cpu_size"]) * GIB))
             mla = first if isinstance(first, int) and self._first_if_mla else size
-            pools.append(Pool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
+            pools.append(WorkerPool(memory, first_if_mla=self._first_if_mla, mla_bytes=mla))
         if values["enable_hidden_state_cache"]:
             more = attempt(lambda: int(values["max_hidden_state_cpu_size"] * GIB))
             if isinstance(more, str):
                 self.refused.append(f"max_hidden_state_cpu_size: {more}")
             else:
-                pools.append(Pool(OwnPool(more, more)))
+                pools.append(WorkerPool(OwnPool(more, more)))
         return tuple(pools)
 
     def _remotes(self) -> None:
@@ -494,10 +483,9 @@ class _Takes:
         raw: Any = self.values["extra_config"]
         if path is not None:
             where = path.text
-            text = unresolved(path) if path.unresolved else self.read_file(path.text)
+            text = file_text(path, self.read_file)
             if isinstance(text, Unknown):
-                none = StoreProcess(text, (), (), text, "")
-                self.clients.append(Client(none, first_if_mla=self._first_if_mla))
+                self._client(StoreProcess(text, (), (), text, text, file=where), text)
                 return
             raw = attempt(lambda: json.loads(text))
         if not isinstance(raw, dict):
@@ -518,12 +506,15 @@ class _Takes:
                 "nothing there"
             )
         if client is not None:
-            names = ("chunk_size", "pre_caching_hash_algorithm", "use_layerwise", "remote_serde")
-            keys = {name: self.values[name] for name in names}
-            keys["save_only_first_rank"] = bool(self.extra.get("save_only_first_rank", True))
-            keys["tenant"] = setup.get("tenant_id", "default")
-            store = _store_of(client, setup)
-            self.clients.append(Client(store, self._first_if_mla, False, "LMCache", keys))
+            store = _store_of(client, setup)._replace(file="" if path is None else where)
+            self._client(store, setup.get("tenant_id", "default"))
+
+    def _client(self, store: StoreProcess, tenant: str | Unknown) -> None:
+        names = ("chunk_size", "pre_caching_hash_algorithm", "use_layerwise", "remote_serde")
+        keys = {name: self.values[name] for name in names}
+        keys["save_only_first_rank"] = bool(self.extra.get("save_only_first_rank", True))
+        keys["tenant"] = tenant
+        self.clients.append(Client(store, self._first_if_mla, False, "LMCache", keys))
 
 
 def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
@@ -595,7 +586,7 @@ def _server(flags: Mapping[str, Word], adapters: list[Word], http: bool) -> Cons
         isinstance(one.store.client, StoreClient) and one.store.client.protocol is Protocol.RDMA
         for one in clients
     )
-    pools: list[Pool] = []
+    pools: list[WorkerPool] = []
     size = flags.get("--l1-size-gb")
     if "--l1-manager" in flags:
         uncounted.append("what --l1-manager takes")
@@ -625,7 +616,7 @@ def _server(flags: Mapping[str, Word], adapters: list[Word], http: bool) -> Cons
 
 def _l1_pool(
     flags: Mapping[str, Word], text: str, registered: bool, refused: list[str]
-) -> list[Pool]:
+) -> list[WorkerPool]:
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
         refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")
@@ -639,19 +630,18 @@ def _l1_pool(
             f"RuntimeError: Insufficient hugepages: {-(-size // HUGEPAGE_BYTES)} required for a "
             f"{size} byte L1 buffer"
         )
-        return [Pool(OwnPool(size, size, registered, False, HUGEPAGE_BYTES, error))]
+        return [WorkerPool(OwnPool(size, size, registered, False, HUGEPAGE_BYTES, error))]
     first = attempt(lambda: int(flags["--l1-init-size-gb"].text) * GIB)
     lazy = "--no-l1-use-lazy" not in flags and not shared
     least = min(size, first if isinstance(first, int) else _LAZY_BYTES) if lazy else size
-    return [Pool(OwnPool(size, least, registered, shared))]
+    return [WorkerPool(OwnPool(size, least, registered, shared))]
 
 
 def _server_port(word: Word | None, default: int) -> Setting:
     if word is None:
         return Setting(default, Default("default of LMCache"))
-    text = word.text
-    known = text.isdecimal() and len(text) <= 5
-    return Setting(int(text) if known else Unknown(f"{text!r} is not a port"), str(word.origin))
+    value = unresolved(word) if word.unresolved else port_value(word.text, "its port")
+    return Setting(value, str(word.origin))
 
 
 def _store_of(client: StoreClient, setup: Mapping[str, str]) -> StoreProcess:

@@ -18,7 +18,7 @@ from checks.base.unknown import Unknown
 from preflight.consumers.consumer import (
     Client,
     Consumer,
-    Pool,
+    WorkerPool,
     attempt,
     json_object,
     setup_refuses,
@@ -26,7 +26,13 @@ from preflight.consumers.consumer import (
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.sglang_arguments import (
+    Setting,
+    file_text,
+    port_value,
+    unresolved,
+    word_value,
+)
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "vLLM 0.33.0"
@@ -88,6 +94,11 @@ _SWITCHES = frozenset(
 _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
 
 
+def _port(setting: Setting, what: str) -> Setting:
+    value = setting.value
+    return setting._replace(value=port_value(value, what) if isinstance(value, str) else value)
+
+
 class VllmArguments(NamedTuple):
     """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
 
@@ -101,10 +112,14 @@ class VllmArguments(NamedTuple):
             if self.unread is not None:
                 return Setting(self.unread, self.unread.reason, given=False)
             return Setting(default, Default("default of vLLM"), given=False)
-        value = unresolved(word) if word.unresolved else word.text
+        value = word_value(word)
         return Setting(value, f"--{name} at {word.origin}", written_as=f"--{name}")
 
-    def number(self, name: str, default: int) -> int | Unknown:
+    def port(self) -> Setting:
+        setting = self.setting("port", HTTP_PORT)
+        return _port(setting, setting.origin)
+
+    def number(self, name: str, default: int | Unknown) -> int | Unknown:
         value = self.setting(name, default).value
         if isinstance(value, str):
             try:
@@ -119,7 +134,12 @@ def read_vllm(
     words: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
     """Return what ``vllm serve``, or the API server's module, of these arguments takes."""
-    arguments = vllm_arguments(words, read_file)
+    return _consumer(vllm_arguments(words, read_file), environment, read_file)
+
+
+def _consumer(
+    arguments: VllmArguments, environment: Mapping[str, Word], read_file: ReadFile
+) -> Consumer:
     engines, workers, hosts = _workers(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
@@ -131,7 +151,8 @@ def read_vllm(
     settings = {"model": _model(arguments)} | connectors.settings
     for name, default in _SHOWN.items():
         settings[name.replace("-", "_")] = arguments.setting(name, default)
-    port = _port(arguments.setting("port", HTTP_PORT))
+    http = () if "headless" in arguments.flags else (("HTTP port", arguments.port()),)
+    node, leader = _node(arguments)
     return Consumer(
         RELEASE,
         engines,
@@ -141,12 +162,14 @@ def read_vllm(
         connectors.transfer,
         (*_weights(arguments, uncounted), *connectors.pools),
         connectors.registers,
-        (("HTTP port", port), *connectors.ports),
+        (*http, *connectors.ports),
         tuple(connectors.refused),
         tuple(connectors.misread),
         tuple(connectors.ignored),
         tuple(uncounted),
         hosts,
+        node,
+        leader,
     )
 
 
@@ -158,8 +181,8 @@ def read_dynamo_vllm(
     Read in ai-dynamo 1.6.1: ``--connector`` and DYN_CONNECTOR are refused, and a prefill worker has
     to be given a connector. Its KVBM is a connector of its own module, which is named.
     """
-    found = read_vllm(words, environment, read_file)
     arguments = vllm_arguments(words, read_file)
+    found = _consumer(arguments, environment, read_file)
     refused = list(found.refused)
     old = environment.get("DYN_CONNECTOR")
     if "connector" in arguments.flags or (old is not None and old.text):
@@ -187,7 +210,7 @@ def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
 def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
     import yaml
 
-    text = unresolved(file) if file.unresolved else read_file(file.text)
+    text = file_text(file, read_file)
     if isinstance(text, Unknown):
         return text
     try:
@@ -296,7 +319,7 @@ def _workers(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, in
     return engines, max(1, world // nodes), nodes
 
 
-def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[Pool]:
+def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[WorkerPool]:
     """--cpu-offload-gb: pinned weights of each worker, in GiB."""
     given = arguments.setting("cpu-offload-gb", "0")
     if isinstance(given.value, Unknown):
@@ -306,23 +329,31 @@ def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[Pool]:
     size = attempt(lambda: int(float(given.value) * GIB))
     if isinstance(size, int) and size > 0:
         # Whole parameters up to this much; a smaller model has fewer.
-        yield Pool(OwnPool(size, 0))
+        yield WorkerPool(OwnPool(size, 0))
 
 
 def _model(arguments: VllmArguments) -> Setting:
     word = arguments.model
     if word is None:
         return Setting(None, Default("default of vLLM"), given=False)
-    value = unresolved(word) if word.unresolved else word.text
-    return Setting(value, str(word.origin))
+    return Setting(word_value(word), str(word.origin))
 
 
-def _port(setting: Setting) -> Setting:
-    value = setting.value
-    if isinstance(value, str):
-        known = value.isdecimal() and len(value) <= 5
-        value = int(value) if known else Unknown(f"{setting.origin}: {value!r} is not a port")
-    return setting._replace(value=value)
+def _node(arguments: VllmArguments) -> tuple[int | None, str]:
+    """Return which of an engine's hosts these words are for, and the address of the first.
+
+    Of several hosts each says its --node-rank, or from which data-parallel rank on it runs.
+    """
+    engines = arguments.number("data-parallel-size", 1)
+    if arguments.number("nnodes", 1) != 1:
+        name, address = "node-rank", "master-addr"
+    elif arguments.number("data-parallel-size-local", engines) != engines:
+        name, address = "data-parallel-start-rank", "data-parallel-address"
+    else:
+        return None, ""
+    rank = attempt(lambda: int(arguments.setting(name, "0").value))
+    first = arguments.setting(address).value
+    return None if isinstance(rank, str) else rank, first if isinstance(first, str) else ""
 
 
 class _Connectors:
@@ -340,7 +371,7 @@ class _Connectors:
         self.engines, self.workers = engines, workers
         self.clients: list[Client] = []
         self.transfer: Setting | None = None
-        self.pools: list[Pool] = []
+        self.pools: list[WorkerPool] = []
         self.registers = ""
         self.settings: dict[str, Setting] = {}
         self.ports: list[tuple[str, Setting]] = []
@@ -482,13 +513,13 @@ class _Connectors:
             unset = "The environment variable 'MOONCAKE_CONFIG_PATH' is not set."
             self.refused.append(f"ValueError: {unset}")
             return _no_store(Unknown(unset)), ""
-        text = unresolved(path) if path.unresolved else self.read_file(path.text)
+        text = file_text(path, self.read_file)
         if isinstance(text, Unknown):
             return _no_store(text), ""
         config = attempt(lambda: store_config(text))
         if isinstance(config, str):
             self.refused.append(f"{path.text}: {config}")
-            return _no_store(Unknown(config)), ""
+            return _no_store(Unknown(config))._replace(file=path.text), ""
         for key in sorted(set(json.loads(text)) - _STORE_KEYS):
             self.ignored.append(f"{key} in {path.text}: MooncakeStoreConnector has no such key")
         for key, value in config.items():
@@ -514,6 +545,7 @@ class _Connectors:
             str(config["device_name"]),
             str(config["master_server_address"]),
             metadata=str(config["metadata_server"]),
+            file=path.text,
         )
         return found, str(config["tenant_id"])
 
@@ -530,8 +562,7 @@ class _Connectors:
         word = self.environment.get(name)
         if word is None:
             return Setting(BOOTSTRAP_PORT, Default(f"default of vLLM: {name} is not set"))
-        value: Any = unresolved(word) if word.unresolved else word.text
-        return _port(Setting(value, f"{name} at {word.origin}", written_as=name))
+        return _port(Setting(word_value(word), f"{name} at {word.origin}", written_as=name), name)
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
         size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
@@ -544,7 +575,7 @@ class _Connectors:
         if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
             self.uncounted.append(f"what {extra['spec_name']} of OffloadingConnector takes beside")
         least = max(size - MOST_CHUNK_BYTES, size // 2 + 1)
-        self.pools.append(Pool(OwnPool(size, least, shared_memory=True), of_engine=True))
+        self.pools.append(WorkerPool(OwnPool(size, least, shared_memory=True), of_engine=True))
 
     def _simple(self, extra: dict[str, Any], _role: str) -> None:
         if extra.get("kv_offload_backend", "cpu") != "cpu":
@@ -563,19 +594,18 @@ class _Connectors:
             # num_cpu_blocks may make it less; the bytes still bound it.
             fewer = extra.get("num_cpu_blocks") is not None
             least = 0 if fewer else max(size - MOST_CHUNK_BYTES, size // 2 + 1)
-            self.pools.append(Pool(OwnPool(size, least)))
+            self.pools.append(WorkerPool(OwnPool(size, least)))
 
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.lmcache import read_lmcache
 
-        found = read_lmcache(self.environment, self.read_file, extra)
+        self._add(read_lmcache(self.environment, self.read_file, extra))
+
+    def _add(self, found: Consumer) -> None:
+        """Add what a connector's own reader says of it."""
         self.settings |= found.settings
-        self.clients += found.clients
-        self.pools += found.pools
-        self.refused += found.refused
-        self.misread += found.misread
-        self.ignored += found.ignored
-        self.uncounted += found.uncounted
+        for name in ("clients", "pools", "refused", "misread", "ignored", "uncounted"):
+            getattr(self, name).extend(getattr(found, name))
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
         """The LMCache server holds the memory; it is a process of its own."""

@@ -9,7 +9,7 @@ from checks.base.finding import Finding, Status, unknown
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.judging.pages import PAGES
-from preflight.judging.store_keys import Verdict, launch_keys, matches
+from preflight.judging.store_keys import Meeting, launch_keys, matches
 from preflight.processes.processes import LaunchProcess
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -34,10 +34,10 @@ def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 _MEETING = {
-    Verdict.EQUAL: Status.PASS,
-    Verdict.NEVER: Status.WARN,
-    Verdict.COLLIDE: Status.WARN,
-    Verdict.UNKNOWN: Status.UNKNOWN,
+    Meeting.EQUAL: Status.PASS,
+    Meeting.NEVER: Status.WARN,
+    Meeting.COLLIDE: Status.WARN,
+    Meeting.UNKNOWN: Status.UNKNOWN,
 }
 
 

@@ -16,11 +16,11 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
-from preflight.consumers.consumer import Client, Consumer
+from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.services import MASTER_PORT, split_address
+from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.store_config import StoreConfig
-from preflight.sglang.model import well_known_model
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -38,11 +38,12 @@ class Unsure(NamedTuple):
 LEFT = Unsure("left to the engine", "what the engine chooses is not known")
 # SpeculativeAlgorithm.is_eagle: the radix tree and its keys are of pairs of tokens.
 _PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
+_NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
 _TAG = re.compile(r":v?(\d+)\.(\d+)")
 
 
-class Verdict(str, Enum):
+class Meeting(str, Enum):
     """What two processes' keys are to each other."""
 
     EQUAL = "equal"
@@ -84,7 +85,7 @@ class KeyMatch(NamedTuple):
 
     first: StoreKeys
     second: StoreKeys
-    verdict: Verdict
+    verdict: Meeting
     reasons: tuple[str, ...]
 
 
@@ -95,15 +96,16 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
     release = "" if version is None else str(version.value)
     found: list[StoreKeys] = []
     for process in sizing.inputs.processes:
-        server = process.server
+        server, consumer = process.server, process.consumer
+        geometry = sizing.inputs.geometry.get(process.number, _NO_MODEL)
         if server is not None and server.store is not None:
-            found.append(_sglang(process, server, server.store, release))
-        elif process.consumer is not None:
-            for client in process.consumer.clients:
+            found.append(_sglang(process, server, server.store, release, geometry))
+        elif consumer is not None:
+            for client in consumer.clients:
                 if client.family == "LMCache":
-                    found.append(_lmcache(process, process.consumer, client))
+                    found.append(_lmcache(process, consumer, client, geometry))
                 elif client.family:
-                    found.append(_vllm(process, process.consumer, client))
+                    found.append(_vllm(process, consumer, client, geometry))
     return tuple(found)
 
 
@@ -120,21 +122,21 @@ def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
     """Hold two processes' keys against each other."""
     apart, unsure = _differences(first.store, second.store)
     if apart:
-        return KeyMatch(first, second, Verdict.APART, tuple(apart))
+        return KeyMatch(first, second, Meeting.APART, tuple(apart))
     if first.family != second.family:
         why = f"{first.family} and {second.family} name their keys each its own way"
-        return KeyMatch(first, second, Verdict.NEVER, (why,))
+        return KeyMatch(first, second, Meeting.NEVER, (why,))
     drawn = [f"{each.process.name}: {each.random}" for each in (first, second) if each.random]
     never, maybe = _differences(first.named, second.named)
     if never or drawn:
-        return KeyMatch(first, second, Verdict.NEVER, tuple(dict.fromkeys((*drawn, *never))))
+        return KeyMatch(first, second, Meeting.NEVER, tuple(dict.fromkeys((*drawn, *never))))
     other, bytes_unsure = _differences(first.held, second.held)
     unsure = [*unsure, *maybe, *(bytes_unsure if not other else [])]
     if unsure:
-        return KeyMatch(first, second, Verdict.UNKNOWN, tuple(unsure))
+        return KeyMatch(first, second, Meeting.UNKNOWN, tuple(unsure))
     if other:
-        return KeyMatch(first, second, Verdict.COLLIDE, tuple(other))
-    return KeyMatch(first, second, Verdict.EQUAL, ())
+        return KeyMatch(first, second, Meeting.COLLIDE, tuple(other))
+    return KeyMatch(first, second, Meeting.EQUAL, ())
 
 
 def _differences(
@@ -154,15 +156,7 @@ def _differences(
     return differs, unsure
 
 
-def _geometry(model: Any) -> ModelGeometry | Unknown:
-    if not isinstance(model, str):
-        return Unknown("the model is not known")
-    found = well_known_model(model)
-    return found if isinstance(found, Unknown) else found.geometry
-
-
-def _is_mla(model: Any) -> bool | Unknown:
-    geometry = _geometry(model)
+def _is_mla(geometry: ModelGeometry | Unknown) -> bool | Unknown:
     return geometry if isinstance(geometry, Unknown) else geometry.kind is AttentionKind.MLA
 
 
@@ -183,15 +177,20 @@ def _master(address: Any, tenant: Any) -> dict[str, Any]:
 
 
 def _sglang(
-    process: LaunchProcess, server: SglangServer, store: StoreConfig, release: str
+    process: LaunchProcess,
+    server: SglangServer,
+    store: StoreConfig,
+    release: str,
+    geometry: ModelGeometry | Unknown,
 ) -> StoreKeys:
     model = server.value("model_path")
     served = server.value("served_model_name")
     served = model if served in (None, "") else served
-    tag = store.extra.get("extra_backend_tag")
+    tag, lcm = (_extra(store, name) for name in ("extra_backend_tag", "tp_lcm_size"))
     parts = [*([str(tag)] if tag is not None else []), str(served).replace("/", "-")]
-    prefix = served if isinstance(served, Unknown) else "_".join(parts)
-    mla = _is_mla(model)
+    lost = [value for value in (served, tag) if isinstance(value, Unknown)]
+    prefix = lost[0] if lost else "_".join(parts)
+    mla = _is_mla(geometry)
     tp, pp = server.number("tp_size"), server.number("pp_size")
     groups = server.attention_dp
     if isinstance(tp, int) and isinstance(groups, int):
@@ -200,8 +199,7 @@ def _sglang(
     pairs = draft if isinstance(draft, Unknown) else str(draft).upper() in _PAIRS
     page = server.value("page_size")
     layout = server.value("hicache_mem_layout")
-    lcm = store.extra.get("tp_lcm_size")
-    split = lcm if lcm and layout == "page_head" else tp
+    split = lcm if layout == "page_head" and lcm not in (None, 0) else tp
     # Latent rows are whole on every rank: one rank writes them, and no rank is named.
     shards: Any = 1 if mla is True else split
     ranks: Any = mla is not True
@@ -238,12 +236,20 @@ def _sglang(
     return StoreKeys(process, "SGLang HiCache", named, held, pattern, "", where)
 
 
+def _extra(store: StoreConfig, name: str) -> Any:
+    """A key of the extra config; Unknown where that was not read."""
+    unread = isinstance(store.source, Unknown) and not store.extra
+    return store.source if unread else store.extra.get(name)
+
+
 def _given(server: SglangServer, name: str) -> Any:
     known = name in server.arguments.settings
     return server.value(name) if known else None
 
 
-def _vllm(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKeys:
+def _vllm(
+    process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
+) -> StoreKeys:
     values = {name: setting.value for name, setting in consumer.settings.items()}
     model = values["model"]
     name = model if isinstance(model, Unknown) else str(model).rstrip("/").rpartition("/")[2]
@@ -251,7 +257,7 @@ def _vllm(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKe
     tp, pp = _number(values["tensor_parallel_size"]), _number(values["pipeline_parallel_size"])
     dcp = _number(values["decode_context_parallel_size"])
     pcp = _number(values["prefill_context_parallel_size"])
-    shards: Any = _shards(model, tp, dcp)
+    shards: Any = _shards(geometry, tp, dcp)
     algorithm = values["prefix_caching_hash_algo"]
     seed, drawn = _seed(process, algorithm)
     block = values["block_size"]
@@ -289,12 +295,13 @@ def _as_text(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, str):
-        return int(value) if value.isdecimal() else Unknown(f"{value!r} is no number")
-    return value
+    if not isinstance(value, str):
+        return value
+    number = attempt(lambda: human_readable_int(value))
+    return Unknown(f"{value!r} is no number") if isinstance(number, str) else number
 
 
-def _shards(model: Any, tp: Any, dcp: Any) -> Any:
+def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
     """How many shards the heads are in: ranks beyond the heads write the same bytes once."""
     if not isinstance(tp, int):
         return tp
@@ -302,7 +309,6 @@ def _shards(model: Any, tp: Any, dcp: Any) -> Any:
         return dcp
     if tp == 1 or dcp not in (1, "1"):
         return tp
-    geometry = _geometry(model)
     if isinstance(geometry, Unknown):
         return Unsure(tp, f"how many ranks hold the same heads: {geometry.reason}")
     if geometry.kind is AttentionKind.MLA:
@@ -343,11 +349,13 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
     return "vLLM's own", ""
 
 
-def _lmcache(process: LaunchProcess, consumer: Consumer, client: Client) -> StoreKeys:
+def _lmcache(
+    process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
+) -> StoreKeys:
     values = {name: setting.value for name, setting in consumer.settings.items()}
     model, keys = values.get("model"), client.keys
     tp, pp = _number(values["tensor_parallel_size"]), _number(values["pipeline_parallel_size"])
-    mla = _is_mla(model)
+    mla = _is_mla(geometry)
     world: Any = next((one for one in (tp, pp) if isinstance(one, Unknown)), None)
     if world is None:
         world = tp * pp

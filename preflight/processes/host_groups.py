@@ -25,7 +25,8 @@ _SSH_VALUES = frozenset("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec", "pdsh"))
 _LOCAL_ADDRESS = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL")
-_BUSY = (Kind.OTHER, Kind.BENCHMARK)
+_ANYWHERE = (Kind.OTHER, Kind.BENCHMARK)  # what says nothing of the host that it is on
+_SERVERS = (Kind.SGLANG, Kind.VLLM)
 
 
 class HostGroup(NamedTuple):
@@ -60,10 +61,10 @@ class TakenGroup(NamedTuple):
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of a launch that is for several hosts; none of one for a single host."""
     found: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
-    shared = [process.number for process in processes if process.kind in _BUSY]
+    shared = [process.number for process in processes if process.kind in _ANYWHERE]
     left: list[LaunchProcess] = []
     for process in processes:
-        if process.kind in _BUSY:
+        if process.kind in _ANYWHERE:
             continue
         what, address = _host(process)
         if what:
@@ -83,7 +84,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
             left.remove(process)
     if len(found) < 2:
         taken = {number for _, numbers in found.values() for number in numbers}
-        return _alternatives([p for p in processes if p.kind not in _BUSY], shared, bool(taken))
+        return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
     shared += [process.number for process in left]
     return tuple(
         HostGroup(str(place), what, frozenset((*numbers, *shared)), address)
@@ -93,7 +94,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
 
 def _port(process: LaunchProcess) -> int:
     """Return the port of a server on its host; 0 for none that is known."""
-    fixed = next(iter(ports(process)), None) if process.kind is Kind.SGLANG else None
+    fixed = next(iter(ports(process)), None) if process.kind in _SERVERS else None
     if fixed is None or fixed.network or not isinstance(fixed.port, int):
         return 0
     return fixed.port
@@ -157,13 +158,17 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         named = _named_host(wrapper)
         if named:
             return f"host {named}", named
-    server = process.server
-    if server is None or server.value("nnodes") == 1:
+    server, consumer = process.server, process.consumer
+    if server is not None and server.value("nnodes") != 1:
+        rank = server.value("node_rank")
+        first = _written(process, "--dist-init-addr", "--nccl-init-addr")
+    elif consumer is not None and consumer.node is not None:
+        rank, first = consumer.node, consumer.leader
+    else:
         return "", ""
     if pod := pod_of(process.command):
         return f"pod {pod}", ""
-    rank = server.value("node_rank")
-    first = _written(process, "--dist-init-addr", "--nccl-init-addr") or "its engine"
+    first = first or "its engine"
     if isinstance(rank, Unknown):
         return "", ""  # one text for every host, which $NODE_RANK tells apart
     address = split_address(first).host if rank == 0 else _bound(process)

@@ -172,6 +172,13 @@ class LaunchProcess(NamedTuple):
     def name(self) -> str:
         return f"{self.kind.value} ({self.command.origin})"
 
+    @property
+    def stores(self) -> tuple[StoreProcess, ...]:
+        """The store clients that it sets up: of a consumer there may be several."""
+        if self.consumer is not None:
+            return tuple(client.store for client in self.consumer.clients)
+        return () if self.store is None else (self.store,)
+
 
 def understand(
     commands: Sequence[Command], read_file: ReadFile, sglang_version: str | None = None

@@ -168,15 +168,17 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
             yield service._replace(own=here)
     if process.kind is Kind.ROUTER:
         yield from _workers(process, bound)
-    if process.store is not None and process.store.master != "":
-        yield from _master(process, Setting(process.store.master, process.name), bound)
+    for own in process.stores:
+        if own.master == "":
+            continue
+        yield from _master(process, Setting(own.master, process.name), bound)
         origin = process.name
         if process.kind is Kind.CLIENT:
             given = value_of(process.arguments, "metadata_server")
             default = Default("default of --metadata_server")
             origin = default if given is None else str(given.origin)
         if process.kind in (Kind.CLIENT, Kind.STORE_SERVICE) or process.consumer is not None:
-            yield from _metadata(process, Setting(process.store.metadata, origin), bound)
+            yield from _metadata(process, Setting(own.metadata, origin), bound)
 
 
 def _master(process: LaunchProcess, setting: Setting, bound: Bound) -> Iterator[Service]:

@@ -18,7 +18,7 @@ from preflight.processes.container_paths import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.memory_records import StoreClient
-from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.sglang_arguments import Setting, word_value
 from preflight.programs.store_processes import offload_buffer_bytes, offload_folder
 
 # storage_backend.h: what offload may fill without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
@@ -94,7 +94,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
     for variable in _CONFIG_VARIABLES:
         word = process.command.environment.get(variable)
         if word is not None and word.text not in process.command.files:
-            path = unresolved(word) if word.unresolved else word.text
+            path = word_value(word)
             path = _on_host(process, path)
             yield Storage("config", path, process.name, f"{variable} at {word.origin}")
 
@@ -118,7 +118,7 @@ def _folder(environment: Mapping[str, Word]) -> Setting:
     word = environment.get(_FOLDER)
     if word is None:
         return Setting(DEFAULT_FOLDER, Default("default of Mooncake"))
-    value = unresolved(word) if word.unresolved else word.text
+    value = word_value(word)
     return Setting(value, f"{_FOLDER} at {word.origin}")
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.base.needs import Default
 from checks.base.unknown import Unknown
-from preflight.launches.source import Origin, Word
+from preflight.launches.source import Origin, ReadFile, Word
 from preflight.programs.sglang_argument_tables import (
     CONVERTERS,
     ArgumentTable,
@@ -129,6 +129,23 @@ def unresolved(word: Word) -> Unknown:
     given = " ".join(f"{name}=..." for name in word.unresolved if name.isidentifier())
     advice = f"put {given} in front of this command, or give --env-file" if given else ""
     return Unknown(f"{names} is not set where {word.text!r} stands ({word.origin})", advice=advice)
+
+
+def word_value(word: Word) -> str | Unknown:
+    """Return a word's text; Unknown where a variable in it is not set."""
+    return unresolved(word) if word.unresolved else word.text
+
+
+def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
+    """Return the text of the file that a word names; Unknown where either is not known."""
+    return unresolved(path) if path.unresolved else read_file(path.text)
+
+
+def port_value(text: str, what: str) -> int | Unknown:
+    """Return a port; Unknown where ``text`` is none. what: which it is, for the reason."""
+    text = text.strip()
+    known = text.isdecimal() and len(text) <= 5
+    return int(text) if known else Unknown(f"{what} {text!r} is not a port")
 
 
 class _Given(NamedTuple):

@@ -20,7 +20,7 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import StoreReader, store_reader
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import sglang_env_bool, sglang_env_int
-from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.sglang_arguments import Setting, file_text, word_value
 
 
 class Source(Enum):
@@ -200,7 +200,7 @@ def _from_file(
         return StoreConfig(
             Source.FILE, _unread(Source.FILE), extra, (), (), "Failed to load config from : no path"
         )
-    text = unresolved(path) if path.unresolved else read_file(path.text)
+    text = file_text(path, read_file)
     if isinstance(text, Unknown):
         return StoreConfig(text, _unread(text), extra, (), (), None)
     try:
@@ -262,7 +262,7 @@ def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReade
 
 
 def _word_setting(variable: str, word: Word) -> Setting:
-    value = unresolved(word) if word.unresolved else word.text
+    value = word_value(word)
     return Setting(value, f"{variable} at {word.origin}", written_as=variable)
 
 

@@ -25,7 +25,7 @@ from preflight.programs.memory_records import (
 from preflight.programs.mooncake_flags import as_integer
 from preflight.programs.mooncake_grammar import read_number
 from preflight.programs.mooncake_variables import Reader
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import unresolved, word_value
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
 
 # real_client_main.cpp: --global_segment_size "4 GB", --local_buffer_size "0".
@@ -43,7 +43,8 @@ class StoreProcess(NamedTuple):
     """What one process sets up; ``client`` Unknown where a variable decides it.
 
     offload: whether it offloads to SSD. offload_path: the folder that it is given for that, empty
-    where it names none itself. port: the store service's HTTP port.
+    where it names none itself. port: the store service's HTTP port. file: the JSON file that it has
+    its settings from, "" for none.
     """
 
     client: StoreClient | Unknown
@@ -57,6 +58,7 @@ class StoreProcess(NamedTuple):
     port: int | Unknown | None = None
     metadata: str | Unknown = ""
     arena: ArenaFlags = NO_ARENA_FLAGS
+    file: str = ""
 
 
 def read_store_service(
@@ -86,6 +88,7 @@ def read_store_service(
         config.unknown_keys,
         config.port,
         values["metadata_server"],
+        file=config.file,
     )
 
 
@@ -174,7 +177,7 @@ def offload_folder(given: str, environment: Mapping[str, Word]) -> str | Unknown
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if given or word is None:
         return given or OFFLOAD_PATH
-    return unresolved(word) if word.unresolved else word.text
+    return word_value(word)
 
 
 def _client(
@@ -219,4 +222,4 @@ def _text(flags: Mapping[str, Word], name: str, default: str) -> str | Unknown:
     word = flags.get(name)
     if word is None:
         return default
-    return unresolved(word) if word.unresolved else word.text
+    return word_value(word)

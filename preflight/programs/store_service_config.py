@@ -17,7 +17,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
 from preflight.programs.consumer_grammar import store_bool, store_segment_bytes
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import file_text, unresolved, word_value
 
 # mooncake_config.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
 SERVICE_SEGMENT_BYTES = 3355443200
@@ -51,6 +51,7 @@ class ServiceConfig(NamedTuple):
     misread: tuple[str, ...]
     unknown_keys: tuple[tuple[str, str], ...]  # each with where it stands
     port: int | Unknown
+    file: str = ""  # "" where the settings are of the environment
 
 
 class _Key(NamedTuple):
@@ -117,7 +118,8 @@ def read_service_config(
     if isinstance(config, Unknown):
         return config
     if isinstance(config, str):
-        return ServiceConfig(_unknown(config), (config,), (), (), given.port)
+        file = "" if path is None else path.text
+        return ServiceConfig(_unknown(config), (config,), (), (), given.port, file)
     refused: list[str] = []
     values = {
         key: _read(config.get(key, entry.default), entry.read, key, refused)
@@ -128,7 +130,8 @@ def read_service_config(
     for word in given.overrides:
         _override(word, values, refused, misread, unknown)
     refused += _setup_refuses(values)
-    return ServiceConfig(values, tuple(refused), tuple(misread), tuple(unknown), given.port)
+    file = "" if path is None else path.text
+    return ServiceConfig(values, tuple(refused), tuple(misread), tuple(unknown), given.port, file)
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:
@@ -193,7 +196,7 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
     """Return the file's object, or the error with which the service ends."""
-    text = unresolved(path) if path.unresolved else read_file(path.text)
+    text = file_text(path, read_file)
     if isinstance(text, Unknown):
         return text
     try:
@@ -211,7 +214,7 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
         if word is not None:
-            config[key] = unresolved(word) if word.unresolved else word.text
+            config[key] = word_value(word)
     if config.get("master_server_address", "") == "":
         return (
             "Neither the environment variable 'MOONCAKE_CONFIG_PATH' nor 'MOONCAKE_MASTER' is set."

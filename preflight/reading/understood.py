@@ -92,12 +92,10 @@ def _launch_reading(
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the configuration files and sizes that are not known; sizing says so of each itself."""
     for process in processes:
-        server, store = process.server, process.store
-        found: list[object] = []
+        server = process.server
+        found: list[object] = [store.client for store in process.stores]
         if server is not None:
             found = [server.arguments.unread, server.store.source if server.store else None]
-        elif store is not None:
-            found = [store.client]
         for each in found:
             if isinstance(each, Unknown):
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
@@ -341,7 +339,7 @@ def _brief(process: LaunchProcess) -> str:
 
 
 def _of_consumer(consumer: Consumer) -> Iterator[str]:
-    model = consumer.settings["model"].value if "model" in consumer.settings else None
+    model = consumer.model
     if isinstance(model, str):
         yield model.rstrip("/").rpartition("/")[2]
     if isinstance(consumer.ranks, Unknown):

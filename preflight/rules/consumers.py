@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.processes.mooncake_users import place
-from preflight.processes.processes import Kind, LaunchProcess
+from preflight.processes.processes import LaunchProcess
 from preflight.programs.store_config import Source
-from preflight.programs.store_service_config import service_arguments
 from preflight.rules.rules import RuleSet, Seen
 from preflight.sglang.launch import configured_segment
 
@@ -38,9 +37,7 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
     readers: dict[tuple[str, object], dict[str, LaunchProcess]] = {}
     for process in processes:
         where = place(process)
-        read = _segment_of_file(process)
-        if read is not None and where is not None:
-            path, becomes = read
+        for path, becomes in _segment_of_file(process) if where is not None else ():
             readers.setdefault((path, where), {}).setdefault(becomes, process)
     for (path, _), found in readers.items():
         if len(found) > 1:
@@ -48,27 +45,20 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
             yield Seen(f"global_segment_size of {path}: {said}")
 
 
-def _segment_of_file(process: LaunchProcess) -> tuple[str, str] | None:
-    """The file that a process has its store's settings from, and what its segment comes to."""
-    server, own = process.server, process.store
-    variable = "MOONCAKE_CONFIG_PATH"
-    if server is not None:
-        store = server.store
-        if store is None or store.source is not Source.FILE:
-            return None
-        variable, size = "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", configured_segment(server)
-        becomes = "refused" if store.error or size is None else format_bytes(max(0, size))
-    elif own is None:
-        return None
-    elif isinstance(own.client, Unknown):
-        refused = process.consumer.refused if process.consumer else own.refused
-        if not refused:
-            return None
-        becomes = "refused"
-    else:
-        becomes = "refused" if own.refused else format_bytes(own.client.segment_bytes)
-    word = process.command.environment.get(variable)
-    if process.kind is Kind.STORE_SERVICE:
-        given = service_arguments(process.arguments).config
-        word = given if given is not None and given.text else word
-    return None if word is None or word.unresolved or not word.text else (word.text, becomes)
+def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+    """Yield each file that a process has a store's settings from, and what its segment comes to."""
+    server = process.server
+    store = None if server is None else server.store
+    if server is not None and store is not None and store.source is Source.FILE:
+        size = configured_segment(server)
+        word = process.command.environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
+        if word is not None and word.text and not word.unresolved:
+            refused = store.error or size is None
+            yield word.text, "refused" if refused else format_bytes(max(0, size or 0))
+    ends = () if process.consumer is None else process.consumer.refused
+    for own in process.stores:
+        unknown = isinstance(own.client, Unknown)
+        if own.file and (own.refused or (unknown and ends)):
+            yield own.file, "refused"
+        elif own.file and not isinstance(own.client, Unknown):
+            yield own.file, format_bytes(own.client.segment_bytes)

@@ -250,8 +250,8 @@ def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
         if store is None or process.server.mode != "null":
             return None  # disaggregation finds its peers at run time
         addresses = [store.value("master_server_address"), store.value("metadata_server")]
-    elif process.store is not None:
-        addresses = [process.store.master, process.store.metadata]
+    elif process.stores:
+        addresses = [each for one in process.stores for each in (one.master, one.metadata)]
     elif process.kind in (Kind.MASTER, Kind.ROUTER):
         texts = [_ADDRESS.search(word.text) for word in process.arguments]
         addresses = [found.group() for found in texts if found]

@@ -135,9 +135,10 @@ def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     given = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
+    if isinstance(gpu, Unknown):
+        answers = {_raw_row(sized, kind) for kind in GpuKind}
+        return answers.pop() if len(answers) == 1 else known(gpu)
     hisparse = sized.value("enable_hisparse") is True
-    if release.blackwell_trtllm and None in given and not hisparse:
-        gpu = known(gpu)
     default = "flashmla_kv"
     if gpu is GpuKind.AMD:
         default = "tilelang"

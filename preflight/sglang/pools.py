@@ -90,7 +90,7 @@ def server_memory(
         tuple(pool for part in found for pool in part.pools) if named else (),
         next((part.refused for part in found if part.refused), None),
     )
-    if not any(part.least_by_stage for part in found):
+    if not any(part.least_by_stage or part.most_by_stage for part in found):
         return together
     stages = range(ranks.pp)
     least = tuple(tuple(s for p in found for s in p.of_stage(stage, False)) for stage in stages)
@@ -158,13 +158,12 @@ def _pool(sized: SizedServer) -> ServerMemory:
 
 def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
     """Return the bounds over the GPUs whose rows differ; one answer where they agree."""
-    kinds = (GpuKind.BEFORE_BLACKWELL, GpuKind.BLACKWELL)
-    found = [_sized(sized._replace(hardware=sized.hardware._replace(gpu=kind))) for kind in kinds]
+    found = [_sized(sized._replace(hardware=sized.hardware._replace(gpu=one))) for one in GpuKind]
     least = min(found, key=lambda memory: sum(memory.least_pools_bytes))
     most = max(found, key=_most_bytes)
     memory = _between(least, most, most.why)
     if least.least_pools_bytes != memory.most_pools_bytes:
-        said = f"between two kinds of GPU: {why.reason}; at most {most.why}"
+        said = f"between kinds of GPU: {why.reason}; at most {most.why}"
         memory = memory._replace(missing=why, why=said)
     return memory
 

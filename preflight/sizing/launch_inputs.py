@@ -23,6 +23,7 @@ from preflight.rules.rules import RuleFinding, Severity, Versions
 from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
+from preflight.sglang.model_geometry import ModelGeometry
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.process_shares import (
     Share,
@@ -47,8 +48,8 @@ _APART = (Kind.OTHER, Kind.BENCHMARK, Kind.ETCD, Kind.REDIS, Kind.NATS)
 class LaunchInputs(NamedTuple):
     """A source's processes, what the rules find, and its launch at both bounds of L2.
 
-    memory: the host pools of a rank, by the number of its process. free: of the host's memory, as
-    SGLang would read it.
+    memory: the host pools of a rank, and geometry: the model, by the number of its process. free:
+    of the host's memory, as SGLang would read it.
     Where a number cannot be known the bounds are Unknown, with the variable's name.
     """
 
@@ -59,6 +60,7 @@ class LaunchInputs(NamedTuple):
     memory: Mapping[int, ServerMemory]
     sglang: SglangRelease
     free: FreeMemory | Unknown
+    geometry: Mapping[int, ModelGeometry | Unknown]
 
 
 def gather_launch(
@@ -81,6 +83,11 @@ def gather_launch(
     free = host_memory(options, root)
     servers = {process.number: process.server for process in processes if process.server}
     hardware = {number: hardware_of(one, host, free) for number, one in servers.items()}
+    geometry = {number: one.geometry for number, one in hardware.items()} | {
+        process.number: models.target(process.consumer.model).geometry
+        for process in processes
+        if process.consumer is not None
+    }
     unsure = doubts(sglang_version, version)
     versions = [
         (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
@@ -93,7 +100,7 @@ def gather_launch(
         share = share_of(process, hardware.get(process.number), host, memory)
         if isinstance(share, Unknown):
             found = with_refusals(found, processes, memory)
-            return LaunchInputs(processes, found, share, share, memory, sglang, free)
+            return LaunchInputs(processes, found, share, share, memory, sglang, free, geometry)
         shares.append(share)
     found = with_refusals(found, processes, memory)
     if all(process.kind in _APART for process in processes):
@@ -127,7 +134,7 @@ def gather_launch(
 
     least = inputs([share.least for share in shares])
     most = inputs([share.most for share in shares])
-    return LaunchInputs(processes, found, least, most, memory, sglang, free)
+    return LaunchInputs(processes, found, least, most, memory, sglang, free, geometry)
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:

@@ -141,12 +141,12 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
     settings, notes = read_store_settings(environment, host.mooncake)
     if not consumer.clients:  # nothing of Mooncake's is mapped
         settings, notes = settings._replace(hugepages=False), ()
-    model = consumer.settings["model"].value if "model" in consumer.settings else None
-    geometry = host.models.target(model).geometry
-    unknown = isinstance(geometry, Unknown)
-    mla = not isinstance(geometry, Unknown) and geometry.kind is AttentionKind.MLA
+    geometry = host.models.target(consumer.model).geometry
+    mla = geometry if isinstance(geometry, Unknown) else geometry.kind is AttentionKind.MLA
 
-    def members(mla: bool) -> Iterator[MappedProcess]:
+    def members(most: bool) -> Iterator[MappedProcess]:
+        # Of a model with MLA fewer workers may have a store client.
+        latent = not most if isinstance(mla, Unknown) else mla
         for rank in range(ranks):
             yield MappedProcess(
                 f"{process.command.origin} {process.kind.value} rank {rank}",
@@ -155,23 +155,15 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
                     host.nics.place(
                         process, offloading(known(store.client), process, host.mooncake)
                     )
-                    for store in consumer.stores_of(rank, mla)
+                    for store in consumer.stores_of(rank, latent)
                 ),
                 id=ProcessId(process.number, rank),
-                own_pools=consumer.pools_of(rank, mla),
+                own_pools=consumer.pools_of(rank, mla, most),
             )
 
     if not (consumer.clients or consumer.pools or consumer.transfer is not None):
         return Share(notes=notes)
-    least = tuple(
-        one._replace(
-            own_pools=tuple(
-                pool._replace(bytes=pool.least_bytes) for pool in one.own_pools if pool.least_bytes
-            )
-        )
-        for one in members(mla or unknown)
-    )
-    return Share(least, tuple(members(mla)), notes)
+    return Share(tuple(members(most=False)), tuple(members(most=True)), notes)
 
 
 def _server_share(

@@ -13,7 +13,6 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import Consumer
 from preflight.consumers.lmcache import (
-    Lmcache,
     lmcache_values,
     mooncake_setup,
     overridden,
@@ -40,7 +39,7 @@ def words(*texts: str) -> list[Word]:
     return [Word(text, ORIGIN) for text in texts]
 
 
-def read(overrides: dict[str, Any] | None = None, /, **environment: str) -> Lmcache:
+def read(overrides: dict[str, Any] | None = None, /, **environment: str) -> Consumer:
     files = {"lm.yaml": "max_local_cpu_size: 20\n", "mc.json": json.dumps(RIGHT)}
     given = {name: Word(text, ORIGIN) for name, text in environment.items()}
     absent = Unknown("not here", absent=True)
@@ -152,6 +151,29 @@ def test_of_a_model_with_mla_the_first_worker_alone_has_it(
     sizing = sized(tmp_path, f"{model} -tp 4", transfer("LMCacheConnectorV1"))
     assert sizing.shown is not None
     assert sum(len(one.allocations) for one in sizing.shown.asked) == pools
+
+
+@pytest.mark.parametrize("value", ["inf", None, "x"])
+def test_a_hidden_state_cache_without_a_size_is_refused(value: object) -> None:
+    given = {"lmcache.enable_hidden_state_cache": True, "lmcache.max_hidden_state_cpu_size": value}
+    found = read(given)
+    if value == "x":  # LMCache keeps its default
+        assert len(found.pools) == 2
+    else:
+        assert found.refused[0].startswith("max_hidden_state_cpu_size: ")
+
+
+def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
+    found = read({"lmcache.extra_config": [1]})
+    assert found.refused == ("AttributeError: extra_config is [1], and no mapping",)
+
+
+def test_a_first_worker_of_a_model_that_may_have_mla_is_counted_whole(tmp_path: Path) -> None:
+    extra: dict[str, Any] = {"lmcache.extra_config": {"first_rank_max_local_cpu_size": 50}}
+    sizing = sized(tmp_path, "-tp 2", transfer("LMCacheConnectorV1", **extra))
+    assert sizing.most is not None
+    pools = [[pool.bytes for pool in one.allocations] for one in sizing.most.asked]
+    assert pools == [[50 * GIB], [5 * GIB]]
 
 
 def test_an_unknown_model_leaves_an_interval(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from checks.base.root import Root
 from preflight.cli.main import run
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.store_checks import key_findings
-from preflight.judging.store_keys import KeyMatch, Unsure, Verdict, compared, launch_keys, matches
+from preflight.judging.store_keys import KeyMatch, Meeting, Unsure, compared, launch_keys, matches
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -30,6 +30,19 @@ LMCACHE_STORE = {
 }
 
 
+LATENT = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "model_type": "deepseek_v2",
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "hidden_size": 1024,
+    "torch_dtype": "bfloat16",
+}
+
+
 def vllm(words: str = "", model: str = "Qwen/Qwen3-8B", front: str = "", **extra: object) -> str:
     config = json.dumps({**CONNECTOR, "kv_connector_extra_config": extra})
     path = "" if "MOONCAKE_CONFIG_PATH" in front else "MOONCAKE_CONFIG_PATH=mc.json "
@@ -44,14 +57,14 @@ def lmcache(words: str = "", model: str = "Qwen/Qwen3-8B", front: str = "", **mo
     return f"{front} vllm serve {model} {words} --kv-transfer-config '{text}'"
 
 
-def sized(folder: Path, *lines: str) -> LaunchSizing:
+def sized(folder: Path, *lines: str, config: str | None = None) -> LaunchSizing:
     (folder / "mc.json").write_text(json.dumps(FILE))
     (folder / "tenant.json").write_text(json.dumps({**FILE, "tenant_id": "b"}))
     path = folder / "launch.sh"
     path.write_text("".join(f"{line} &\n" for line in lines))
     host = Root(str(folder / "host"))
     launch = read_launch((str(path),), (), {}, host)
-    return size_written(launch, LaunchOptions(available_bytes=1 << 42, nic_nodes=()), host)
+    return size_written(launch, LaunchOptions(1 << 42, (), model_config=config), host)
 
 
 def match_of(folder: Path, first: str, second: str) -> KeyMatch:
@@ -59,9 +72,10 @@ def match_of(folder: Path, first: str, second: str) -> KeyMatch:
     return match
 
 
-EQUAL, NEVER, COLLIDE = Verdict.EQUAL, Verdict.NEVER, Verdict.COLLIDE
-UNKNOWN, APART = Verdict.UNKNOWN, Verdict.APART
+EQUAL, NEVER, COLLIDE = Meeting.EQUAL, Meeting.NEVER, Meeting.COLLIDE
+UNKNOWN, APART = Meeting.UNKNOWN, Meeting.APART
 SEED = "PYTHONHASHSEED=0"
+EXTRA = "--hicache-storage-backend-extra-config"
 PAIRS = [
     (SGLANG, f"{SGLANG} --port 30001", EQUAL, ""),
     (SGLANG, SGLANG.replace("size 64", "size 32"), NEVER, "page size: 64 against 32"),
@@ -106,6 +120,29 @@ PAIRS = [
     ),
     (vllm(front="MOONCAKE_CONFIG_PATH=tenant.json"), vllm(), APART, "tenant: b against default"),
     (vllm(store_tp_size=8), vllm(), UNKNOWN, "store layout"),
+    (vllm("--block-size $B"), vllm("--block-size 16"), UNKNOWN, "B is not set"),
+    (
+        vllm("--prefill-context-parallel-size $N"),
+        vllm("--decode-context-parallel-size $N"),
+        UNKNOWN,
+        "N is not set",
+    ),
+    (
+        vllm("--decode-context-parallel-size 1k"),
+        vllm("--decode-context-parallel-size 1000"),
+        EQUAL,
+        "",
+    ),
+    (
+        vllm('--speculative-config \'{"model": "a"}\''),
+        vllm('--speculative-config \'{"model": "b"}\''),
+        UNKNOWN,
+        "whether both drafts keep the same layers is not known",
+    ),
+    (vllm(front="MOONCAKE_CONFIG_PATH=far.json"), vllm(), UNKNOWN, "far.json"),
+    (f"{SGLANG} {EXTRA} $EXTRA", SGLANG, UNKNOWN, "EXTRA is not set"),
+    (f'{SGLANG} {EXTRA} \'{{"extra_backend_tag": "t"}}\'', SGLANG, NEVER, "prefix: t_Qwen"),
+    (lmcache(front=f"{SEED} MOONCAKE_CONFIG_PATH=far.json"), lmcache(front=SEED), UNKNOWN, "far"),
     (lmcache(front=SEED), lmcache(front=SEED), EQUAL, ""),
     (lmcache(), lmcache(), NEVER, "PYTHONHASHSEED is not set"),
     (lmcache(front=SEED), lmcache("-tp 2", front=SEED), NEVER, "workers in a key: 1 against 2"),
@@ -120,7 +157,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("first", "second", "verdict", "why"), PAIRS)
-def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Verdict, why: str) -> None:
+def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Meeting, why: str) -> None:
     match = match_of(tmp_path, first, second)
     assert (match.verdict, why in "; ".join(match.reasons)) == (verdict, True), match.reasons
     other = match_of(tmp_path, second, first)
@@ -133,6 +170,24 @@ def test_two_releases_may_name_their_keys_each_its_own_way(tmp_path: Path) -> No
     older = Unsure("0.5.2", "not known")
     named = {**match.second.named, "SGLang release": older}
     assert compared(match.first, match.second._replace(named=named)).verdict is UNKNOWN
+
+
+def test_a_model_is_that_of_its_folder_or_of_model_config(tmp_path: Path) -> None:
+    """The latent rows of a model with MLA are whole on every rank: tp is no part of the bytes."""
+    (tmp_path / "host" / "models" / "m").mkdir(parents=True)
+    (tmp_path / "host" / "models" / "m" / "config.json").write_text(json.dumps(LATENT))
+    lines = [SGLANG.replace("Qwen/Qwen3-8B", "/models/m") + f" --tp {tp}" for tp in (1, 2)]
+    assert match_of(tmp_path, *lines).verdict is EQUAL
+    found = sized(tmp_path, SGLANG, f"{SGLANG} --tp 2", config=json.dumps(LATENT))
+    (match,) = matches(launch_keys(found))
+    assert match.verdict is EQUAL
+
+
+def test_pairs_stand_without_a_word_that_there_is_no_store(tmp_path: Path) -> None:
+    found = list(key_findings(sized(tmp_path, vllm(), vllm("--block-size 32"))))
+    assert [one.status for one in found] == [Status.UNKNOWN]
+    (alone,) = key_findings(sized(tmp_path, vllm()))
+    assert (alone.status, alone.text) == (Status.SKIP, "no server of it has a store")
 
 
 def test_the_check_warns_of_one_model_alone(tmp_path: Path) -> None:

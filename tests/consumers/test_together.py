@@ -70,6 +70,34 @@ def test_one_stores_capacity_is_of_all_that_contribute(tmp_path: Path, host: Hos
     assert sum(one.bytes * one.number for one in found) == 2 * GIB + 2 * 10 * GIB
 
 
+def test_every_store_of_an_engine_is_known_by_its_master(tmp_path: Path, host: Host) -> None:
+    extra = {
+        "local_hostname": "a",
+        "metadata_server": "P2PHANDSHAKE",
+        "mooncake_master_server_addr": "10.0.0.9:50061",
+        "global_segment_size": "2gb",
+    }
+    (tmp_path / "lm.yaml").write_text(
+        json.dumps({"extra_config": extra, "remote_url": "mooncakestore://a:1"})
+    )
+    both = [json.loads(STORE), {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}]
+    multi = {
+        "kv_connector": "MultiConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": both},
+    }
+    line = f"LMCACHE_CONFIG_FILE=lm.yaml vllm serve m --kv-transfer-config '{json.dumps(multi)}'"
+    needs = sized(tmp_path, host, line).needs
+    assert {one.port for one in needs.services if one.kind == "master"} == {50061}
+
+
+def test_a_file_counts_for_those_who_read_it(tmp_path: Path, host: Host) -> None:
+    """mooncake_client has flags alone: no file of MOONCAKE_CONFIG_PATH is its own."""
+    client = "MOONCAKE_CONFIG_PATH=mc.json mooncake_client --global_segment_size=4GB"
+    found = sized(tmp_path, host, MASTER, VLLM, client).sizing.inputs.findings
+    assert "store-file-read-differently" not in [one.rule.id for one in found]
+
+
 def test_a_worker_of_vllm_is_rehearsed_and_a_pool_of_its_own_is_not(
     tmp_path: Path, host: Host
 ) -> None:

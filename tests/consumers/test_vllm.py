@@ -21,8 +21,10 @@ from preflight.consumers.vllm import (
     store_config,
 )
 from preflight.inputs.written_launch import read_launch, size_written
+from preflight.launches.launch_files import read_text
 from preflight.launches.source import Origin, Word
-from preflight.processes.processes import LaunchOptions
+from preflight.processes.host_groups import host_groups
+from preflight.processes.processes import LaunchOptions, understand
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 
@@ -238,6 +240,48 @@ def test_a_size_of_the_stores_file(size: object, becomes: int) -> None:
 def test_a_size_that_vllm_refuses(size: str) -> None:
     with pytest.raises(ValueError, match="Invalid format"):
         store_config(json.dumps({"global_segment_size": size}))
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"kv_connector": ["a"], "kv_role": "kv_both"}, "kv_connector: Input should be a valid"),
+        (
+            {**transfer("OffloadingConnector"), "kv_connector_extra_config": [1]},
+            "kv_connector_extra_config: Input should be a valid dictionary",
+        ),
+    ],
+)
+def test_a_connector_of_another_type_is_refused(config: dict[str, Any], why: str) -> None:
+    words = ("serve", "m", "--kv-transfer-config", json.dumps(config))
+    (said,) = read(*words).refused
+    assert said.startswith(why)
+
+
+def nodes(*words: str) -> list[tuple[str, list[int]]]:
+    text = "".join(f"vllm serve m {each}\n" for each in words)
+    reading = read_text(text, "launch.sh", {})
+    found = host_groups(understand(reading.commands, lambda path: Unknown(path)))
+    return [(group.what, sorted(group.numbers)) for group in found]
+
+
+def test_one_engine_on_several_hosts_is_a_group_for_each() -> None:
+    two = "-tp 16 --nnodes 2 --master-addr 10.0.0.1 --node-rank"
+    assert nodes(f"{two} 0 &", f"{two} 1 --headless &") == [
+        ("node rank 0 of 10.0.0.1", [0]),
+        ("node rank 1 of 10.0.0.1", [1]),
+    ]
+    data = "-dp 4 -dpl 2 --data-parallel-address 10.0.0.1"
+    assert nodes(f"{data} &", f"{data} --headless --data-parallel-start-rank 2 &") == [
+        ("node rank 0 of 10.0.0.1", [0]),
+        ("node rank 2 of 10.0.0.1", [1]),
+    ]
+    assert nodes(f"{two} $RANK &", f"{two} $RANK &") == []
+    assert nodes("-dp 2 &", "-dp 2 --port 8001 &") == []
+
+
+def test_a_headless_node_has_no_http_port() -> None:
+    assert read("serve", "m", "-dp", "4", "-dpl", "2", "--headless").ports == ()
 
 
 def test_numbers_with_a_suffix_are_written_out_behind_no_quote() -> None:

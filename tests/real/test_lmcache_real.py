@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from preflight.consumers.lmcache import lmcache_settings, lmcache_values, overridden
-from preflight.judging.store_keys import Verdict
+from preflight.judging.store_keys import Meeting
 from tests.consumers.test_store_keys import lmcache, match_of
 from tests.real.conftest import install
 
@@ -185,6 +185,6 @@ def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
         match = match_of(tmp_path, written(first), written(second))
         equal = own(first) == own(second)
         assert equal or not own(first) & own(second)
-        assert match.verdict is (Verdict.EQUAL if equal else Verdict.NEVER), (first, second)
+        assert match.verdict is (Meeting.EQUAL if equal else Meeting.NEVER), (first, second)
         verdicts.add(match.verdict)
     assert len(verdicts) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 from checks.base.units import GIB, MIB, round_up
 from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
+from preflight.sglang import pools as server_pools
 from preflight.sglang.host_pool_records import HostBytes, HostPools, PoolRequest
 from preflight.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import AttentionKind, Heads, LayerKind, ModelGeometry
+from preflight.sglang.pool_request import Purpose
+from preflight.sglang.pools import ServerMemory
 
 NEWEST = sglang_release("0.5.23")
 
@@ -333,3 +337,16 @@ def test_more_ranks_never_make_a_token_larger(request: PoolRequest, times: int) 
     one, other = host_pools(request), host_pools(request._replace(tp=request.tp * times))
     if isinstance(one, HostPools) and isinstance(other, HostPools):
         assert other.pools[0].tokens >= one.pools[0].tokens
+
+
+def test_the_most_of_each_stage_is_kept_where_the_least_is_even(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staged = ServerMemory((1,), (4,), "a", most_by_stage=((2,), (4,)))
+    parts = iter([staged, ServerMemory((1,), (3,), "b")])
+    monkeypatch.setattr(server_pools, "_purposes", lambda sized: list(Purpose)[:2])
+    monkeypatch.setattr(server_pools, "_pool", lambda sized: next(parts))
+    anything: Any = SimpleNamespace(pp=2)
+    found = server_pools.server_memory(anything, anything, anything, anything)
+    assert [found.of_stage(stage, most=True) for stage in range(2)] == [(2, 3), (4, 3)]
+    assert found.of_stage(1, most=False) == (1, 1)

@@ -71,6 +71,9 @@ def test_a_gpu_that_is_not_known_is_two_bounds(tmp_path: Path, gpu: str | None) 
     plain = measured(tmp_path / "plain", "", "0.5.23", gpu)
     assert plain == (l2_bytes(1152), l2_bytes(576))
     assert measured(tmp_path / "fp8", FP8, "0.5.23", gpu) == (l2_bytes(656), l2_bytes(576))
+    # AMD's own kernel has raw rows where no NVIDIA one has.
+    sparse = measured(tmp_path / "hisparse", f"{FP8} --enable-hisparse", "0.5.23", gpu)
+    assert sparse == (l2_bytes(656), l2_bytes(576))
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def protocol_of(sizing: LaunchSizing) -> str:
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
             found.add(str(known(process.server.store.value("protocol"))))
-        elif process.store is not None:
-            found.add(str(known(known(process.store.client).protocol.value)))
+        else:
+            found |= {known(store.client).protocol.value for store in process.stores}
     return " ".join(sorted(found))
 
 
