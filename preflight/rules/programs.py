@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
@@ -23,7 +24,7 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.programs.store_service_config import KEYS, SERVICE_PORT
-from preflight.rules.rules import RuleSet, Seen, Spelling
+from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
@@ -117,6 +118,25 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
             near = spelling.nearest(each.name, known)
             text = f"--{each.name}: no release from {oldest} to {newest} has it"
             yield _seen(process, f"{text}{f': --{near}?' if near else ''}", each)
+
+
+def flags_of_other_releases(
+    processes: tuple[LaunchProcess, ...], version: str
+) -> Iterator[RuleFinding]:
+    """Yield the flags that a release of Mooncake, which is known, does not have: its programs end
+    by them ("unknown command line flag", seen on 0.3.10.post1 and 0.3.11.post1)."""
+    at = parse_version(version)
+    for process in processes:
+        given = _flags(process)[1]
+        if any(each.name == "undefok" for each in given):
+            continue
+        for each in given:
+            since, until = (each.flag.since, each.flag.until) if each.flag else ("", "")
+            early = since and at < parse_version(since)
+            if early or (until and at > parse_version(until)):
+                there = f"is there from {since} on" if early else f"was there up to {until}"
+                seen = _seen(process, f"--{each.name} {there}, and Mooncake is {version}", each)
+                yield RuleFinding(RULES.page["mooncake-flags-refused"], *seen)
 
 
 @RULES.process("mooncake-switch-is-on")

@@ -241,9 +241,9 @@ class Store:
         self._wait_for(address)
         return address
 
-    def run(self, case: Case, **more: object) -> dict[str, Any]:
-        """What the library said and took; a signal counts as what it said."""
-        order = {
+    def order(self, case: Case, **more: object) -> dict[str, Any]:
+        """What ``worker.py`` is to do."""
+        return {
             "host_pools_bytes": case.host_pools_bytes,
             "clients": [vars(client) for client in case.clients],
             "master": self.address,
@@ -251,6 +251,10 @@ class Store:
             "offload_path": str(self.folder),
             **more,
         }
+
+    def run(self, case: Case, **more: object) -> dict[str, Any]:
+        """What the library said and took; a signal counts as what it said."""
+        order = self.order(case, **more)
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("worker.py"))],
             input=json.dumps(order),

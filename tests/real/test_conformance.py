@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from preflight.programs.memory_records import Launch, MappedProcess, Protocol, S
 from preflight.programs.mooncake_grammar import byte_size
 from preflight.programs.store_environment import read_store_settings
 from preflight.programs.store_processes import read_mooncake_client
+from tests.real import random_launches
 from tests.real.cases import MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict
@@ -184,3 +186,23 @@ def test_the_arena_that_mooncake_client_is_told_of(
     finally:
         store.stop_clients()
     assert started is (short.failure is None)
+
+
+@pytest.mark.real_newest
+def test_random_launches(
+    wheel_of: Callable[[str], Wheel], stores: Stores, huge_pages: HugePages, tmp_path: Path
+) -> None:
+    """Others each time. A difference names its seed: PREFLIGHT_SEED repeats it. Many of them:
+    ``python -m tests.real.random_launches --count 1000``."""
+    done, differences = random_launches.run(
+        2 * len(random_launches.WHEELS),
+        random_launches.seed(),
+        wheel_of,
+        stores,
+        huge_pages,
+        tmp_path,
+        tuple(random_launches.WHEELS),
+        seconds=120,
+    )
+    assert done.total() > 0
+    assert not differences

@@ -17,6 +17,7 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.rules.launch_rules import findings
+from preflight.rules.programs import flags_of_other_releases
 from preflight.rules.rules import MOST_LOOKED_UP
 from tests.builders.launch_text import process, understood
 from tests.builders.rule_examples import Example, name_of, prove
@@ -270,3 +271,19 @@ def test_hundreds_of_unknown_flags_are_all_told_and_few_are_looked_up() -> None:
     ]
     assert len(told) == 400
     assert sum("--rpc_port?" in text for text in told) == MOST_LOOKED_UP
+
+
+@pytest.mark.parametrize(
+    ("line", "release", "said"),
+    [
+        ("mooncake_client --local_buffer_size=0", "0.3.11.post1", "is there from 0.3.12 on, and"),
+        ("mooncake_client --local_buffer_size=0", "0.3.12", ""),
+        ("mooncake_client --local_buffer_size=0 --undefok=local_buffer_size", "0.3.11", ""),
+        ("mooncake_master --use_mmap_arena_allocator", "0.3.14", "was there up to 0.3.13.post1"),
+        ("mooncake_master --use_mmap_arena_allocator", "0.3.13.post1", ""),
+    ],
+)
+def test_a_flag_of_another_release_ends_the_program(line: str, release: str, said: str) -> None:
+    found = list(flags_of_other_releases(understood(line), release))
+    assert [one.rule.id for one in found] == [REFUSED] * bool(said)
+    assert all(said in one.text and release in one.text for one in found)

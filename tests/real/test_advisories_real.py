@@ -1,0 +1,222 @@
+"""Known problems reproduced with the real wheels: bad on the last bad release, gone on the first
+good one. Each is named by its record, whose ``command`` it is."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from preflight.advisories.records import advisory
+from tests.lab.recorded import recorded_experiments
+from tests.real.conftest import Store, Wheel, free_port, install, install_release
+
+pytestmark = pytest.mark.real
+MOONCAKE, NON_CUDA = "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"
+# One client of the store: what each of its calls returns.
+CLIENT = """
+import json, os, sys
+from mooncake.store import MooncakeDistributedStore
+master, port, protocol = sys.argv[1:]
+store = MooncakeDistributedStore()
+said = [store.setup(f"127.0.0.1:{port}", "P2PHANDSHAKE", 64 << 20, 16 << 20, protocol, "", master)]
+if said == [0]:
+    said += [store.put("key", b"x" * 1000), len(store.get("key"))]
+print("\\n" + json.dumps(said))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def run_python(program: str, environment: dict[str, str], *words: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout, done.stderr
+
+
+def imported(folder: Path) -> str:
+    """What the loader says of a wheel's store, "" where it loads."""
+    said = run_python("import mooncake.store", Wheel("", folder).environment({}))[1]
+    return said.strip().rpartition("\n")[2]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Callable[..., tuple[list[int], str]]:
+    """Runs one client of a release against a master of another."""
+
+    def run(master: str, release: str, protocol: str = "tcp") -> tuple[list[int], str]:
+        (folder := tmp_path / f"{master}-{release}-{protocol}").mkdir()
+        store, wheel = Store(install_release(master), folder), install_release(release)
+        try:
+            words = (store.address, str(free_port()), protocol)
+            said, log = run_python(CLIENT, wheel.environment({}), *words)
+        finally:
+            store.stop()
+        return json.loads(said.splitlines()[-1]), log
+
+    return run
+
+
+def test_every_record_that_is_tested_here_says_so() -> None:
+    """And names its test as the command that reproduces it."""
+    numbers = re.findall(r"mp_2026_(\d+)_", " ".join(globals()))
+    assert len(numbers) >= 9
+    for number in numbers:
+        record = advisory(f"MP-2026-{number}")
+        assert record is not None
+        assert "reproduced" in record.evidence
+        assert f"tests/real/test_advisories_real.py -k {number}" in record.command, number
+
+
+def test_mp_2026_0002_the_wheel_without_cuda_needs_it() -> None:
+    for release, needs in {"0.3.11.post1": False, "0.3.12": True, "0.3.13": True}.items():
+        said = imported(install_release(release).folder)
+        assert ("libcudart.so.12: cannot open" in said) is needs, (release, said)
+    assert imported(install_release("0.3.13.post1").folder) == ""
+
+
+@pytest.mark.parametrize(("release", "needs"), [("0.3.6.post1", False), ("0.3.7", True)])
+def test_mp_2026_0003_the_wheel_for_cuda_12_links_its_runtime(release: str, needs: bool) -> None:
+    said = imported(install(MOONCAKE, release))
+    assert ("libcudart.so.12: cannot open shared object file" in said) is needs, said
+
+
+def pip_takes(release: str, glibc: str, folder: Path) -> bool:
+    """Whether pip finds a wheel of a release for a machine with this glibc."""
+    words = f"download --quiet --no-deps --no-cache-dir --only-binary=:all: -d {folder}"
+    where = f"--platform manylinux_{glibc}_x86_64 --python-version 3.11 {NON_CUDA}=={release}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words.split(), *where.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = done.returncode == 0
+    assert found or "No matching distribution" in done.stderr, done.stderr[-500:]
+    return found
+
+
+def needed_glibc(folder: Path) -> tuple[int, int]:
+    """The newest version of glibc that a file of the wheel asks for."""
+    found = set()
+    for file in (folder / "mooncake").iterdir():
+        content = file.read_bytes() if file.is_file() else b""
+        if content.startswith(b"\x7fELF"):
+            found |= set(re.findall(rb"\0GLIBC_(\d+)\.(\d+)\0", content))
+    return max((int(major), int(minor)) for major, minor in found)
+
+
+@pytest.mark.parametrize(
+    ("release", "glibc", "takes", "needs"),
+    [
+        ("0.3.8.post1", "2_17", True, (2, 34)),  # record 4: installed, and does not load
+        ("0.3.9", "2_17", False, (2, 34)),
+        ("0.3.9", "2_34", False, (2, 34)),  # record 5: what is there is not taken
+        ("0.3.11.post1", "2_34", False, (2, 34)),
+        ("0.3.12", "2_28", True, (2, 28)),
+    ],
+)
+def test_mp_2026_0004_and_mp_2026_0005_tags_and_what_is_needed(
+    release: str, glibc: str, takes: bool, needs: tuple[int, int], tmp_path: Path
+) -> None:
+    assert pip_takes(release, glibc, tmp_path) is takes
+    assert needed_glibc(install_release(release).folder) == needs
+
+
+def test_mp_2026_0022_other_releases_do_not_talk(client: Any) -> None:
+    assert client("0.3.12.post1", "0.3.13.post1")[0] == [0, -900, 0]
+    assert client("0.3.12.post1", "0.3.12.post1")[0] == [0, 0, 1000]
+    assert client("0.3.13.post1", "0.3.13.post1")[0] == [0, 0, 1000]
+
+
+@pytest.mark.parametrize(("release", "old"), [("0.3.11.post1", True), ("0.3.12", False)])
+def test_mp_2026_0027_the_go_in_the_wheel(release: str, old: bool) -> None:
+    built = set()
+    for file in install_release(release).folder.rglob("libetcd_wrapper*.so"):
+        built |= set(re.findall(rb"Go buildinf:.{0,40}?go1\.(\d+)\.(\d+)", file.read_bytes(), re.S))
+    assert built
+    assert {(int(minor), int(patch)) < (25, 10) for minor, patch in built} == {old}
+
+
+CALL = """
+import sys, types
+sys.modules["torch"] = types.ModuleType("torch")  # 0.3.5 imports it for other things
+from mooncake.store import MooncakeDistributedStore
+print(MooncakeDistributedStore().batch_get_buffer)
+"""
+
+
+@pytest.mark.parametrize(("release", "has"), [("0.3.5", False), ("0.3.6", True)])
+def test_mp_2026_0040_what_lmcache_calls(release: str, has: bool) -> None:
+    """Of LMCache 0.3.4 on the connector reads by a call that Mooncake 0.3.5 does not have."""
+    wheel = Wheel(release, install(MOONCAKE, release))
+    said = run_python(CALL, wheel.environment({}))[1]
+    record = advisory("MP-2026-0040")
+    assert record is not None
+    assert (record.lines[0] not in said) is has, said
+    for lmcache, calls in {"0.3.3": False, "0.3.4": True}.items():
+        connector = "lmcache/v1/storage_backend/connector/mooncakestore_connector.py"
+        text = (install("lmcache", lmcache) / connector).read_text()
+        assert ("self.store.batch_get_buffer" in text) is calls
+
+
+def test_mp_2026_0050_a_split_segment_on_regular_pages() -> None:
+    """Measured in the virtual machine with two nodes: tests/lab, experiment "NICs on both nodes".
+
+    The split segment takes huge pages from 0.3.12 on; the local buffer does so in each.
+    """
+    pages = {
+        release: sum(recorded_experiments()[f"NICs on both nodes, {release}"].pages)
+        for release in ("0.3.10.post2", "0.3.11.post1", "0.3.12.post1")
+    }
+    assert pages["0.3.10.post2"] == pages["0.3.11.post1"] < pages["0.3.12.post1"]
+
+
+def registering(release: str) -> Any:
+    """SGLang's own function, cut out of its wheel: its module imports torch."""
+    text = (install("sglang", release) / "sglang/srt/mem_cache/memory_pool_host.py").read_text()
+    (found,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name == "alloc_with_host_register"
+    )
+    refuses = SimpleNamespace(
+        cudaHostRegister=lambda *_: 2, cudaGetErrorString=lambda _: "out of memory"
+    )
+    torch = SimpleNamespace(
+        dtype=object, Tensor=object, cuda=SimpleNamespace(cudart=lambda: refuses)
+    )
+    names: dict[str, Any] = {"torch": torch, "HostTensorAllocator": object}
+    exec(compile(ast.Module([found], []), release, "exec"), names)
+    return names["alloc_with_host_register"]
+
+
+def test_mp_2026_0061_a_pool_that_was_not_pinned() -> None:
+    """CUDA answers 2 (out of memory): the last bad release goes on, the first good one stops."""
+    pool = SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 8, element_size=lambda: 2)
+    allocator = SimpleNamespace(allocate=lambda *_, **__: pool)
+    assert registering("0.5.12.post1")(8, None, "cpu", True, allocator) is pool
+    with pytest.raises(RuntimeError, match="cudaHostRegister failed"):
+        registering("0.5.13")(8, None, "cpu", True, allocator)
+
+
+@pytest.mark.skipif(Path("/sys/class/infiniband").exists(), reason="this host has RDMA devices")
+def test_mp_2026_0067_without_a_device_it_goes_on_over_tcp(client: Any) -> None:
+    said, log = client("0.3.13.post1", "0.3.13.post1", "rdma")
+    assert said == [0, 0, 1000]
+    assert "Found 0 HCAs" in log
+    assert "TCP-only environment" in log
