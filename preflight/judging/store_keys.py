@@ -217,6 +217,7 @@ def _sglang(
         "rank in a key": ranks,
         "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1,
         "key scheme": _given(server, "hicache_storage_key_scheme"),
+        "decode context parallel": _context(server, tp, pp, page),
         "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
     }
     held = {
@@ -240,6 +241,15 @@ def _extra(store: StoreConfig, name: str) -> Any:
     """A key of the extra config; Unknown where that was not read."""
     unread = isinstance(store.source, Unknown) and not store.extra
     return store.source if unread else store.extra.get(name)
+
+
+def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
+    """What decode context parallelism puts into the prefix of a key: its whole topology."""
+    dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
+    lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
+    if dcp == 1 or lost:
+        return 1 if dcp == 1 else lost[0]
+    return f"tp {tp}, dcp {dcp}, page {page}, pp {pp}"
 
 
 def _given(server: SglangServer, name: str) -> Any:
@@ -268,12 +278,12 @@ def _vllm(
         "block size": _as_text(block),
         "hash": algorithm,
         "hash seed": seed,
-        "prefill context ranks in a key": _as_text(pcp),
-        "decode context ranks in a key": _as_text(dcp),
     }
     held = {
         "model": _model(model),
         "tensor-parallel shards": shards,
+        "prefill context ranks": _as_text(pcp),
+        "decode context ranks": _as_text(dcp),
         "pipeline stages": pp,
         "KV dtype": values["kv_cache_dtype"],
         "draft": _draft(values["speculative_config"]),
@@ -335,7 +345,8 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
     """PYTHONHASHSEED, or what vLLM 0.33 takes without it; and why it is random."""
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
-        return word.text, _DRAWN if word.text == "random" else ""
+        # To Python's own hash "random" is no seed; vLLM hashes the word as any other.
+        return word.text, _DRAWN if word.text == "random" and algorithm == "builtin" else ""
     if word is not None:
         return Unknown(f"PYTHONHASHSEED follows from {', '.join(word.unresolved)}"), ""
     if isinstance(algorithm, str) and not algorithm.startswith("sha256"):

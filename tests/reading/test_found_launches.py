@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
+from tests.paths import ROOT
 from tests.reading.found_launches import FOUND, differences
 
 # The folder in which they lie.
-FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_LAUNCHES", "")
+FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_LAUNCHES", str(ROOT.parent / "shared/launches/found"))
 NOT_YET = {"e-py-test-disagg-hicache.py": "servers that Python starts are not read"}
 
 
-@pytest.mark.skipif(not FOLDER, reason="MOONCAKE_PREFLIGHT_LAUNCHES names no folder of launches")
+found = pytest.mark.skipif(
+    not Path(FOLDER).is_dir(), reason="MOONCAKE_PREFLIGHT_LAUNCHES names no folder of launches"
+)
+
+
+@found
 @pytest.mark.parametrize("name", FOUND)
 def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if name in NOT_YET:
@@ -34,6 +40,41 @@ def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     ]
     assert differences(found, truth) == []
     assert (code == 3) is unread
+
+
+# Launches of vLLM, LMCache, Dynamo, vLLM on Ascend: what of each fails, and rightly, on a host with
+# eight H800. Nothing else of them may fail.
+ENGINES: dict[str, set[str]] = {
+    "b13-kthena-helm.yaml": set(),
+    "b19-dynamo-dgd-v1beta1-kimik3.yaml": set(),
+    "c-infx-dsv4_fp4_b200_vllm_mtp.sh": set(),
+    "c-infx-minimaxm3_fp8_h200_mtp.sh": set(),
+    "d-mc-iso-L62.sh": set(),
+    "d-mc-lmcache.sh": set(),
+    "d-mc-vllmstore-L50.sh": set(),
+    "d-vllmascend-colocated.sh": set(),
+    "e-srtslurm-vllm-mooncake.yaml": set(),
+    # SGLang, in a launch that picks its engine: argparse knows two flags of that beginning
+    "c-infx-glm5.2_fp4_b300_sglang_mtp.sh": {"arguments-refused"},
+    "c-infx-amd-server_sglang.sh": set(),
+    "c-infx-qwen3.5_fp8_h200_mtp.sh": set(),
+}
+
+
+@found
+@pytest.mark.parametrize("name", ENGINES)
+def test_no_launch_of_an_engine_fails_for_what_is_not_so(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run(["check", "--json", "--root", "demo:h800", str(Path(FOLDER, name))])
+    answer = json.loads(capsys.readouterr().out)
+    if name == "b13-kthena-helm.yaml":
+        assert code == 64
+        assert "is a template that nobody has filled in" in answer["error"]
+        return
+    failed = {one["id"] for one in answer["findings"] if one["status"] == "fail"}
+    assert failed == ENGINES[name]
+    assert code == (2 if failed else 3)
 
 
 def test_the_table_tells_a_program_that_is_missing_or_too_much() -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random, SystemRandom
 from typing import Any
 
 import pytest
@@ -75,6 +76,13 @@ class Wheel:
         if self.libraries:
             paths["LD_LIBRARY_PATH"] = ":".join(str(path) for path in self.libraries)
         return {**kept, **paths, **more}
+
+
+def seeded() -> Random:
+    """Another course each time; what a failure prints begins it again."""
+    seed = SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    return Random(seed)
 
 
 def install(distribution: str, version: str, *also: str) -> Path:

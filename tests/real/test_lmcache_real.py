@@ -9,6 +9,7 @@ import ast
 import json
 import subprocess
 import sys
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -17,12 +18,13 @@ from typing import Any
 import pytest
 
 from preflight.consumers.lmcache import lmcache_settings, lmcache_values, overridden
-from preflight.judging.store_keys import Meeting
-from tests.consumers.test_store_keys import lmcache, match_of
-from tests.real.conftest import install
+from preflight.judging.store_keys import Meeting, compared, launch_keys
+from tests.consumers.test_store_keys import lmcache, sized
+from tests.real.conftest import install, seeded
 
 pytestmark = pytest.mark.real
-CASES = 200
+CASES = 1000
+ENGINES = 46  # 1,035 pairs
 # An answer of the class for each case that it reads from stdin, a line each.
 ORACLE = """
 import json, logging, os, sys, tempfile, types
@@ -109,7 +111,7 @@ def without_name(answer: Any) -> Any:
 def test_the_same_values_as_lmcaches_own_class(tmp_path: Path) -> None:
     pytest.importorskip("requests", reason="LMCache's configuration module imports it")
     folder = install("lmcache", "0.5.6")
-    random = Random(20261122)
+    random = seeded()
     cases = [case(random) for _ in range(CASES)]
     program = tmp_path / "oracle.py"
     program.write_text(ORACLE)
@@ -152,39 +154,44 @@ def key_class(folder: Path) -> Any:
     return names["CacheEngineKey"]
 
 
+CHOICES: dict[str, list[Any]] = {
+    "model": ["Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"],
+    "words": ["-tp 1", "-tp 2", "-tp 4"],
+    "chunk_size": [256, 64],
+    "seed": ["0", "1"],
+    "dtype": ["auto", "fp8"],
+}
+
+
 def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
     key = key_class(install("lmcache", "0.5.6"))
-    random = Random(20261122)
-    choices: dict[str, list[Any]] = {
-        "model": ["Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-R1"],
-        "words": ["", "-tp 2", "-tp 4"],
-        "chunk_size": [256, 64],
-        "seed": ["0", "1"],
-        "dtype": ["auto", "fp8"],
-    }
+    random = seeded()
+    engines = []
+    for _ in range(ENGINES):
+        changed = random.sample(list(CHOICES), random.randint(0, 3))
+        usual = {name: values[0] for name, values in CHOICES.items()}
+        engines.append({**usual, **{name: random.choice(CHOICES[name]) for name in changed}})
 
     def written(one: dict[str, Any]) -> str:
         words = f"{one['words']} --kv-cache-dtype {one['dtype']}"
         front = f"PYTHONHASHSEED={one['seed']}"
         return lmcache(words, one["model"], front, chunk_size=one["chunk_size"])
 
-    def own(one: dict[str, Any]) -> set[str]:
-        ranks = int(one["words"][4:] or 1)
+    def own(one: dict[str, Any]) -> frozenset[str]:
+        ranks = int(one["words"].split()[1])
         ranks = 1 if "DeepSeek" in one["model"] else ranks  # the first worker alone
         chunk = hash((one["chunk_size"], one["seed"])) & (2**63 - 1)
         keys = (key(one["model"], ranks, rank, chunk, one["dtype"], None) for rank in range(ranks))
-        return {each.to_string() for each in keys}
+        return frozenset(each.to_string() for each in keys)
 
+    derived = launch_keys(sized(tmp_path, *map(written, engines)))
+    theirs = [own(one) for one in engines]
     verdicts = set()
-    for _ in range(60):
-        first = {name: random.choice(values) for name, values in choices.items()}
-        second = {
-            name: random.choice(values) if random.random() < 0.2 else first[name]
-            for name, values in choices.items()
-        }
-        match = match_of(tmp_path, written(first), written(second))
-        equal = own(first) == own(second)
-        assert equal or not own(first) & own(second)
-        assert match.verdict is (Meeting.EQUAL if equal else Meeting.NEVER), (first, second)
-        verdicts.add(match.verdict)
+    for first, second in combinations(range(ENGINES), 2):
+        verdict = compared(derived[first], derived[second]).verdict
+        equal = theirs[first] == theirs[second]
+        assert equal or not theirs[first] & theirs[second]
+        expected = Meeting.EQUAL if equal else Meeting.NEVER
+        assert verdict is expected, (engines[first], engines[second])
+        verdicts.add(verdict)
     assert len(verdicts) == 2

@@ -1,0 +1,118 @@
+"""vLLM's own code of keys against the derived ones, cut out of its wheel: its modules import torch.
+
+The wheel has 336 MB: it is not installed here, and where MOONCAKE_PREFLIGHT_VLLM names no folder in
+which the wheel of 0.33.0 was unpacked, this skips.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preflight.judging.store_keys import Meeting, compared, launch_keys
+from tests.consumers.test_store_keys import sized, vllm
+from tests.real.conftest import seeded
+
+FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_VLLM", "")
+ENGINES = 46  # 1,035 pairs
+TOKENS = range(1024)
+CHOICES: dict[str, list[Any]] = {
+    "model": ["a/m", "b/m", "a/n"],
+    "tp": [1, 2, 4],
+    "pp": [1, 2],
+    "pcp": [1, 2],
+    "prefix": ["", "x"],
+    "block": [16, 32],
+    "hash": ["sha256", "xxhash"],
+    "seed": [None, "0", "random"],
+}
+
+
+def cut(file: str, *names: str) -> dict[str, Any]:
+    """Run those definitions of a module of the wheel alone."""
+
+    def named(node: ast.stmt) -> Iterator[str]:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield node.name
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            yield ast.unparse(target)
+
+    tree = ast.parse(Path(FOLDER, file).read_text())
+    found: list[ast.stmt] = [node for node in tree.body if {*named(node)} & {*names}]
+    space: dict[str, Any] = {
+        "os": os, "Any": Any, "Callable": Callable, "Sequence": Sequence, "dataclass": dataclass,
+        "hashlib": hashlib, "pickle": pickle, "BlockHash": bytes, "xxhash": xxhash,
+        "xxhash_cbor": None,
+    }  # fmt: skip
+    exec(compile(ast.Module(found, []), file, "exec"), space)
+    return space
+
+
+def xxhash(value: Any) -> bytes:
+    """Stand in for a package that is not there: keys ask whether it is cryptographic alone."""
+    return hashlib.md5(pickle.dumps(value)).digest()
+
+
+def own(one: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
+    """Return the keys of every rank's blocks of one text."""
+    data = cut("vllm/distributed/kv_transfer/kv_connector/v1/mooncake/store/data.py",
+               "KeyMetadata", "PoolKey")  # fmt: skip
+    blocks = cut("vllm/v1/core/kv_cache_utils.py", "resolve_none_hash_seed", "hash_block_tokens",
+                 "DEFAULT_NONE_HASH_SEED", "_NON_CRYPTO_HASH_FUNCTIONS")  # fmt: skip
+    hashed = cut("vllm/utils/hashing.py", "sha256")["sha256"] if one["hash"] == "sha256" else xxhash
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if one["seed"] is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", one["seed"])
+    blocks["NONE_HASH"] = hashed(blocks["resolve_none_hash_seed"](hashed))
+    above, size, hashes = None, one["block"], []
+    for at in range(0, len(TOKENS), size):
+        above = blocks["hash_block_tokens"](hashed, above, TOKENS[at : at + size])
+        hashes.append(above.hex())
+    name = one["model"].rstrip("/").split("/")[-1]  # worker.py
+    ranks = product(range(one["tp"]), range(one["pcp"]), range(one["pp"]))
+    return frozenset(
+        data["PoolKey"](
+            data["KeyMetadata"](name, tp, pcp, 0, pp, cache_prefix=one["prefix"]), each
+        ).to_string()
+        for tp, pcp, pp in ranks
+        for each in hashes
+    )
+
+
+def written(one: dict[str, Any]) -> str:
+    words = (
+        f"-tp {one['tp']} -pp {one['pp']} --prefill-context-parallel-size {one['pcp']} "
+        f"--block-size {one['block']} --prefix-caching-hash-algo {one['hash']}"
+    )
+    front = "" if one["seed"] is None else f"PYTHONHASHSEED={one['seed']}"
+    return vllm(words, one["model"], front, cache_prefix=one["prefix"])
+
+
+@pytest.mark.skipif(not FOLDER, reason="MOONCAKE_PREFLIGHT_VLLM names no unpacked wheel of vLLM")
+def test_keys_meet_as_vllms_own_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = seeded()
+    engines = []
+    for _ in range(ENGINES):
+        changed = random.sample(list(CHOICES), random.randint(0, 3))
+        usual = {name: values[0] for name, values in CHOICES.items()}
+        engines.append({**usual, **{name: random.choice(CHOICES[name]) for name in changed}})
+    derived = launch_keys(sized(tmp_path, *map(written, engines)))
+    theirs = [own(one, monkeypatch) for one in engines]
+    met = dict.fromkeys((Meeting.EQUAL, Meeting.COLLIDE, Meeting.NEVER, Meeting.UNKNOWN), 0)
+    for first, second in combinations(range(ENGINES), 2):
+        found = compared(derived[first], derived[second])
+        both = (engines[first], engines[second], found.verdict, found.reasons)
+        # What a model's heads come to is not known of these: the key may meet, the bytes may not.
+        assert (found.verdict is not Meeting.NEVER) == bool(theirs[first] & theirs[second]), both
+        assert found.verdict is not Meeting.EQUAL or theirs[first] == theirs[second], both
+        met[found.verdict] += 1
+    assert all(met[each] for each in (Meeting.EQUAL, Meeting.COLLIDE, Meeting.NEVER)), met
