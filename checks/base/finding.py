@@ -102,6 +102,22 @@ def command(*words: str | Fill, name: str = "", now: str = "", as_root: bool = F
     return Setting(Kind.COMMAND, said, "", now, words=words, as_root=as_root)
 
 
+class Subject(str):
+    """What a finding is about, as a person reads it, which knows what it is.
+
+    kind: process, device, ...; "" where the check's own subjects say it. ranks: of the launch.
+    """
+
+    def __new__(cls, text: str, kind: str = "", ranks: tuple[int, ...] = ()) -> Subject:
+        """Return ``text`` with what it is."""
+        made = super().__new__(cls, text)
+        made.kind, made.ranks = kind, ranks
+        return made
+
+    kind: str
+    ranks: tuple[int, ...]
+
+
 class Evidence(NamedTuple):
     """Where a fact was seen and what stood there: a path or call, and its raw value."""
 

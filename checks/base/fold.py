@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from checks.base.finding import Finding
+from checks.base.finding import Finding, Subject
 
 # A number that counts: zeros in front are part of a name, and gpu009 and gpu010 are no range.
 _COUNTED = re.compile(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
@@ -22,9 +22,13 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def fold_names(names: Sequence[str]) -> str:
+def fold_names(names: Sequence[str]) -> Subject:
     """Return ``rank 0-7 (each of 8)``: eight ranks are one subject, not eight."""
-    return f"{folded(names)} (each of {len(names)})"
+    known = [name for name in names if isinstance(name, Subject)]
+    kinds = {name.kind for name in known} if len(known) == len(names) else {""}
+    ranks = tuple(dict.fromkeys(rank for name in known for rank in name.ranks))
+    text = f"{folded(names)} (each of {len(names)})"
+    return Subject(text, kinds.pop() if len(kinds) == 1 else "", ranks)
 
 
 def folded(names: Iterable[str]) -> str:

@@ -10,28 +10,56 @@ GIGABYTE = 10**9
 TIB = 1024**4
 
 
-def format_bytes(size_bytes: int) -> str:
-    """``"264.06 GiB"``: two decimals, the largest binary unit that is not below one."""
+class Quantity(str):
+    """An amount as a person reads it, which knows its number; within another text it is a text.
+
+    unit: bytes, pages, files ...: what ``value`` counts.
+    """
+
+    def __new__(cls, text: str, value: float | None = None, unit: str = "") -> Quantity:
+        """Return ``text`` with its number."""
+        made = super().__new__(cls, text)
+        made.value, made.unit = value, unit
+        return made
+
+    value: float | None
+    unit: str
+
+
+def format_bytes(size_bytes: int, said: str = "{}") -> Quantity:
+    """``"264.06 GiB"``: two decimals, the largest binary unit that is not below one.
+
+    said: what is said of it, as ``"{} free"``.
+    """
+    text = f"{size_bytes} B"
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes >= scale:
-            return f"{size_bytes / scale:.2f} {unit}"
-    return f"{size_bytes} B"
+            text = f"{size_bytes / scale:.2f} {unit}"
+            break
+    return Quantity(said.replace("{}", text), size_bytes, "bytes")
 
 
-def format_need(need_bytes: int, have_bytes: int) -> str:
+def format_need(need_bytes: int, have_bytes: int) -> Quantity:
     """``"50.00 GiB (3.20 MiB more)"``: a need, by how much where its digits do not show it."""
     need = format_bytes(need_bytes)
     if need_bytes <= have_bytes or need != format_bytes(have_bytes):
         return need
-    return f"{need} ({format_bytes(need_bytes - have_bytes)} more)"
+    return format_bytes(need_bytes, f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
 
 
-def format_page_size(page_size_bytes: int) -> str:
+def format_page_size(page_size_bytes: int) -> Quantity:
     """``"2 MiB"``: a page size, which is a whole number of its unit."""
+    text = f"{page_size_bytes} B"
     for unit, scale in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if page_size_bytes >= scale:
-            return f"{page_size_bytes / scale:g} {unit}"
-    return f"{page_size_bytes} B"
+            text = f"{page_size_bytes / scale:g} {unit}"
+            break
+    return Quantity(text, page_size_bytes, "bytes")
+
+
+def counted(number: int, unit: str, said: str = "{}") -> Quantity:
+    """``"120000 pages"``: so many of ``unit``, which is a plural. said: as ``"{} left"``."""
+    return Quantity(said.replace("{}", f"{number} {unit}"), number, unit)
 
 
 def round_up(size: int, step: int) -> int:

@@ -168,7 +168,8 @@ def clean_text(text: str, removed: dict[str, None] | None = None, *, of_host: bo
 def public(value: Any) -> Any:
     """Return plain data, a text or what JSON is made of, with secrets gone from each text of it."""
     if isinstance(value, str):
-        return clean_text(value, of_host=True)
+        shown = clean_text(value, of_host=True)
+        return value if shown == value else shown  # a Quantity stays one
     if isinstance(value, dict):
         return {public(key): public(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -18,7 +18,7 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, format_bytes
+from checks.base.units import GIB, Quantity, format_bytes
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import gpu_processes, physical_gpus, visible_gpus, visible_setting
@@ -80,7 +80,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
         subject,
-        need=f"{highest + 1} GPU{'s' if highest else ''}",
+        need=Quantity(f"{highest + 1} GPU{'s' if highest else ''}", highest + 1, "GPUs"),
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
     )
     visible, physical = visible_gpus(gpus, processes[0]), physical_gpus(gpus)
@@ -88,7 +88,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         return finding.unknown(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(physical, Unknown)
     found = len(visible)
-    finding = finding._replace(have=f"{found} visible" if found else "none visible")
+    finding = finding._replace(have=Quantity(f"{found or 'none'} visible", found, "GPUs"))
     if found > highest:
         return finding._replace(status=Status.PASS)
     finding = finding.failed(
@@ -168,14 +168,14 @@ def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _busy(subject: str, gpu: NvmlGpu) -> Finding:
-    finding = passed(subject, need=f"at most {format_bytes(IDLE_BYTES)} used")
+    finding = passed(subject, need=format_bytes(IDLE_BYTES, "at most {} used"))
     if gpu.used_bytes is None or gpu.memory_bytes is None:
         return finding.unknown("NVML does not say what is used")
     have = f"{format_bytes(gpu.used_bytes)} of {format_bytes(gpu.memory_bytes)} used"
     running = gpu.processes or 0
     if running:
         have += f" by {running} process{'es' if running > 1 else ''}"
-    finding = finding._replace(have=have)
+    finding = finding._replace(have=Quantity(have, gpu.used_bytes, "bytes"))
     if gpu.used_bytes <= IDLE_BYTES and not running:
         return finding
     return finding.warned(

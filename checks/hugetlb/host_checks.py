@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
 from checks.base.needs import LaunchNeeds, Spot
-from checks.base.units import GIB, KIB, MIB, format_bytes, format_page_size
+from checks.base.units import GIB, KIB, MIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
     overruling,
@@ -49,7 +49,7 @@ def _limit(
         return unknown(subject, limit, need=need)
     if limit is None:
         return passed(subject, "no limit", need, formula)
-    have = f"{format_bytes(limit.left_bytes)} allowed"
+    have = format_bytes(limit.left_bytes, "{} allowed")
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
     if limit.left_bytes >= need_bytes:
         return passed(subject, have, need, formula, evidence=evidence)
@@ -76,7 +76,7 @@ def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
         limits[key] = container.hugepages_bytes
     for key, need_bytes in taken.items():
         allowed = sum(limits[key].values())
-        have, need = f"{format_bytes(allowed)} of hugepages asked for", format_bytes(need_bytes)
+        have, need = format_bytes(allowed, "{} of hugepages asked for"), format_bytes(need_bytes)
         if not need_bytes or allowed >= need_bytes:
             yield passed(key[1], have, need)
             continue
@@ -110,12 +110,12 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     if target.now_pages is None:
         return unknown(subject, _why_unread(facts, spot))
     missing = target.pages - target.now_pages
-    need = f"{missing} more pages ({format_bytes(missing * page)})"
+    need = Quantity(f"{missing} more pages ({format_bytes(missing * page)})", missing, "pages")
     free_bytes = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
     if isinstance(free_bytes, Unknown):
         return unknown(subject, free_bytes, need=need)
     blocks = _whole_blocks(facts, spot)
-    have = f"{format_bytes(free_bytes)} that can become huge pages"
+    have = format_bytes(free_bytes, "{} that can become huge pages")
     evidence: tuple[Evidence, ...] = ()
     if not isinstance(blocks, Unknown):
         have += f", {blocks} pages free in one piece"
@@ -176,14 +176,14 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
         # The nodes may have to have more together than is ever taken: see Usage.headroom.
         pages = max(total, sum(bound.values()))
         subject = f"{format_page_size(page)} pages"
-        need = f"{pages} pages"
+        need = counted(pages, "pages")
         later = pages_after_boot(hugetlb.writers, page, default)
         if hugetlb.boot_unread is not None and not contained:
             yield unknown(subject, hugetlb.boot_unread.reason, need=need)
             continue
         have, evidence = "nothing sets it at boot", tuple[Evidence, ...]()
         if later is not None:
-            have = f"{later[0]} pages at boot"
+            have = counted(later[0], "pages", "{} at boot")
             evidence = (Evidence(later[1], f"{later[0]} pages"),)
         script = unread_after_boot(hugetlb.writers, page, default)
         pool = hugetlb.hugetlb.pool(page)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, passed, skip, unknown
 from checks.base.needs import Spot
-from checks.base.units import KIB, format_bytes, format_page_size
+from checks.base.units import KIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.fit import Stock
@@ -40,7 +40,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
     size = format_page_size(spot.page_size_bytes)
     subject = f"{size} pages" if spot.node is None else f"{size} pages on node {spot.node}"
-    need = f"{everything} pages ({format_bytes(everything * spot.page_size_bytes)})"
+    need = counted(everything, "pages", f"{{}} ({format_bytes(everything * spot.page_size_bytes)})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):
         return unknown(subject, stock, need=need)
@@ -95,7 +95,7 @@ def _advice(short: bool, refused: str, pool: Pool | Unknown) -> str:
     return f"reserve the pages that the launch takes{others}"
 
 
-def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> str:
+def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
     pages = str(stock.least_pages)
     if stock.most_pages != stock.least_pages:
         pages = f"{stock.least_pages} to {stock.most_pages}"
@@ -103,7 +103,8 @@ def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> str:
     if not isinstance(pool, Unknown):
         share = pool.nodes.get(spot.node) if spot.node is not None else None
         total = share.total_pages if share is not None else pool.total_pages
-    return f"{pages} pages available" if total is None else f"{pages} available of {total} pages"
+    text = f"{pages} pages available" if total is None else f"{pages} available of {total} pages"
+    return Quantity(text, stock.least_pages, "pages")
 
 
 def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:

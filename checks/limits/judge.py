@@ -19,7 +19,7 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.units import GIB, format_bytes
+from checks.base.units import GIB, Quantity, counted, format_bytes
 from checks.base.unknown import Unknown
 from checks.limits.facts import (
     ADDRESS_SPACE,
@@ -64,11 +64,12 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     limit, source = _files_of(system, limits, process.container)
-    need = f"{SGLANG_FILES} files"
+    need = counted(SGLANG_FILES, "files")
     if isinstance(limit, Unknown):
         return unknown(process.name, limit, need=need)
     soft, hard = ("unlimited" if part is None else str(part) for part in limit)
     have = f"{hard} files" if soft == hard else f"{soft} files soft, {hard} hard"
+    have = Quantity(have, limit.soft, "files")
     evidence = (Evidence(source, f"Max open files: {soft} {hard}"),)
     found = passed(process.name, have, need, evidence=evidence)
     if limit.hard is not None and limit.hard < LEAST_FILES:
@@ -76,7 +77,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
             "Too many open files: it aborts at its start",
             "Raise the limit of open files where the process is started.",
             (_files_setting(process, hard),),
-            need=f"{LEAST_FILES} files to start",
+            need=counted(LEAST_FILES, "files", "{} to start"),
             consequence=Consequence.WILL_NOT_START,
         )
     if limit.hard is None or limit.hard >= SGLANG_FILES:
@@ -138,8 +139,8 @@ def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
         usual = mapped if row == FILE_SIZE else certain[row] + PROGRAM_BYTES
         refused = soft <= certain[row]
         one = found._replace(
-            have=f"{format_bytes(soft)} ({row})",
-            need=f"more than {format_bytes(certain[row] if refused else usual)}",
+            have=format_bytes(soft, f"{{}} ({row})"),
+            need=format_bytes(certain[row] if refused else usual, "more than {}"),
             evidence=(Evidence(LIMITS, f"{row}: {soft}"),),
             advice=f"raise it where the process is started: {SIZE_ROWS[row]} unlimited",
         )

@@ -18,6 +18,7 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
+from checks.base.units import counted
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT, LimitFacts
 from checks.limits.threads import Ceiling
@@ -124,7 +125,9 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
     """The bound that leaves the least decides."""
-    wanted = f"{need.least} threads to start, about {need.usual} under load (estimate)"
+    wanted = counted(
+        need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
+    )
     if isinstance(ceilings, Unknown):
         return unknown(subject, ceilings, need=wanted)
     found = passed(subject, "no bound", wanted, f"{need.formula}, to start")
@@ -134,7 +137,7 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     left = _left(tightest)
     in_use = f"{tightest.used} of {tightest.limit} in use"
     found = found._replace(
-        have=f"{left} threads left ({in_use})",
+        have=counted(left, "threads", f"{{}} left ({in_use})"),
         evidence=(Evidence(tightest.source, str(tightest.limit)),),
     )
     if left >= need.usual:
@@ -181,12 +184,12 @@ def _of_user(limits: LimitFacts, subject: str, need: _Need) -> Finding:
         return unknown(subject, exempt)
     if exempt:
         found = _judged(subject, (), need)
-        return found._replace(have=f"{most} threads, from which this user is exempt")
+        return found._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
     used = limits.threads.user_threads
     seen = 0 if isinstance(used, Unknown) else used
     judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
-        return unknown(subject, used, f"{most} threads", judged.need)
+        return unknown(subject, used, counted(most, "threads"), judged.need)
     return judged
 
 

@@ -115,7 +115,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     found = passed(process.name)
     if container.memlock_bytes is not None:
         own = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
-        have = f"{format_limit(Limit(own, own))}, the launch's own"
+        have = format_limit(Limit(own, own), ", the launch's own")
         return found._replace(have=have, evidence=(Evidence(container.origin, have),))
     if system.container.inside:
         text = "this is a container: its own limit is judged by memlock.limit"
@@ -140,7 +140,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
 
 def _of_docker_default(default: Limit, found: Finding, runtime: str) -> Finding:
     found = found._replace(
-        have=f"{format_limit(default)}, Docker's default",
+        have=format_limit(default, ", Docker's default"),
         evidence=(Evidence(DOCKER_CONFIG, f"default-ulimits memlock {format_limit(default)}"),),
     )
     if default.soft is None:

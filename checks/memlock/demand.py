@@ -15,7 +15,7 @@ from typing import NamedTuple
 from checks.base.check import the_launch
 from checks.base.finding import Evidence, UnjudgedError, skip
 from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.units import MIB, format_bytes, round_up
+from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, runtime_units
@@ -88,13 +88,14 @@ class Grant(NamedTuple):
             return f"CAP_IPC_LOCK in effect ({self.origin})"
         if isinstance(self.limit, Unknown):
             return "unknown"
-        return f"{format_limit(self.limit)} ({self.origin})"
+        return format_limit(self.limit, f" ({self.origin})")
 
 
-def format_limit(limit: Limit) -> str:
-    """``8.00 MiB``, ``unlimited``; the hard limit where it differs."""
+def format_limit(limit: Limit, said: str = "") -> Quantity:
+    """``8.00 MiB``, ``unlimited``; the hard limit where it differs. said: what follows it."""
     soft, hard = ("unlimited" if part is None else format_bytes(part) for part in limit)
-    return soft if soft == hard else f"{soft} soft, {hard} hard"
+    text = soft if soft == hard else f"{soft} soft, {hard} hard"
+    return Quantity(text + said, limit.soft, "bytes")
 
 
 def soft_text(limit: Limit | Unknown) -> str:

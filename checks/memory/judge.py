@@ -48,7 +48,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     read = memory.value("MemAvailable")
     need_bytes, available = found.known(regular_bytes(needs)), found.known(read)
     found = found._replace(
-        have=f"{format_bytes(available)} available",
+        have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
         formula=_formula(needs.processes),
         evidence=(Evidence("/proc/meminfo", f"MemAvailable {available} bytes"),),
@@ -122,7 +122,7 @@ def _limited(
     evidence: tuple[Evidence, ...],
     settings: tuple[Setting, ...],
 ) -> Finding:
-    have, need = f"{format_bytes(left_bytes)} allowed", format_need(need_bytes, left_bytes)
+    have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
     found = passed(subject, have, need, formula, evidence=evidence)
     advice = "raise the memory limit of the container, or lower the launch's sizes"
     if left_bytes < need_bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, MIB, format_bytes
+from checks.base.units import GIB, MIB, counted, format_bytes
 from checks.base.unknown import Unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.memory.judge import regular_bytes
@@ -50,7 +50,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
             return
         size = RUNTIME_SHM_BYTES if container.shm_bytes is None else container.shm_bytes
         said = "unless told otherwise" if container.shm_bytes is None else "as asked for"
-        have = f"{format_bytes(size)} {said}"
+        have = format_bytes(size, f"{{}} {said}")
         found = _shm(container.origin, size, size, have, need_bytes, ranks, ())
         described = (one._replace(described_by=container.runtime) for one in found.settings)
         yield found._replace(settings=tuple(described))
@@ -60,7 +60,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
         found.known(memory.shm_size_bytes),
         found.known(memory.shm_available_bytes),
     )
-    have = f"{format_bytes(available)} left of {format_bytes(size_bytes)}"
+    have = format_bytes(available, f"{{}} left of {format_bytes(size_bytes)}")
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
         found = passed(SHM, memory.shm_refuses, format_bytes(need_bytes), evidence=evidence)
@@ -108,7 +108,7 @@ def _shm(
     if ranks > 1 and available_bytes <= RUNTIME_SHM_BYTES:
         text = f"{ranks} ranks share it with NCCL and torch, which need more than 64 MiB"
         formula = f"{need} at least, and what NCCL and torch take"
-        need = f"more than {format_bytes(RUNTIME_SHM_BYTES)}"
+        need = format_bytes(RUNTIME_SHM_BYTES, "more than {}")
         found = passed(subject, have, need, formula, evidence=evidence)
         return found.warned(text, advice, settings)
     return passed(subject, have, need, evidence=evidence)
@@ -118,11 +118,11 @@ def _shm(
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     """The host's limit."""
     count = memory.max_map_count
-    need = f"{USUAL_MAP_COUNT} mappings"
+    need = counted(USUAL_MAP_COUNT, "mappings")
     if isinstance(count, Unknown):
         yield unknown("mappings of a process", count, need=need)
         return
-    have, evidence = f"{count} mappings", (Evidence(MAX_MAP_COUNT, str(count)),)
+    have, evidence = counted(count, "mappings"), (Evidence(MAX_MAP_COUNT, str(count)),)
     if count >= USUAL_MAP_COUNT:
         yield passed("mappings of a process", have, need, evidence=evidence)
         return
@@ -151,7 +151,7 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
     need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
     left = max(0, limit - committed)
     found = found._replace(
-        have=f"{have}, {format_bytes(left)} may still be mapped", need=format_bytes(need_bytes)
+        have=format_bytes(left, f"{have}, {{}} may still be mapped"), need=format_bytes(need_bytes)
     )
     advice = "let the kernel overcommit"
     settings = (Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2"),)

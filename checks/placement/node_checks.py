@@ -8,7 +8,7 @@ from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, or_unjudged, passed, skip
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import format_bytes
+from checks.base.units import Quantity, format_bytes
 from checks.base.unknown import Unknown, known
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import (
@@ -67,14 +67,16 @@ def _memory_of(
     free = finding.known(node.free_bytes)
     source = f"/sys/devices/system/node/node{number}/meminfo"
     finding = finding._replace(
-        have=f"{format_bytes(free)} free", evidence=(Evidence(f"{source} MemFree", str(free)),)
+        have=format_bytes(free, "{} free"), evidence=(Evidence(f"{source} MemFree", str(free)),)
     )
     if need <= free:
         return finding
     cache = finding.known(node.cache_bytes, "more than is free, and ")
     fewer = f"bind fewer processes to node {number}, or " if len(processes) > 1 else ""
     finding = finding._replace(
-        have=f"{format_bytes(free)} free + {format_bytes(cache)} page cache",
+        have=Quantity(
+            f"{format_bytes(free)} free + {format_bytes(cache)} page cache", free + cache, "bytes"
+        ),
         evidence=(*finding.evidence, Evidence(f"{source} cache and slab", str(cache))),
     )
     if need <= free + cache:

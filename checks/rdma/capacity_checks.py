@@ -19,7 +19,7 @@ from checks.base.finding import (
 )
 from checks.base.fold import fold
 from checks.base.needs import LaunchNeeds, Region
-from checks.base.units import MIB, format_bytes, format_page_size
+from checks.base.units import MIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown, known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, TableBound
 from checks.rdma.facts import Nic, RdmaFacts
@@ -242,10 +242,10 @@ def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 @or_unjudged
 def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
-    finding = passed(name, need=f"{format_bytes(longest.bytes)} in one region ({longest.what})")
+    finding = passed(name, need=format_bytes(longest.bytes, f"{{}} in one region ({longest.what})"))
     largest = finding.known(largest_region_bytes(use.nics, use.environment))
     finding = finding._replace(
-        have=f"{format_bytes(largest)} in one registration",
+        have=format_bytes(largest, "{} in one registration"),
         evidence=tuple(_limit_of(nic) for nic in use.nics),
     )
     names: dict[Split, dict[str, None]] = {}
@@ -311,7 +311,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     if load.unknown is None or judged.status in (Status.FAIL, Status.UNKNOWN):
         return judged
     # What is known may be too much by itself; that it is not says nothing of the whole.
-    need = f"{judged.need} and more"
+    need = Quantity(f"{judged.need} and more", load.bytes, "bytes")
     if judged.status is Status.WARN:
         return judged._replace(need=need)
     return judged.unknown(load.unknown, need=need)
@@ -320,7 +320,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
 def _judge_bound(
     rdma: RdmaFacts, finding: Finding, load: NicLoad, row: DeviceRow | None, nics: int
 ) -> Finding:
-    need = f"{format_bytes(load.bytes)}, {load.entries} entries"
+    need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     bound = TableBound.UNTOLD if row is None else row.table.bound
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
@@ -374,7 +374,7 @@ def _as_measured(
     source = measured.file or "mooncake-preflight probe registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
     finding = finding._replace(
-        have=f"{format_bytes(measured.holds_bytes)} of {page} pages, measured here",
+        have=format_bytes(measured.holds_bytes, f"{{}} of {page} pages, measured here"),
         evidence=(Evidence(source, met),),
     )
     if fits:
@@ -386,7 +386,9 @@ def _as_measured(
 
 def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
     table = row.table
-    finding = finding._replace(have=f"{table.holds_entries} entries", evidence=_evidence(row))
+    finding = finding._replace(
+        have=counted(table.holds_entries, "entries"), evidence=_evidence(row)
+    )
     if load.entries <= table.holds_entries:
         return finding
     if table.failed_entries and load.entries >= table.failed_entries:

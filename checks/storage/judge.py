@@ -107,7 +107,7 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
 
 
 def _space(item: Storage, path: str, found: Folder) -> Finding:
-    have, need = f"{format_bytes(found.available_bytes)} free", format_bytes(item.need_bytes)
+    have, need = format_bytes(found.available_bytes, "{} free"), format_bytes(item.need_bytes)
     users = max(1, item.users)
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
     evidence = (Evidence(f"statvfs {found.path}", f"{found.available_bytes} bytes"),)

@@ -9,7 +9,14 @@ import click
 
 from mooncake_preflight import interrupted_code
 from preflight.base import exit_codes
-from preflight.base.output import OutputError, discard_output, open_streams, say
+from preflight.base.output import (
+    JSON_VERSIONS,
+    OutputError,
+    discard_output,
+    json_version,
+    open_streams,
+    say,
+)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -87,6 +94,24 @@ def own_words(arguments: Sequence[str]) -> tuple[str, ...]:
     """The words before ``--``: those behind it are the launch's."""
     words = tuple(arguments)
     return words[: words.index("--")] if "--" in words else words
+
+
+def value_of(words: Sequence[str], option: str) -> str:
+    """What ``option`` was given, "" for nothing: the rest of the command line cannot be read."""
+    found = ""
+    for number, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            found = value if equals else next(iter(words[number + 1 :]), "")
+    return found
+
+
+def asked_version(words: Sequence[str], usual: str = "v2") -> str | None:
+    """Return the version of JSON that a command line asks for; None where it asks for no JSON."""
+    version = value_of(words, "--json-schema")
+    if "--json" not in words and not version:
+        return None
+    return json_version(version if version in JSON_VERSIONS else None, usual)
 
 
 def _takes_a_launch(context: click.Context | None) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 import click
 
+from checks.base.unknown import Unknown
+
 # Where nothing tells how wide the reader's window is: a pipe, a log, a CI job.
 PIPE_COLUMNS = 100
 # Narrower is not laid out for: the text runs over.
@@ -21,6 +23,9 @@ _OURS = str(int.from_bytes(os.urandom(4), "big"))
 _PAINTED = re.compile(rf"\x1b\[{_OURS};(\d+)m")
 _COLORS = {"red": 31, "green": 32, "yellow": 33, "blue": 34, "magenta": 35, "cyan": 36, "white": 37}
 _FORCING = ("FORCE_COLOR", "CLICOLOR_FORCE")
+# Of the environment: which version JSON has where no option says it.
+JSON_VARIABLE = "MOONCAKE_PREFLIGHT_JSON"
+JSON_VERSIONS = ("v1", "v2")
 _LINES = re.compile(r"[^\n\t]+")
 
 
@@ -95,11 +100,46 @@ def _discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def say_json(answer: dict[str, Any]) -> None:
-    """One object on standard output."""
+def json_version(asked: str | None = None, usual: str = "v2") -> str:
+    """Return the version that JSON has: as asked, else as the environment says, else ``usual``."""
+    return asked or os.environ.get(JSON_VARIABLE) or usual
+
+
+def say_json(
+    answer: dict[str, Any],
+    *,
+    launch: tuple[str, str] | None = None,
+    version: str | None = None,
+    command: str = "",
+    err: bool = False,
+) -> None:
+    """One object on standard output: an answer of the first version, in the one that was asked for.
+
+    launch: its source and summary, where the first version has no place for them. version, command:
+    where no command is running that could be asked.
+    """
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        version = version or context.meta.get(JSON_VARIABLE)
+        command = command or context.command_path.partition(" ")[2] or context.command_path
+    if json_version(version) == "v2":
+        from preflight.base.envelope import second
+
+        host = None if context is None else context.params.get("root")
+        answer = second(answer, command, launch, host)
+    say_plain_json(answer, err=err)
+
+
+def say_plain_json(answer: dict[str, Any], *, err: bool = False) -> None:
+    """One object as it is; what is not known is null where the first version has no reason."""
     import json
 
-    say(json.dumps(answer, indent=2))
+    say(json.dumps(answer, indent=2, default=_null), err=err)
+
+
+def _null(value: object) -> None:
+    if not isinstance(value, Unknown):
+        raise TypeError(f"{value!r} is no JSON")
 
 
 def painter(color: str) -> Callable[[str, str], str]:

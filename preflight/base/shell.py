@@ -12,6 +12,38 @@ from checks.base.finding import Fill, Kind, Setting
 _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 
 
+class Line(str):
+    """A line of shell, which knows what it does, for programs that do it themselves.
+
+    does: run ``argv``, write ``content`` to ``file`` or append it there, "shell" for what only the
+    shell that it is typed into can do, "by hand" for what is for the reader. restarts: what has to
+    be started anew for it: launch, container, pod, host or a unit; "" for nothing.
+    """
+
+    does: str
+    argv: tuple[str, ...]
+    file: str
+    content: str
+    needs_root: bool
+    restarts: str
+
+    def __new__(
+        cls,
+        text: str,
+        does: str = "shell",
+        argv: Iterable[str] = (),
+        file: str = "",
+        content: str = "",
+        needs_root: bool = False,
+        restarts: str = "",
+    ) -> Line:
+        """Return ``text`` with what it does."""
+        made = super().__new__(cls, text)
+        made.does, made.argv, made.file, made.content = does, tuple(argv), file, content
+        made.needs_root, made.restarts = needs_root, restarts
+        return made
+
+
 def is_hidden(letter: str) -> bool:
     """Return whether a terminal would obey a letter, or hide it, instead of showing it."""
     return unicodedata.category(letter) in _HIDDEN
@@ -50,10 +82,12 @@ def posix_assignment(name: str, value: str) -> str:
     return f"{name}=$(printf '{octal}.'); export {name}=\"${{{name}%.}}\""
 
 
-def line(words: Iterable[str | Fill], sudo: str = "") -> str:
+def line(words: Iterable[str | Fill], sudo: str = "") -> Line:
     """Return a command of ``words``. sudo: ``sudo `` or "", in front of it."""
-    said = (quote(word) if isinstance(word, str) else word.value for word in words)
-    return sudo + " ".join(said)
+    given = tuple(words)
+    said = (quote(word) if isinstance(word, str) else word.value for word in given)
+    argv = (word if isinstance(word, str) else word.value for word in given)
+    return Line(sudo + " ".join(said), "run", argv, needs_root=bool(sudo))
 
 
 def wanted_text(setting: Setting) -> str:
@@ -63,19 +97,22 @@ def wanted_text(setting: Setting) -> str:
     return line(setting.words, "sudo " if setting.as_root else "")
 
 
-def comment(text: str) -> str:
+def comment(text: str) -> Line:
     """Return a line that no shell runs, whatever stands in ``text``."""
-    return f"# {visible(text)}"
+    return Line(f"# {visible(text)}", "by hand")
 
 
-def write(text: str, path: str, sudo: str = "") -> str:
+def write(text: str, path: str, sudo: str = "") -> Line:
     """Return what writes one value to a file; by tee, as a redirection is made without sudo."""
     value, place = quote(text), quote(path)
-    return f"echo {value} | {sudo}tee {place}" if sudo else f"echo {value} > {place}"
+    said = f"echo {value} | {sudo}tee {place}" if sudo else f"echo {value} > {place}"
+    return Line(said, "write", (), path, f"{text}\n", bool(sudo))
 
 
-def append(lines: Iterable[str], path: str, sudo: str = "") -> str:
+def append(lines: Iterable[str], path: str, sudo: str = "") -> Line:
     """Return what adds lines to a file, whose last ones win; its folder must be there."""
     said = tuple(lines)
     words = ("echo", *said) if len(said) == 1 else ("printf", "%s\\n", *said)
-    return f"{line(words)} | {sudo}tee -a {quote(path)}"
+    content = "".join(f"{each}\n" for each in said)
+    said_line = f"{line(words)} | {sudo}tee -a {quote(path)}"
+    return Line(said_line, "append", (), path, content, bool(sudo))

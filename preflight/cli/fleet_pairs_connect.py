@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from preflight.cli.fleet_pairs_listen import MTU, PAIRS, TCP, seconds_option
-from preflight.cli.options import COLOR, JSON, Integer, Number, command, with_launch
+from preflight.cli.options import COLOR, Integer, Number, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     help="Of this node, at which the other connects in turn. Default: that of the connection.",
 )
 @MTU
-@JSON
+@click.option("--json", "as_json", is_flag=True, help="A message to fleet pairs: always v1.")
 @COLOR
 @click.argument("address")
 @click.argument("port", type=Integer(1, 65535))

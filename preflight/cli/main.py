@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import click
 
-from preflight.base.command_frame import own_words, run_command
-from preflight.base.output import say, say_json
+from preflight.base.command_frame import asked_version, own_words, run_command, value_of
+from preflight.base.output import json_version, say, say_json
 from preflight.base.program_version import program_version
 from preflight.cli.options import CONTEXT, LazyGroup
 
@@ -39,6 +39,7 @@ LATER = {
         "probe": "preflight.cli.probe:probe",
         "facts": "preflight.cli.facts:facts",
         "list": "preflight.cli.explain:list_checks",
+        "schema": "preflight.cli.schema:schema",
     },
     "Other machines": {
         "fleet": "preflight.cli.fleet:fleet",
@@ -94,19 +95,23 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     from preflight.check.forms import PROTOCOLS, refusal_code, refusal_line
 
     words = own_words(arguments)
-    asked = _value(words, "--exit-protocol")
+    asked = value_of(words, "--exit-protocol")
     protocol = asked if asked in PROTOCOLS else "native"
     code = refusal_code(exit_code, protocol)
-    if "--json" in words or (words[:1] == ("plan",) and _value(words, "--format") == "json"):
+    version = asked_version(words)
+    if version is None and words[:1] == ("plan",) and value_of(words, "--format") == "json":
+        version = json_version()
+    if version is not None:
         own = SCHEMAS.get(next(iter(words), ""))
         if own is not None:
             from preflight.base.error_object import error_object as own_error
 
-            say_json(own_error(own, exit_code, message))
+            say_json(own_error(own, exit_code, message), version=version, command=_path(words))
             return exit_code
         from preflight.check.forms import error_object
 
-        say_json(error_object(protocol, code, message))
+        found = error_object(protocol, code, message)
+        say_json(found, version=version, command=_path(words))
         return code
     line = refusal_line(message, protocol)
     if line is not None:
@@ -114,14 +119,15 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     return code
 
 
-def _value(words: Sequence[str], option: str) -> str:
-    """What ``option`` was given, "" for nothing: the rest of the command line cannot be read."""
-    found = ""
-    for number, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == option:
-            found = value if equals else next(iter(words[number + 1 :]), "")
-    return found
+def _path(words: Sequence[str]) -> str:
+    """Return the command that ``words`` begin with; the program's own name where they do not."""
+    found: click.Command | None = command
+    for count, word in enumerate(words):
+        if isinstance(found, click.Group):
+            found = found.get_command(click.Context(found), word)
+        if not isinstance(found, click.Group):
+            return " ".join(words[: count + (found is not None)]) or NAME
+    return " ".join(words) or NAME
 
 
 if __name__ == "__main__":

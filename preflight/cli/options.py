@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from preflight.base.output import JSON_VARIABLE, JSON_VERSIONS, json_version
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, within
 from preflight.sizing.sizes import bare_number, parse_size
@@ -272,7 +273,8 @@ class Nodes(AnyParamType):
 
 
 SIZE = Size()
-JSON: Option = click.option("--json", "as_json", is_flag=True, help="One JSON object, always.")
+
+
 COLOR: Option = click.option(
     "--color",
     type=click.Choice(["auto", "always", "never"]),
@@ -391,6 +393,32 @@ def gathered(
         return function(**given, **{name: made})
 
     return with_one
+
+
+def with_json(
+    help_: str = "One JSON object, always.", usual: str = "v2"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --json and --json-schema: ``as_json: bool``; ``say_json`` asks for the version."""
+
+    def as_json(as_json: bool, json_schema: str | None) -> bool:
+        version = json_version(json_schema, usual)
+        if as_json and version not in JSON_VERSIONS:
+            raise UsageError(f"{JSON_VARIABLE}={version}: one of {', '.join(JSON_VERSIONS)}")
+        click.get_current_context().meta[JSON_VARIABLE] = version
+        return as_json or json_schema is not None
+
+    adding = with_options(
+        click.option("--json", "as_json", is_flag=True, help=help_),
+        click.option(
+            "--json-schema",
+            type=click.Choice(JSON_VERSIONS),
+            help=f"The same, in this version. Default: {usual}, or {JSON_VARIABLE}.",
+        ),
+    )
+    return lambda function: adding(gathered(function, "as_json", as_json, "as_json", "json_schema"))
+
+
+JSON = with_json()
 
 
 def with_checks(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
+from preflight.cli.options import ROOT, TIMEOUT, command, with_json, with_launch
 from preflight.settings.dialects import FORMATS
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NAME = "mooncake-preflight plan"
     show_default=True,
     help="The dialect.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As --format json.")
+@with_json("As --format json.")
 @click.option(
     "--name",
     "service",

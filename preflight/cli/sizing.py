@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from preflight.base.command_frame import own_words, run_command
+from preflight.base.command_frame import asked_version, own_words, run_command
 from preflight.base.output import painter, say, say_json
 from preflight.base.program_version import program_version
 from preflight.cli.options import (
     COLOR,
-    JSON,
     LAUNCH,
     LAUNCH_OPTIONS,
     MOONCAKE_VERSION,
@@ -27,6 +26,7 @@ from preflight.cli.options import (
     TIMEOUT,
     Size,
     taking_launch,
+    with_json,
     with_options,
 )
 from preflight.cli.options import (
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 @MOONCAKE_VERSION
 @with_options(*LAUNCH_OPTIONS)
 @click.option("--explain", is_flag=True, help="A launch's needs, each with its formula and inputs.")
-@JSON
+@with_json(usual="v1")  # the documented helper, as automation reads it
 @COLOR
 @TIMEOUT
 @ROOT
@@ -265,10 +265,12 @@ def run(arguments: list[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """An object where JSON was asked for and there is no answer; returns the exit code."""
-    if "--json" in own_words(arguments):
+    version = asked_version(own_words(arguments), "v1")
+    if version is not None:
         from preflight.sizing.sizing_json import error_object
 
-        say_json(error_object(None, exit_code, message))
+        found = error_object(None, exit_code, message)
+        say_json(found, version=version, command="mooncake-hicache-sizing")
     return exit_code
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checks.base.finding import Fill, Kind, Setting
 from checks.base.unknown import Unknown
 from preflight.base import shell
-from preflight.base.shell import comment, quote
+from preflight.base.shell import Line, comment, quote
 from preflight.settings.targets import (
     CONTAINERD,
     LIMITS_FILE,
@@ -34,7 +34,7 @@ CONTAINERS = ("docker", "podman", "kubernetes")
 _SEARCH_PATHS = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
 # What a network namespace has of its own, so that a container may set it for itself.
 _NAMESPACED = ("net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue.")
-Lines = list[str]
+Lines = list[Line]
 
 
 class Context(NamedTuple):
@@ -60,7 +60,7 @@ class Context(NamedTuple):
         return "podman" if self.container == "podman" else "docker"
 
 
-def commands(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
+def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
     """Return the lines for all ``settings``, each once, in order.
 
     What belongs to a container that the launch describes is said in that description's words.
@@ -69,22 +69,44 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
     for setting in settings:
         own = setting.kind in _OF_A_CONTAINER and not setting.unit and setting.described_by
         place = Context(setting.described_by, systemd=False) if own else context
-        lines += _RENDERINGS[setting.kind](setting, place)
+        anew = _restarts(setting, context)
+        for one in _RENDERINGS[setting.kind](setting, place):
+            root = _as_root(setting, context) and one.does != "by hand"
+            lines.append(Line(one, one.does, one.argv, one.file, one.content, root, anew))
     return tuple(dict.fromkeys(lines))
+
+
+_TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "then a reboot"}
 
 
 def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
     """Return what it takes to do that: ``as root``, ``in a new container``, ``then a reboot``."""
     found: list[str] = []
     for setting in settings:
-        place = setting.described_by or context.container
-        if place and setting.kind in _OF_A_CONTAINER and not setting.unit:
-            found.append("in a new pod" if place == "kubernetes" else "in a new container")
-        elif setting.kind in _BY_ROOT or setting.as_root:
-            found.append("as root")
-        if setting.kind is Kind.KERNEL_ARGUMENT:
-            found.append("then a reboot")
+        root = "as root" if _as_root(setting, context) else ""
+        found += filter(None, (root, _TAKES.get(_restarts(setting, context))))
     return tuple(dict.fromkeys(found))
+
+
+def _of_the_container(setting: Setting, context: Context) -> str:
+    """Return which kind of container a setting is of, "" for none."""
+    own = setting.kind in _OF_A_CONTAINER and not setting.unit
+    return (setting.described_by or context.container) if own else ""
+
+
+def _as_root(setting: Setting, context: Context) -> bool:
+    mine = setting.kind in _BY_ROOT or setting.as_root
+    return mine and not _of_the_container(setting, context)
+
+
+def _restarts(setting: Setting, context: Context) -> str:
+    """Return what has to be started anew for a setting, as ``shell.Line`` has it."""
+    place = _of_the_container(setting, context)
+    if place:
+        return "pod" if place == "kubernetes" else "container"
+    if setting.kind is Kind.KERNEL_ARGUMENT:
+        return "host"
+    return setting.unit or ("launch" if setting.kind in _OF_THE_LAUNCH else "")
 
 
 def context_of(facts: Facts) -> Context:
@@ -151,7 +173,7 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
         if field:
             amount = "(none, or the node's own)" if value == "max" else value
             return [comment(f"in the pod: resources.limits.{field}: {amount}")]
-        return ["# the node's administrator has to change it: a pod cannot", by_hand]
+        return [comment("the node's administrator has to change it: a pod cannot"), by_hand]
     if context.container in ("docker", "podman"):
         options = {
             "memory.max": (f"--memory={value}", "--memory-swap=-1"),
@@ -164,7 +186,7 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
             ]
         if options:
             return [comment(f"start the container without {options[0].partition('=')[0]}")]
-        return ["# on the host, in the cgroup of this container:", by_hand]
+        return [comment("on the host, in the cgroup of this container:"), by_hand]
     return _sysfs(setting, context)
 
 
@@ -189,7 +211,7 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
         return _start(context, "--ulimit", f"{name}={number}")
     if context.container == "kubernetes":
         return [
-            "# Kubernetes has no field for it: on the node, then start the pod anew:",
+            comment("Kubernetes has no field for it: on the node, then start the pod anew:"),
             *map(comment, _unit_limit(name, value, CONTAINERD, "sudo ")),
         ]
     words = ("prlimit", "--pid", Fill.SHELL_PID, f"--{name}={value}:{value}")
@@ -204,10 +226,11 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
     """Set the limit that a service hands on to what it starts."""
     path = drop_in(unit)
     reload, restart = ("systemctl", "daemon-reload"), ("systemctl", "restart", unit)
+    both = f"{shell.line(reload, sudo)} && {shell.line(restart, sudo)}"
     return [
         shell.line(("mkdir", "-p", path.rpartition("/")[0]), sudo),
         shell.append(("[Service]", limit_line(name, value)), path, sudo),
-        f"{shell.line(reload, sudo)} && {shell.line(restart, sudo)}",
+        Line(both, "run", ("sh", "-c", f"{shell.line(reload)} && {shell.line(restart)}")),
     ]
 
 
@@ -216,10 +239,10 @@ def _environment(setting: Setting, context: Context) -> Lines:
     if not is_variable(name):
         return [comment(f"{name!r} is no name of a variable: set it where the launch does")]
     if not setting.wanted:
-        return [f"unset {name}"]
+        return [Line(f"unset {name}")]
     # A search path is added to: what it had stays reachable.
     rest = f"${{{name}:+:${name}}}" if name in _SEARCH_PATHS else ""
-    return [f"export {name}={quote(setting.wanted)}{rest}"]
+    return [Line(f"export {name}={quote(setting.wanted)}{rest}")]
 
 
 def is_variable(name: str) -> bool:
@@ -241,7 +264,9 @@ def _shm(setting: Setting, context: Context) -> Lines:
     if context.container in ("docker", "podman"):
         return [
             *_start(context, f"--shm-size={size}"),
-            "# (without --ipc=host, which takes the host's /dev/shm whatever --shm-size says)",
+            comment(
+                "(without --ipc=host, which takes the host's /dev/shm whatever --shm-size says)"
+            ),
         ]
     if context.container == "kubernetes":
         volume = f"{{medium: Memory, sizeLimit: {size}}}"
@@ -334,7 +359,7 @@ def _of_container(setting: Setting, context: Context) -> Lines:
 
 
 def _on_the_host(context: Context) -> Lines:
-    return ["# on the host, outside of this container:"] if context.container else []
+    return [comment("on the host, outside of this container:")] if context.container else []
 
 
 # What a container's description says, and no command on the host.
@@ -350,6 +375,7 @@ _BY_ROOT = (
     Kind.KERNEL_ARGUMENT,
     Kind.PACKAGE,
 )
+_OF_THE_LAUNCH = (Kind.ENVIRONMENT, Kind.FLAG, Kind.ULIMIT)
 _OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
 _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.SYSCTL: _sysctl,

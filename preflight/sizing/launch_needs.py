@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.finding import Subject
 from checks.base.needs import (
     Default,
     LaunchNeeds,
@@ -123,7 +124,7 @@ def _members(
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     base = ProcessNeeds(
-        process.name,
+        Subject(process.name, "process"),
         _PROGRAMS[process.kind],
         environment,
         uses_uring=offload is not None and offload.uring,
@@ -147,7 +148,7 @@ def _members(
         rank = replay.process.id.rank
         member = base._replace(
             id=replay.process.id,
-            name=replay.process.name,
+            name=Subject(replay.process.name, "process", (rank,) if ranked else ()),
             role=f"rank {rank}" if ranked else base.role,
             node=replay.process.node,
             gpu=_gpu(process, rank),

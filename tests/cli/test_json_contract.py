@@ -1,4 +1,7 @@
-"""``--json`` of every command: one object on every way out, by its schema, with its exit code."""
+"""``--json`` of every command: one object on every way out, by its schema, with its exit code.
+
+Each runs once, and both versions of its answer are held against their schemas.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,12 @@ import jsonschema
 import pytest
 
 from checks.base.finding import Finding, Status
+from preflight.base import envelope
+from preflight.base.output import JSON_VARIABLE
+from preflight.base.output import _null as null
 from preflight.cli.main import NAME, run
 from preflight.cli.main import command as program
+from preflight.cli.schema import second_schema
 from preflight.cli.sizing import command as sizing
 from preflight.cli.sizing import run as run_sizing
 from preflight.logs.patterns import read_patterns
@@ -31,6 +38,10 @@ SCHEMAS = {
     schema["$id"]: schema
     for file in sorted((ROOT / "preflight/schemas").glob("*.json"))
     for schema in (json.loads(file.read_text()),)
+}
+SECONDS = {
+    schema["$id"]: jsonschema.Draft202012Validator(schema)
+    for schema in map(second_schema, SCHEMAS.values())
 }
 VALIDATORS = {id_: jsonschema.Draft202012Validator(schema) for id_, schema in SCHEMAS.items()}
 SIZING = "mooncake-hicache-sizing"
@@ -93,16 +104,41 @@ def wants_json(path: Words) -> Words:
     return ("--format", "json") if path == ("plan",) else ("--json",)
 
 
+_firsts: list[Json] = []
+
+
+@pytest.fixture(autouse=True)
+def second_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word of the environment; what the first version has is kept beside."""
+    monkeypatch.delenv(JSON_VARIABLE, raising=False)
+    said = envelope.second
+
+    def kept(first: Json, *more: Any) -> Json:
+        _firsts.append(json.loads(json.dumps(first, default=null)))
+        return said(first, *more)
+
+    monkeypatch.setattr(envelope, "second", kept)
+
+
 def object_of(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> Json:
-    """The one object of standard output: by its schema, its exit code that of the process."""
-    given = [*wants_json(path), *words]
+    """The one object of standard output: by its schema, its exit code that of the process.
+
+    It is the second version; returned is the first, which is by its schema too.
+    """
+    wanted = ("--json-schema", "v2") if path == (SIZING,) else ()
+    given = [*(wanted or wants_json(path)), *words]
+    _firsts.clear()
     code = run_sizing(given) if path == (SIZING,) else run([*path, *given])
     said = capsys.readouterr()
     assert "Traceback" not in said.err
-    found: Json = json.loads(said.out)
-    VALIDATORS[found["schema"]].validate(found)
-    assert found["exit_code"] == code
-    return found
+    second: Json = json.loads(said.out)
+    SECONDS[second["schema"]].validate(second)
+    assert second["command"] == " ".join(path)
+    (first,) = _firsts
+    VALIDATORS[first["schema"]].validate(first)
+    assert (first["exit_code"], second["exit_code"]) == (code, code)
+    assert (first.get("status") == "error") == (second["status"] == "error")
+    return first
 
 
 def refused(path: Words, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> int:

@@ -37,6 +37,7 @@ from preflight.fleet.reports.rows import (
 from preflight.fleet.reports.sources import Text
 
 CHECK_SCHEMA = "mooncake-preflight/check/v1"
+SECOND_CHECK_SCHEMA = "mooncake-preflight/check/v2"
 _OWN_SCHEMA = "mooncake-preflight/"
 _ENDINGS = re.compile(r"(\.(json|jsonl|ndjson|log|out|txt|gz))+$", re.IGNORECASE)
 # A report names its node after its schema and version.
@@ -119,6 +120,8 @@ class Reading:
             return self._of_node(text, document, named)
         if schema == CHECK_SCHEMA:
             return self._of_check(text, document, named)
+        if schema == SECOND_CHECK_SCHEMA:
+            return self._of_check(text, _first(document), named)
         if not isinstance(schema, str) or not schema.startswith(_OWN_SCHEMA):
             said = f"schema {short(schema)}" if "schema" in document else "no schema"
             raise NoReportError(f"JSON with {said}", Trouble.FOREIGN)
@@ -236,6 +239,30 @@ def read_reports(found_texts: Iterable[Text | Unusable]) -> Reports:
             if first is not found:
                 unusable[key] = first._replace(times=first.times + 1)
     return Reports(rows, tuple(unusable.values()))
+
+
+def _first(document: Json) -> Json:
+    """Return what the second version of a check's answer says, as the first has it."""
+    rows = document.get("findings")
+    return {
+        **document,
+        "error": document.get("reason"),
+        "findings": list(map(_first_row, rows)) if isinstance(rows, list) else rows,
+    }
+
+
+def _first_row(row: Any) -> Any:
+    if not isinstance(row, dict):
+        return row
+    amounts = {key: row.get(key) for key in ("have", "need")}
+    said = {
+        key: amount.get("text") if isinstance(amount, dict) else amount or ""
+        for key, amount in amounts.items()
+    }
+    subjects = row.get("subjects")
+    if isinstance(subjects, list):
+        subjects = [one.get("name") if isinstance(one, dict) else one for one in subjects]
+    return {**row, **said, "id": row.get("check"), "subjects": subjects}
 
 
 def _unnamed(*names: str) -> Unnamed:
