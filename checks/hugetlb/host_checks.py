@@ -118,7 +118,7 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     have = format_bytes(free_bytes, "{} that can become huge pages")
     evidence: tuple[Evidence, ...] = ()
     if not isinstance(blocks, Unknown):
-        have += f", {blocks} pages free in one piece"
+        have = Quantity(f"{have}, {blocks} pages free in one piece", free_bytes, "bytes")
         evidence = (Evidence(BUDDYINFO, f"{blocks} whole blocks of {format_page_size(page)}"),)
     formula = f"{target.pages} to set - {target.now_pages} now"
     if missing * page > free_bytes:

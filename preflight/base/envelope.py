@@ -174,11 +174,12 @@ def _object(given: Mapping[str, Any], within: str, name: str) -> Json:
             found[words.get(key, key)] = {"unknown": reason}
         elif key in AMOUNTS and isinstance(value, str):
             found[key] = _amount(value)
-        elif key == "subject":
-            found["subjects"] = [_subject(one, about) for one in given.get("subjects", [value])]
+        elif key in ("subject", "subjects"):
+            each = given.get("subjects", [value])
+            found["subjects"] = [_subject(one, about) for one in each]
         elif key in ("commands", "host_commands"):
             found["actions"] = [_action(one, about) for one in value]
-        elif key != "subjects":
+        else:
             found[words.get(key, key)] = _value(value, key, name)
     return found
 

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 LIST_SCHEMA = "mooncake-preflight/list/v1"
 
 
-@command("list", "mooncake-preflight list", "mooncake-preflight list --json | jq -r '.checks[].id'")
+@command(
+    "list",
+    "mooncake-preflight list",
+    "mooncake-preflight list --json | jq -r '.answer.checks[].check'",
+)
 @JSON
 def list_checks(as_json: bool) -> int:
     """Print the id of every check and rule, and what it asks or finds."""

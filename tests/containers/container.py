@@ -115,7 +115,9 @@ def sizing(*launch: str) -> str:
 
 def check(*launch: str, only: str = "*", options: tuple[str, ...] = ()) -> str:
     """A command line that holds a launch against the container."""
-    return product("check", "--json", "--timeout", "60", "--only", only, *options, "--", *launch)
+    return product(
+        "check", "--json-schema", "v1", "--timeout", "60", "--only", only, *options, "--", *launch
+    )
 
 
 def probe(*words: str | int) -> str:

@@ -23,8 +23,16 @@ def said(megabytes: str) -> dict[str, str]:
     """The finding of memlock.limit about a client with a segment of this size."""
     from preflight.cli.main import main
 
-    sys.argv = ["mooncake-preflight", "check", "--json", "--timeout", "120", "--only"]
-    sys.argv += ["memlock.limit", "--", "mooncake_client", "--protocol=rdma"]
+    sys.argv = ["mooncake-preflight", "check", "--json-schema", "v1"]
+    sys.argv += [
+        "--timeout",
+        "120",
+        "--only",
+        "memlock.limit",
+        "--",
+        "mooncake_client",
+        "--protocol=rdma",
+    ]
     sys.argv += [f"--device_names={DEVICE}", f"--global_segment_size={megabytes}MB"]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):

@@ -119,7 +119,7 @@ def test_everything_works_where_nothing_may_be_written(containers: Machine, limi
         limits,
         check(*SERVER),
         sizing(*SPLIT),
-        product("facts", "--json"),
+        product("facts", "--json-schema", "v1"),
         product("list"),
         product("exec", "--", "mooncake_master", "--rpc_port", "50999"),
         "cd ~ 2>&1; touch /tmp/x /run/x /x 2>/dev/null && echo written",

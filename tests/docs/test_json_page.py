@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.base.output import JSON_VARIABLE
 from preflight.cli.main import run
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.paths import ROOT
@@ -28,6 +29,7 @@ def test_each_line_finds_what_it_is_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(JSON_VARIABLE, raising=False)
     for line in LINES:
         words = shlex.split(line)
         if words[0] != "jq":

@@ -14,10 +14,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.base.unknown import Unknown
-from preflight.fleet.merge.answer import facts_text, fleet_object, fleet_text
+from preflight.base.envelope import second
+from preflight.fleet.merge.answer import facts_text, fleet_object, fleet_text, verdict_text
 from preflight.fleet.merge.command import merge
 from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.merge.to_html import fleet_page
+from preflight.fleet.node.report import absent
+from preflight.fleet.remote.reply import SSH
 from preflight.fleet.reports.reading import Reading
 from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import Text
@@ -81,7 +84,7 @@ NO_REPORTS: list[Case] = [
     ("null", Trouble.FOREIGN, "null"),
     ("[[]]", Trouble.FOREIGN, "a list"),
     ('{"schema": "mooncake-preflight/node/v0"}', Trouble.OTHER_SCHEMA, "node/v0"),
-    ('{"schema": "mooncake-preflight/check/v2"}', Trouble.OTHER_SCHEMA, "reads"),
+    ('{"schema": "mooncake-preflight/check/v3"}', Trouble.OTHER_SCHEMA, "reads"),
     (with_field("node", "a b"), Trouble.NO_NAME, "'a b'"),
     (with_field("node", "gpu\x1b[31m"), Trouble.NO_NAME, "names no host"),
     (with_field("node", "g" * 300), Trouble.NO_NAME, "names no host"),
@@ -222,6 +225,45 @@ def test_an_answer_of_check_goes_by_its_files_name(tmp_path: Path) -> None:
     (tmp_path / "two.jsonl").write_text(f"{json.dumps(answer)}\n{json.dumps(answer)}\n")
     lost = merge([str(tmp_path / "two.jsonl")], None).unusable
     assert [(one.trouble, one.times) for one in lost] == [(Trouble.NO_NAME, 2)]
+
+
+def test_the_second_version_of_a_checks_answer_says_the_same(tmp_path: Path) -> None:
+    """``check --json`` of either version is one node's report."""
+    row = {**GOOD["findings"][0], "id": "memlock.limit", "status": "fail", "ignored": None}
+    first = {
+        "schema": "mooncake-preflight/check/v1",
+        "version": "1",
+        "root": "/",
+        "status": "fail",
+        "reason": "it will not start",
+        "exit_protocol": "native",
+        "exit_code": 2,
+        "launch": None,
+        "findings": [{**row, "need": ""}],
+    }
+    answers = []
+    for found in (first, second(first, "check"), {**second(first, "check"), "status": "error"}):
+        file = tmp_path / "gpu007.json"
+        file.write_text(json.dumps(found))
+        fleet = merge([str(file)], None)
+        answers.append((fleet.nodes[0].status, [one.finding for one in fleet.findings]))
+    assert answers[0] == answers[1]
+    assert answers[0][1][0].need == ""
+    assert answers[2][1][0].text == "it will not start"
+    broken = {**second(first, "check"), "findings": [{"subjects": [[]], "have": 1}, 2]}
+    (tmp_path / "gpu007.json").write_text(json.dumps(broken))
+    assert merge([str(tmp_path)], None).unusable[0].trouble is Trouble.WRONG
+
+
+def test_what_stands_for_a_report_is_no_report_read(tmp_path: Path) -> None:
+    """Whether a node has two of them, or one beside its own report."""
+    away = [absent("gpu002", SSH, "no route"), absent("gpu002", SSH, "no route")]
+    place = tmp_path / "all.jsonl"
+    lines = [line(one) for one in (*fleet_reports("gpu001"), *away, absent("gpu001", SSH, "late"))]
+    place.write_text("".join(f"{each}\n" for each in lines))
+    fleet = merge([str(place)], None)
+    assert fleet.reports == 1
+    assert "(1 report read, " in verdict_text(fleet)
 
 
 def test_every_text_is_counted_once(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def wait_for(child: int) -> int:
 
 def check(shell: Shell, order: dict[str, Any]) -> dict[str, Any]:
     """What a check says: all rows but those that are skipped, without what no test reads."""
-    words = ["check", "--json", "--timeout", str(LIMIT_SECONDS), *order["arguments"]]
+    words = ["check", "--json-schema", "v1", "--timeout", str(LIMIT_SECONDS), *order["arguments"]]
     done = mooncake_preflight(shell, *words, f"{LAUNCHES}/{order['launch']}.sh")
     answer = {"code": done["code"], "seconds": done["seconds"]}
     try:

@@ -80,6 +80,7 @@ def start(order: dict[str, Any], output: Path) -> int:
             os.setgid(UID)
             os.setuid(UID)
         os.environ["HOME"] = str(PLACE / ("user" if order.get("user") else "root"))
+        os.environ["MOONCAKE_PREFLIGHT_JSON"] = "v1"
         from preflight.base.command_frame import run_command
         from preflight.cli.probe import probe
 

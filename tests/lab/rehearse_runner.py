@@ -112,7 +112,7 @@ def rehearse(order: dict[str, Any]) -> dict[str, Any]:
     staged = bool(order.get("processes"))
     captured = capture(order, () if staged else of_launch(order["words"]))
     began = time.monotonic()
-    words = [] if staged else ["rehearse", "--json", *order["words"], str(SCRIPT)]
+    words = [] if staged else ["rehearse", "--json-schema", "v1", *order["words"], str(SCRIPT)]
     found = command(order, words)
     return {
         "rehearsal": order["id"],
@@ -148,7 +148,17 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
     os.chown(SCRIPT, UID, UID)
     captured = capture(order, of_launch(order["words"]))
     began = time.monotonic()
-    asked = ["fit", "--json", "--goal", "pool", "--keep", "0", "--write", *order["words"]]
+    asked = [
+        "fit",
+        "--json-schema",
+        "v1",
+        "--goal",
+        "pool",
+        "--keep",
+        "0",
+        "--write",
+        *order["words"],
+    ]
     found = command(order, [*asked, str(SCRIPT)])
     rehearsed = []
     answer = found["answer"] or {}

@@ -69,7 +69,8 @@ def rehearse(
 def command(script: str, folder: Path, words: Iterable[str]) -> list[str]:
     file = folder / "launch.sh"
     file.write_text(script)
-    program = [sys.executable, "-m", "preflight.cli.main", "rehearse", "--json"]
+    program = [sys.executable, "-m", "preflight.cli.main", "rehearse"]
+    program += ["--json-schema", "v1"]
     return [*program, *words, str(file)]
 
 

@@ -22,8 +22,8 @@ from preflight.fleet.base.text import (
     rest_of,
 )
 from preflight.fleet.merge.drift import Drift, Variant
-from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
-from preflight.fleet.remote.reply import FOLDER, INTERRUPTED, PYTHON, REPORT, SSH, TIMEOUT, TOOL
+from preflight.fleet.merge.fleet import FAILING, NO_REPORT, NOT_REACHED, PASSING, Fleet
+from preflight.fleet.remote.reply import SSH, TIMEOUT
 from preflight.fleet.reports.rows import STATUSES, OnNodes, Unusable, nodes_object
 from preflight.render.plain_data import plain
 from preflight.render.text import filled, table
@@ -32,10 +32,6 @@ SCHEMA = "mooncake-preflight/fleet/v1"
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
 MOST_OF_ABSENCE = 8
-# What stands for a node in place of its report: it was not asked, or did not answer; or it answered
-# and gave none.
-NOT_REACHED = (SSH, TIMEOUT, INTERRUPTED, "fleet.slurm", "fleet.pod")
-NO_REPORT = (TOOL, PYTHON, FOLDER, REPORT)
 ABSENCE = (SSH, TIMEOUT, *NO_REPORT)
 # The whole of each list is in --json; a screen holds some forty lines.
 MOST_ROWS = 30
@@ -46,7 +42,7 @@ def verdict_text(fleet: Fleet) -> str:
     """``FAIL: of 64 nodes 2 fail, 1 unknown, 61 pass (63 reports read, 1 node not reached)``."""
     head = fleet.verdict.upper()
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
-    read = [f"{plural(fleet.reports - away - empty, 'report')} read"]
+    read = [f"{plural(fleet.reports, 'report')} read"]
     if away:
         read.append(f"{plural(away, 'node')} not reached")
     if empty:
@@ -266,7 +262,7 @@ def fleet_object(fleet: Fleet) -> Json:
         "nodes": len(fleet.nodes),
         "expected": fleet.expected,
         "reports": {
-            "read": fleet.reports - lacking(fleet, (*NOT_REACHED, *NO_REPORT)),
+            "read": fleet.reports,
             "not_reached": lacking(fleet, NOT_REACHED),
             "not_usable": sum(one.times for one in fleet.unusable),
             "repeated": sum(fleet.repeats.values()),

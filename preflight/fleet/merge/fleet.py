@@ -11,6 +11,15 @@ from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.merge.checks import fleet_findings
 from preflight.fleet.merge.drift import Drift, Facts, Variant, drift, gathered, holders
+from preflight.fleet.remote.reply import (
+    FOLDER,
+    INTERRUPTED,
+    PYTHON,
+    REPORT,
+    SSH,
+    TIMEOUT,
+    TOOL,
+)
 from preflight.fleet.reports.reading import Reports
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
@@ -29,6 +38,10 @@ from preflight.fleet.reports.rows import (
 
 # Mooncake places objects at random over segments (--allocation_strategy): smaller ones fill first.
 MOST_SKEW = 1.25
+# What stands for a node in place of its report: it was not asked, or did not answer; or it answered
+# and gave none.
+NOT_REACHED = (SSH, TIMEOUT, INTERRUPTED, "fleet.slurm", "fleet.pod")
+NO_REPORT = (TOOL, PYTHON, FOLDER, REPORT)
 # Unknown never passes: a node that did not answer is not one to start on.
 PASSING = ("pass", "warn")
 FAILING = ("fail", "unknown")
@@ -63,8 +76,8 @@ class Pool(NamedTuple):
 class Fleet(NamedTuple):
     """nodes: in the order of their numbers, those that are expected and silent included.
 
-    reports: how many texts were reports. findings: what is wanting and not waived, in the order in
-    which it is shown. passed, waived: the rest. repeats: reports that say what another one said.
+    reports: how many texts were a node's own. findings: what is wanting and not waived, in the
+    order in which it is shown. passed, waived: the rest. repeats: reports that say the same again.
     """
 
     verdict: str
@@ -123,7 +136,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         _verdict(rows, wanting, bool(drifts)),
         tuple(_nodes(names, rows, wanting, drifts)),
         None if expected is None else len(expected),
-        len(reports.rows),
+        sum(not _stands_in(row) for row in reports.rows),
         tuple(wanting),
         tuple(waived),
         tuple(passed),
@@ -134,6 +147,11 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         tuple(reports.unusable),
         found.repeats,
     )
+
+
+def _stands_in(row: NodeRow) -> bool:
+    """Return whether a report is in place of one that the node did not give."""
+    return any(one.check in (*NOT_REACHED, *NO_REPORT) for one in row.findings)
 
 
 def _pattern(name: str) -> str:

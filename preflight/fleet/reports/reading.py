@@ -126,7 +126,8 @@ class Reading:
             said = f"schema {short(schema)}" if "schema" in document else "no schema"
             raise NoReportError(f"JSON with {said}", Trouble.FOREIGN)
         if schema.startswith((NODE_SCHEMA.rpartition("/")[0], CHECK_SCHEMA.rpartition("/")[0])):
-            reason = f"{short(schema)}; this program reads {NODE_SCHEMA} and {CHECK_SCHEMA}"
+            known = f"{NODE_SCHEMA}, {CHECK_SCHEMA} and {SECOND_CHECK_SCHEMA}"
+            reason = f"{short(schema)}; this program reads {known}"
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
         raise NoReportError(f"{short(schema)}: the answer of another command", Trouble.FOREIGN)
 
