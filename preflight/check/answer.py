@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
@@ -11,11 +11,8 @@ from checks.base.unknown import Unknown
 from checks.run.runner import every_check
 from preflight.base.usage_error import UsageError
 from preflight.check.report import Findings, Report, consequences, report
-from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from preflight.judging.judge_host import JudgedHost, judge_host
-
-if TYPE_CHECKING:
-    from datetime import date
 
 # Where the commands that mend something are to be run follows from these, whatever is checked.
 _CONTEXT_TOPICS = ("system", "limits")
@@ -86,26 +83,44 @@ def _checked_all_the_same(findings: Iterable[Finding]) -> str:
 
 
 def selection_of(chosen: Chosen) -> Selection:
-    """Return what is chosen, of the checks and rules that there are. Raises UsageError."""
+    """Return what is chosen, of the checks and rules that there are. Raises UsageError.
+
+    A typing error must not widen or narrow what is checked in silence: each pattern and each waiver
+    has to name something, and together they have to leave something.
+    """
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
     from preflight.judging.launch_checks import LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
-    known = [*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)]
-    known += [one.check for one in advisories()]
+    ids = {*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)}
+    ids |= {*(one.check for one in advisories()), *RULES}
     from datetime import date
 
-    only, skip, ignore, path = chosen
-    waivers = () if path is None else read_waivers(path)
-    over = tuple(one for one in waivers if one.until is not None and one.until < date.today())
-    ignore = (*(f"{one.check}={one.text}" for one in waivers if one not in over), *ignore)
-    try:
-        found = select(only, skip, ignore, [*known, *RULES])
-        return found._replace(over=tuple(_known_waiver(one, [*known, *RULES]) for one in over))
-    except UsageError as error:
-        raise error if path is None else UsageError(f"{error} (--waivers {path})") from None
+    for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
+        for pattern in patterns:
+            if not any(_matches(check, (pattern,)) for check in ids):
+                raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
+    given = [("--ignore", one) for one in chosen.ignore]
+    if chosen.waivers is not None:
+        given += [(f"--waivers {chosen.waivers}:", one) for one in read_waivers(chosen.waivers)]
+    holds: dict[str, str] = {}
+    over = []
+    for option, one in given:
+        if one.check not in ids:
+            raise UsageError(f"{option} {one.check}: {_why_not(one.check, ids, 'this')}")
+        if one.until is not None and one.until < date.today():
+            over.append(one)
+        elif one.check in holds:
+            raise UsageError(f"{option} {one.check}: it is waived twice: give one reason")
+        else:
+            holds[one.check] = one.text
+    over = [one for one in over if one.check not in holds]
+    selection = Selection(chosen.only, chosen.skip, holds, tuple(over))
+    if not any(selection.takes(check) for check in ids):
+        raise UsageError("--only and --skip together leave nothing to check, which is no pass")
+    return selection
 
 
 def _explained(
@@ -130,21 +145,6 @@ def _explained(
 
 # Of a file of waivers; longer is none.
 _MOST_CHARACTERS = 1 << 20
-# A waiver without a reason says so, in the place where the reason would stand.
-NO_REASON = "no reason given"
-
-
-class Waiver(NamedTuple):
-    """One of a file of waivers. until: the last day on which it holds; None for always."""
-
-    check: str
-    reason: str
-    until: date | None
-
-    @property
-    def text(self) -> str:
-        """The reason, as it is shown beside what it waives."""
-        return self.reason if self.until is None else f"{self.reason} (until {self.until})"
 
 
 def read_waivers(path: str) -> tuple[Waiver, ...]:
@@ -196,16 +196,11 @@ def _waiver(where: str, number: int, row: object) -> Waiver:
     return Waiver(check, " ".join(reason.split()), until)
 
 
-def _known_waiver(waiver: Waiver, ids: Sequence[str]) -> Waiver:
-    select((), (), (waiver.check,), ids)
-    return waiver
-
-
 def waiver_findings(selection: Selection) -> list[Finding]:
-    """Return a warning for each waiver that is over."""
+    """Return a warning for each waiver that has expired."""
     from preflight.judging.launch_checks import WAIVER
 
-    text = "the waiver holds no more, and what the check finds counts again"
+    text = "the waiver has expired, and what the check finds counts again"
     return [
         Finding(
             WAIVER.id,
@@ -213,7 +208,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
             one.check,
             f"a waiver until {one.until}",
             text=text,
-            advice=f"mend it, or give the waiver a new date; its reason was: {one.reason}",
+            advice=f"mend what the check finds, or write a later until; its reason: {one.reason}",
         )
         for one in selection.over
         if selection.takes(one.check)
@@ -223,7 +218,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 class Selection(NamedTuple):
     """only, skip: patterns over ids (``rdma.*``); ignore: id -> reason of the waiver.
 
-    over: waivers whose last day is past, which hold no more.
+    over: waivers that have expired.
     """
 
     only: tuple[str, ...] = ()
@@ -234,31 +229,6 @@ class Selection(NamedTuple):
     def takes(self, check: str) -> bool:
         """Whether the check is to be made."""
         return (not self.only or _matches(check, self.only)) and not _matches(check, self.skip)
-
-
-def select(
-    only: Sequence[str], skip: Sequence[str], ignore: Sequence[str], known: Iterable[str]
-) -> Selection:
-    """What the command line asks for. Raises UsageError for a name that stands for nothing.
-
-    A typing error must not widen or narrow what is checked in silence, so each pattern has to match
-    one of ``known``, and together they have to leave something.
-    """
-    ids = sorted(set(known))
-    for option, patterns in (("--only", only), ("--skip", skip)):
-        for pattern in patterns:
-            if not any(_matches(check, (pattern,)) for check in ids):
-                raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
-    waivers: dict[str, str] = {}
-    for text in ignore:
-        check, _, reason = text.partition("=")
-        if check not in ids:
-            raise UsageError(f"--ignore {check}: {_why_not(check, ids, 'this')}")
-        waivers[check] = reason.strip() or NO_REASON
-    selection = Selection(tuple(only), tuple(skip), waivers)
-    if not any(selection.takes(check) for check in ids):
-        raise UsageError("--only and --skip together leave nothing to check, which is no pass")
-    return selection
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:

@@ -291,7 +291,7 @@ def _skips(report: Report, paint: Paint, width: int) -> str:
 
 def _notes(report: Report, width: int, verbosity: int) -> str:
     lines = [
-        filled(f"--ignore {check}: there was nothing to ignore", width)
+        filled(f"waiver of {check}: nothing is found that it would waive", width)
         for check in report.unused_waivers
     ]
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)

@@ -166,6 +166,17 @@ class CheckId(FileName):
         return found + [CompletionItem(name) for name in glob(f"{escape(incomplete)}*")]
 
 
+class WaiverText(CheckId):
+    """ID=REASON, as a Waiver."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from preflight.inputs.launch_words import Waiver
+
+        check, _, reason = value.partition("=")
+        # A waiver without a reason says so, in the place where the reason would stand.
+        return Waiver(check, reason.strip() or "no reason given")
+
+
 FILE = FileName()
 
 
@@ -317,7 +328,7 @@ _CHECKS: tuple[Option, ...] = (
     click.option("--skip", type=CheckId(), multiple=True, metavar="GLOB", help="All but these."),
     click.option(
         "--ignore",
-        type=CheckId(),
+        type=WaiverText(),
         multiple=True,
         metavar="ID=REASON",
         help="Show what this check finds, and do not count it.",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from datetime import date
 
 
 class LaunchWords(NamedTuple):
@@ -23,15 +26,28 @@ class LaunchWords(NamedTuple):
     host_group: str | None = None
 
 
-class Chosen(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``). ignore: waivers, as ID=REASON.
+class Waiver(NamedTuple):
+    """What a check finds is known and does not count. until: the last such day; None for always."""
 
-    waivers: a file of them, each with a reason and a last day; None for none.
+    check: str
+    reason: str
+    until: date | None = None
+
+    @property
+    def text(self) -> str:
+        """The reason, as it is shown beside what it waives."""
+        return self.reason if self.until is None else f"{self.reason} (until {self.until})"
+
+
+class Chosen(NamedTuple):
+    """only, skip: patterns over ids (``rdma.*``). ignore: waivers of the command line.
+
+    waivers: a file of more, each with a reason and a last day; None for none.
     """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[Waiver, ...] = ()
     waivers: str | None = None
 
 

@@ -173,7 +173,7 @@ def _verdict(report: Report) -> Html:
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
     """Return a line for each finding that is not fine, which leads to it; and what to show."""
     unused = [
-        element("p", f"--ignore {check}: there was nothing to ignore")
+        element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
     ]
     if not wanting:

@@ -239,7 +239,7 @@ def test_an_ignored_finding_stays_visible_and_does_not_count(
     assert parsed["unused_ignores"] == ["test.pass"]
     shown = text(capsys, *arguments)
     assert "was fail; ignored: ticket 12, until May" in shown
-    assert "--ignore test.pass: there was nothing to ignore" in shown
+    assert "waiver of test.pass: nothing is found that it would waive" in shown
 
 
 def test_ignoring_all_that_was_judged_is_no_pass(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from preflight.check.answer import Waiver, read_waivers
+from preflight.check.answer import read_waivers
 from preflight.cli.main import run
 from preflight.fleet.remote.sent_launch import sent_launch
-from preflight.inputs.launch_words import Chosen, LaunchWords
+from preflight.inputs.launch_words import Chosen, LaunchWords, Waiver
 
 DEMO = ("--root", "demo:h800", "--timeout", "600")
 HOLDS = '[[waiver]]\ncheck = "memlock.limit"\nreason = "lifted by the unit"\nuntil = 2999-12-31\n'
@@ -73,6 +73,8 @@ def test_a_waiver_that_is_over_is_not_said_of_a_check_that_is_not_made(
         ("[[waiver", "waivers.toml"),
         (HOLDS.replace("memlock.limit", "memlock.limt"), "did you mean memlock.limit"),
         (OVER.replace("hugetlb.shortage", "hugetlb.shortag"), "did you mean hugetlb.shortage"),
+        (HOLDS.replace("memlock.limit", "memlock.limit=x"), "no check has this id"),
+        (HOLDS + HOLDS, "memlock.limit: it is waived twice: give one reason"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_by_name(
@@ -84,6 +86,27 @@ def test_a_file_that_cannot_be_meant_is_refused_by_name(
     err = capsys.readouterr().err
     assert said in " ".join(err.split())
     assert "waivers.toml" in err
+
+
+def test_a_check_is_waived_once(waivers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two reasons neither wins in silence."""
+    again = ("--ignore", "memlock.limit=known")
+    assert run(["check", *DEMO, *again, "--ignore", "memlock.limit=by whom?"]) == 64
+    assert "--ignore memlock.limit: it is waived twice" in capsys.readouterr().err
+    assert run(["check", *DEMO, *again, "--waivers", waivers]) == 64
+    assert "waivers.toml: memlock.limit: it is waived twice" in capsys.readouterr().err
+
+
+def test_a_waiver_here_stands_for_one_of_the_file_that_has_expired(
+    waivers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a reason may have an equals sign."""
+    more = ("--ignore", "hugetlb.shortage=nr=0 until the boot")
+    assert run(["check", *DEMO, "--waivers", waivers, *more, "--json"]) == 2
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert "launch.waiver" not in {each["id"] for each in findings}
+    (one,) = (each for each in findings if each["id"] == "hugetlb.shortage")
+    assert one["ignored"] == "nr=0 until the boot"
 
 
 def test_a_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

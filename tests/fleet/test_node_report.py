@@ -28,7 +28,7 @@ from preflight.fleet.remote import psutil_stand_in
 from preflight.fleet.remote.program import COMMAND, SAYS, Program, zipapp
 from preflight.fleet.remote.reply import NodeReply, lacks_tool, report_of
 from preflight.fleet.remote.sent_launch import sent_launch
-from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from tests.builders.synthetic import PATIENCE_SECONDS, SyntheticHost, build_host, plain_host
 from tests.fleet.conftest import LAUNCH, node_host
 from tests.paths import ROOT
@@ -40,13 +40,15 @@ MOST_BYTES = 20_000
 Json = dict[str, Any]
 
 
-def report_on(path: Path, host: SyntheticHost, launch: str = LAUNCH, *words: str) -> Json:
+def report_on(path: Path, host: SyntheticHost, launch: str = LAUNCH, *waived: Waiver) -> Json:
     """The report of ``host``, as its schema has it."""
     build_host(path / "node", host)
     script = path / "launch.sh"
     script.write_text(launch)
     given = LaunchWords((str(script),) if launch else ())
-    found = node_report(given, str(path / "node"), PATIENCE_SECONDS, "gpu001", Chosen(ignore=words))
+    found = node_report(
+        given, str(path / "node"), PATIENCE_SECONDS, "gpu001", Chosen(ignore=waived)
+    )
     jsonschema.validate(found, SCHEMA)
     return found
 
@@ -112,7 +114,9 @@ def test_findings_are_counted_and_folded(tmp_path: Path) -> None:
         len(one["subjects"]) for one in found["findings"] if one["status"] == "fail"
     )
     (tmp_path / "waived").mkdir()
-    waived = report_on(tmp_path / "waived", host, LAUNCH, "memlock.limit=set by the launcher")
+    waived = report_on(
+        tmp_path / "waived", host, LAUNCH, Waiver("memlock.limit", "set by the launcher")
+    )
     assert waived["counts"]["ignored"] > 0
     assert "set by the launcher" in [one.get("ignored") for one in waived["findings"]]
 
@@ -309,11 +313,11 @@ def test_the_launch_travels_with_what_it_names(tmp_path: Path) -> None:
         (LaunchWords(("/nowhere.sh",)), (), "does not exist"),
         (LaunchWords(sglang_version="0.5.23"), (), "--sglang-version is about a launch"),
         (LaunchWords(("python3", "-m", "sglang.launch_server"), mooncake_version="9"), (), "'9'"),
-        (LaunchWords(), ("nosuch=thing",), "no check has this id"),
+        (LaunchWords(), (Waiver("nosuch", "thing"),), "no check has this id"),
     ],
 )
 def test_a_mistake_is_told_before_a_node_is_asked(
-    launch: LaunchWords, ignored: tuple[str, ...], said: str
+    launch: LaunchWords, ignored: tuple[Waiver, ...], said: str
 ) -> None:
     """Ten thousand nodes need not tell it."""
     with pytest.raises(UsageError, match=said):
