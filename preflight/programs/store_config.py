@@ -330,10 +330,12 @@ def _loader(name: str) -> Callable[[str], Any]:
 
         return load_yaml
     if name.lower().endswith(".toml"):
-        try:
+        import sys
+
+        if sys.version_info >= (3, 11):
             import tomllib
-        except ImportError:  # Python 3.10
-            return _no_toml
+        else:
+            import tomli as tomllib
         return tomllib.loads
     if not name.lower().endswith(".json"):
         return _no_format
@@ -342,10 +344,6 @@ def _loader(name: str) -> Callable[[str], Any]:
 
 def _no_format(_: str) -> Any:
     raise ValueError("Unsupported config file: its name must end in .json, .toml, .yaml or .yml")
-
-
-def _no_toml(_: str) -> Any:
-    raise ValueError("TOML needs Python 3.11 or newer to be read here")
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> str | None:

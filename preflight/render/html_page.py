@@ -123,12 +123,14 @@ def table(
     rows: Iterable[Sequence[Cell]],
     *,
     caption: str = "",
+    name: str = "",
     sortable: bool = False,
     numeric_columns: Collection[int] = (),
 ) -> Html:
     """A table in a box of its own, which scrolls where the window is narrower.
 
-    The first cell of a row is its heading. numeric_columns: by index, shown to the right and sorted
+    The first cell of a row is its heading. name: told to who cannot see the heading above it, where
+    there is no caption. numeric_columns: by index, shown to the right and sorted
     as numbers with their units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
@@ -148,14 +150,14 @@ def table(
     ]
     whole = element("table", *parts, class_="sortable" if sortable else None)
     # A box that scrolls is to be reached by keyboard, and then has to have a name.
-    label = caption or ", ".join(headings)
+    label = caption or name or ", ".join(headings)
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
 def _row_cell(at: int, cell: Cell, kind: str) -> Html:
     if isinstance(cell, Keyed):
         cell = element("span", cell.shown, data_sort=repr(float(cell.key)))
-    return _cell("th", cell, kind, "row") if at == 0 else _cell("td", cell, kind)
+    return _cell("th", cell, kind, "row") if at == 0 and cell else _cell("td", cell, kind)
 
 
 def _cell(name: str, shown: str, kind: str, scope: str | None = None) -> Html:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,10 +24,14 @@ NOBODY = 65534
 PARTS = ("checks", "preflight", "mooncake_preflight.py", "pyproject.toml", "README.md", "LICENSE")
 
 
+def started_by_all(python: str) -> bool:
+    """Whether nobody may start it: root's own may lie where only root is."""
+    return all(above.stat().st_mode & 0o001 for above in Path(python).resolve().parents)
+
+
 def public_python() -> str:
-    """A Python that nobody may start, of this release: root's own may lie where only root is."""
-    mine = Path(sys.executable).resolve()
-    if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in mine.parents):
+    """A Python of this release that nobody may start."""
+    if os.geteuid() != 0 or started_by_all(sys.executable):
         return sys.executable
     found = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
     if found is None:
@@ -34,10 +39,26 @@ def public_python() -> str:
     return found
 
 
-def as_nobody(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run as a user without a home and without a name, where this user may; else as this one."""
+def python_of(release: str) -> str:
+    """A Python of that release: the machine's, else one that pyenv keeps."""
+    name = f"python{release}"
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = shutil.which(name, path="/usr/local/bin:/usr/bin")
+    found = found or next(map(str, sorted(kept.glob(f"{release}.*/bin/{name}"))), None)
+    if found is None:
+        pytest.skip(f"no Python {release} here")
+    return found
+
+
+def as_nobody(
+    folder: Path, *words: str, python: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run as a user without a home and without a name, where this user may; else as this one.
+
+    python: what runs it, where that is none of the words.
+    """
     user: dict[str, Any] = {}
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and (python is None or started_by_all(python)):
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": "/nonexistent"}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, **user}
@@ -102,30 +123,33 @@ def test_a_python_that_has_no_tomllib_finds_tomli_in_it(one_file: str, open_fold
 
 
 @pytest.mark.slow
-def test_the_wheel_runs_readme_s_first_command_offline(open_folder: Path, tmp_path: Path) -> None:
-    """As nobody, without a home, from a folder of wheels."""
+@pytest.mark.parametrize("release", ["3.10", "3.11", "3.12", "3.13"])
+def test_the_wheel_runs_readme_s_first_command_offline(
+    release: str, open_folder: Path, tmp_path: Path
+) -> None:
+    """As nobody, without a home, from a folder of wheels, on each Python that is supported."""
     source = tmp_path / "source"
     source.mkdir()
     for part in PARTS:
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         copy(ROOT / part, source / part)
-    wheels, python = open_folder / "wheels", public_python()
+    wheels, python = open_folder / "wheels", python_of(release)
     subprocess.run([python, "-m", "venv", str(tmp_path / "maker")], check=True)
     words = [str(tmp_path / "maker/bin/pip"), "wheel", "-q", "-w", str(wheels), str(source)]
     made = subprocess.run(words, capture_output=True, text=True, timeout=600)
     if made.returncode:
         pytest.skip(f"pip cannot make wheels here: {made.stderr.strip()[-200:]}")
     os.chmod(wheels, 0o755)
-    said = as_nobody(open_folder, python, "-m", "venv", "v")
+    nobody = partial(as_nobody, open_folder, python=python)
+    said = nobody(python, "-m", "venv", "v")
     assert said.returncode == 0, said.stderr
     pip = ("v/bin/pip", "install", "-q", "--no-cache-dir", "--no-index", "--find-links", "wheels")
-    said = as_nobody(open_folder, *pip, "mooncake-preflight")
+    said = nobody(*pip, "mooncake-preflight")
     assert said.returncode == 0, said.stderr
     line = next(one for one in (ROOT / "README.md").read_text().splitlines() if "-m venv" in one)
-    command = shlex.split(line.split(" && ")[-1].replace(".venv", "v"))
-    said = as_nobody(open_folder, *command)
+    said = nobody(*shlex.split(line.split(" && ")[-1].replace(".venv", "v")))
     assert (said.returncode, said.stdout.partition(":")[0]) == (0, "FITS"), said.stderr
-    said = as_nobody(open_folder, "v/bin/mooncake-preflight", "check", "--root", "demo:h800", "-q")
+    said = nobody("v/bin/mooncake-preflight", "check", "--root", "demo:h800", "-q")
     assert said.returncode == 2
     assert said.stdout.startswith("FAIL: launch.sh will not start on demo:h800")
 

@@ -92,8 +92,10 @@ class Browser:
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:
-        """What JavaScript's ``expression`` is in the page."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """What JavaScript's ``expression`` is in the page, or comes to, where it is a promise."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in answer:
             raise BrowserError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")

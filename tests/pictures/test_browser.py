@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
@@ -11,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from preflight.cli.main import run
+from preflight.fleet.merge.command import Shown, answer
 from preflight.render.html_page import Keyed, page, status_badge, table
 from tests.builders.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
+from tests.capacity.test_capacity_trace import QWEN, TURNS
 from tests.checks.test_synthetic import ERDMA, FITTED, LAUNCH, NICS, script
+from tests.fleet.test_merge_command import odd_fleet
+from tests.paths import ROOT
 from tests.pictures.browser import Browser
 from tests.pictures.test_check_html import HOSTILE, checked
 
@@ -121,6 +127,62 @@ def test_pictures_have_names_for_who_cannot_see_them(
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+# axe-core, which the browser runs: a package of PyPI ships it; .ci/run puts it there.
+AXE = ROOT / ".cache/axe/axe_playwright_python/axe.min.js"
+FOUND = """axe.run().then((found) => [
+  found.passes.map((rule) => rule.id),
+  found.violations.map((rule) => [
+    rule.id, rule.impact, rule.nodes.map((each) => each.html.slice(0, 120))])])"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    if not AXE.exists():
+        pytest.skip("pip install --no-deps --target .cache/axe axe-playwright-python")
+    return AXE.read_text()
+
+
+@pytest.fixture(scope="module")
+def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A page of each command that writes one: check, its error, fleet, capacity of a trace."""
+    folder = tmp_path_factory.mktemp("pages")
+    more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace")}
+    assert run(["check", "--html", str(more["error"]), "/nowhere.sh"]) == 64
+    answer(odd_fleet(), Shown(None, False, "never", 0, str(more["fleet"])))
+    (folder / "run.sh").write_text(f"{QWEN}\n")
+    (folder / "trace.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))
+    traced = ["--trace", str(folder / "trace.jsonl"), "--curve", "--html", str(more["trace"])]
+    words = ["capacity", "--root", "demo:h800", "--gpu-memory", "80gb", *traced]
+    assert run([*words, str(folder / "run.sh")]) == 0
+    return {**pages, **more}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize("name", [*CASES, "error", "fleet", "trace"])
+def test_axe_finds_nothing(
+    window: Browser, axe: str, every_page: dict[str, Path], name: str, width: int, scheme: str
+) -> None:
+    """Of any impact, open as folded; and it has looked."""
+    window.show(every_page[name], width, scheme=scheme)
+    window.value(f"{axe}; 0")
+    window.value("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    passes, violations = window.value(FOUND)
+    assert violations == []
+    assert {"color-contrast", "landmark-one-main", "page-has-heading-one"} <= set(passes)
+
+
+def test_axe_finds_what_is_wrong(window: Browser, axe: str, tmp_path: Path) -> None:
+    """Grey on grey, and a picture without a name."""
+    file = tmp_path / "bad.html"
+    bad = "<h1>A page</h1><p style='color: #999; background: #888'>unreadable</p><img src='x.png'>"
+    file.write_text(page("Fine", bad, style="p { color: #999; background: #888 }"))
+    window.show(file, 390)
+    window.value(f"{axe}; 0")
+    _, violations = window.value(FOUND)
+    assert {"color-contrast", "image-alt"} <= {id_ for id_, *_ in violations}
 
 
 # Scripts -------------------------------------------------------------------------------------

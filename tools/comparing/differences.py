@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -158,9 +159,9 @@ def _by_identity(items: Sequence[Any], keys: tuple[str, ...]) -> dict[tuple[Any,
     for item in items:
         identity = tuple(item[key] for key in keys)
         number = 1
-        while (*identity, number) in found:
+        while (numbered := (*identity, number)) in found:
             number += 1
-        found[(*identity, number)] = item
+        found[numbered] = item
     return found
 
 
@@ -184,7 +185,10 @@ class AllowedError(Exception):
 
 def read_allowed(text: str) -> list[Allowed]:
     """Return the ``[[difference]]`` tables of a TOML text: command, path, old, new, reason."""
-    import tomllib
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 
     try:
         tables = tomllib.loads(text).get("difference", [])

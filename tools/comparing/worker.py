@@ -33,7 +33,10 @@ def programs(tree: str | None) -> dict[str, str]:
             for entry in distribution(DISTRIBUTION).entry_points
             if entry.group == "console_scripts"
         }
-    import tomllib
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 
     with open(os.path.join(tree, "pyproject.toml"), "rb") as file:
         found: dict[str, str] = tomllib.load(file)["project"]["scripts"]

@@ -69,7 +69,8 @@ def _section(
     if not rows:
         return []
     numbers = () if numeric is None else (numeric,)
-    return [element("h2", head), table(columns, rows, sortable=True, numeric_columns=numbers)]
+    shown = table(columns, rows, name=head, sortable=True, numeric_columns=numbers)
+    return [element("h2", head), shown]
 
 
 def _nodes(fleet: Fleet) -> list[Html]:
