@@ -60,6 +60,7 @@ class MooncakeRelease(NamedTuple):
     # "enable" and "disable" are truth values, numbers are read whole, and MOONCAKE_STORE_CHECKSUM
     # is read.
     common_reader: bool = False
+    service_reads_units: bool = False  # mooncake_config.py: kb, mb and floats; else gb alone
 
     # What setup and the master know (real_client.cpp, master.cpp, types.h).
     setup_offloads: bool = (
@@ -118,6 +119,7 @@ _CHANGES = (
         eviction_watermark=0.90,
         reads_te_filters=True,
         ranks_gids=True,
+        service_reads_units=True,
         together=frozenset("0.3.12 0.3.12.post1".split()),
     ),
     # A client 0.3.14 was not tried with an older master.

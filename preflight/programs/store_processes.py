@@ -59,6 +59,7 @@ class StoreProcess(NamedTuple):
     metadata: str | Unknown = ""
     arena: ArenaFlags = NO_ARENA_FLAGS
     file: str = ""
+    refused_by_older: tuple[str, ...] = ()  # by releases without service_reads_units
 
 
 def read_store_service(
@@ -89,6 +90,7 @@ def read_store_service(
         config.port,
         values["metadata_server"],
         file=config.file,
+        refused_by_older=config.refused_by_older,
     )
 
 

@@ -16,7 +16,11 @@ from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown
 from preflight.launches.source import ReadFile, Word
 from preflight.programs import mooncake_grammar
-from preflight.programs.consumer_grammar import store_bool, store_segment_bytes
+from preflight.programs.consumer_grammar import (
+    sglang_segment_bytes,
+    store_bool,
+    store_segment_bytes,
+)
 from preflight.programs.sglang_arguments import file_text, unresolved, word_value
 
 # mooncake_config.py: DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE.
@@ -44,7 +48,10 @@ class ServiceArguments(NamedTuple):
 
 
 class ServiceConfig(NamedTuple):
-    """What the service sets its client up with; a value is Unknown where nothing decides it."""
+    """What the service sets its client up with; a value is Unknown where nothing decides it.
+
+    refused_by_older: what releases end by whose service reads no unit but gb.
+    """
 
     values: Mapping[str, Any]
     refused: tuple[str, ...]
@@ -52,6 +59,7 @@ class ServiceConfig(NamedTuple):
     unknown_keys: tuple[tuple[str, str], ...]  # each with where it stands
     port: int | Unknown
     file: str = ""  # "" where the settings are of the environment
+    refused_by_older: tuple[str, ...] = ()
 
 
 class _Key(NamedTuple):
@@ -131,7 +139,18 @@ def read_service_config(
         _override(word, values, refused, misread, unknown)
     refused += _setup_refuses(values)
     file = "" if path is None else path.text
-    return ServiceConfig(values, tuple(refused), tuple(misread), tuple(unknown), given.port, file)
+    older: list[str] = []
+    for key in _SIZES:
+        _read(config.get(key, 0), sglang_segment_bytes, key, older)
+    return ServiceConfig(
+        values,
+        tuple(refused),
+        tuple(misread),
+        tuple(unknown),
+        given.port,
+        file,
+        tuple(each for each in older if each not in refused),
+    )
 
 
 def service_arguments(words: tuple[Word, ...]) -> ServiceArguments:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from checks.base.units import GIB, MIB, format_bytes, round_up
 from checks.base.unknown import Unknown
-from checks.releases.mooncake import parse_version
+from checks.releases.mooncake import mooncake_release, parse_version
 from preflight.launches.source import Origin
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
@@ -120,23 +120,27 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
             yield _seen(process, f"{text}{f': --{near}?' if near else ''}", each)
 
 
-def flags_of_other_releases(
-    processes: tuple[LaunchProcess, ...], version: str
-) -> Iterator[RuleFinding]:
-    """Yield the flags that a release of Mooncake, which is known, does not have: its programs end
-    by them ("unknown command line flag", seen on 0.3.10.post1 and 0.3.11.post1)."""
-    at = parse_version(version)
+def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
+    """Yield what a release of Mooncake, which is known, ends by and others take: flags that it does
+    not have ("unknown command line flag"), sizes that its store service does not read. Seen on
+    0.3.8.post1 to 0.3.11.post1."""
+    at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         given = _flags(process)[1]
-        if any(each.name == "undefok" for each in given):
-            continue
+        forgiven = any(each.name == "undefok" for each in given)
         for each in given:
             since, until = (each.flag.since, each.flag.until) if each.flag else ("", "")
             early = since and at < parse_version(since)
-            if early or (until and at > parse_version(until)):
+            if not forgiven and (early or (until and at > parse_version(until))):
                 there = f"is there from {since} on" if early else f"was there up to {until}"
                 seen = _seen(process, f"--{each.name} {there}, and Mooncake is {version}", each)
                 yield RuleFinding(RULES.page["mooncake-flags-refused"], *seen)
+        store = process.store
+        if store is not None and not release.service_reads_units:
+            for message in store.refused_by_older:
+                text = f"{process.kind.value}: {message}, and Mooncake is {version}"
+                origin = process.command.origin
+                yield RuleFinding(RULES.page["store-service-refused"], text, origin)
 
 
 @RULES.process("mooncake-switch-is-on")

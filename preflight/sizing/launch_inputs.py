@@ -19,7 +19,7 @@ from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess, Sg
 from preflight.programs.memory_records import Launch, MappedProcess
 from preflight.rules.launch_rules import findings
 from preflight.rules.memory import with_refusals
-from preflight.rules.programs import flags_of_other_releases
+from preflight.rules.programs import refused_by_release
 from preflight.rules.rules import RuleFinding, Severity, Versions
 from preflight.sglang.admission_gate import FreeMemory
 from preflight.sglang.launch import configured_segment
@@ -96,7 +96,7 @@ def gather_launch(
     ]
     found = findings(processes, versions)
     if not version.assumed:
-        found = (*flags_of_other_releases(processes, str(version.value)), *found)
+        found = (*refused_by_release(processes, str(version.value)), *found)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
     for process in processes:

@@ -17,7 +17,7 @@ from preflight.programs.mooncake_flags import (
     value_of,
 )
 from preflight.rules.launch_rules import findings
-from preflight.rules.programs import flags_of_other_releases
+from preflight.rules.programs import refused_by_release
 from preflight.rules.rules import MOST_LOOKED_UP
 from tests.builders.launch_text import process, understood
 from tests.builders.rule_examples import Example, name_of, prove
@@ -273,6 +273,9 @@ def test_hundreds_of_unknown_flags_are_all_told_and_few_are_looked_up() -> None:
     assert sum("--rpc_port?" in text for text in told) == MOST_LOOKED_UP
 
 
+SERVICE = "python3 -m mooncake.mooncake_store_service MOONCAKE_GLOBAL_SEGMENT_SIZE="
+
+
 @pytest.mark.parametrize(
     ("line", "release", "said"),
     [
@@ -281,9 +284,15 @@ def test_hundreds_of_unknown_flags_are_all_told_and_few_are_looked_up() -> None:
         ("mooncake_client --local_buffer_size=0 --undefok=local_buffer_size", "0.3.11", ""),
         ("mooncake_master --use_mmap_arena_allocator", "0.3.14", "was there up to 0.3.13.post1"),
         ("mooncake_master --use_mmap_arena_allocator", "0.3.13.post1", ""),
+        (f"{SERVICE}96mb", "0.3.11.post1", "invalid literal for int() with base 10: '96mb'"),
+        (f"{SERVICE}96mb", "0.3.12", ""),
+        (f"{SERVICE}1gb", "0.3.8", ""),
     ],
 )
-def test_a_flag_of_another_release_ends_the_program(line: str, release: str, said: str) -> None:
-    found = list(flags_of_other_releases(understood(line), release))
-    assert [one.rule.id for one in found] == [REFUSED] * bool(said)
+def test_what_another_release_takes_ends_the_program(line: str, release: str, said: str) -> None:
+    program, _, size = line.partition(" MOONCAKE_GLOBAL_SEGMENT_SIZE=")
+    variables = {"MOONCAKE_GLOBAL_SEGMENT_SIZE": size, "MOONCAKE_MASTER": "a"} if size else {}
+    found = list(refused_by_release(understood((program, variables)), release))
+    id_ = "store-service-refused" if "service" in line else REFUSED
+    assert [one.rule.id for one in found] == [id_] * bool(said)
     assert all(said in one.text and release in one.text for one in found)
