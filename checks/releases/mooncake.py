@@ -69,6 +69,8 @@ class MooncakeRelease(NamedTuple):
     locks_offload_folder: bool = False
     tenants: bool = False  # setup takes tenant_id
     eviction_watermark: float = 1.0  # the part of the pool above which the master evicts
+    eviction_ratio: float = 0.1  # the part of all objects that it evicts at once
+    lease_seconds: float = 0.2  # how long an object that was asked for is not evicted
 
     # Which NIC and which GID it takes (topology.cpp, rdma_context.cpp).
     reads_te_filters: bool = False  # MC_TE_FILTERS
@@ -91,7 +93,8 @@ def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
 
 # What each release changed, the oldest first: a new one is a line here.
 _CHANGES = (
-    _change("0.3.6.post1", eviction_watermark=0.95),
+    _change("0.3.5", lease_seconds=5.0),
+    _change("0.3.6.post1", eviction_watermark=0.95, eviction_ratio=0.05),
     _change(
         "0.3.8",
         looks_at_nodes=True,
@@ -117,6 +120,7 @@ _CHANGES = (
         negative_sizes_wrap=False,
         tenants=True,
         eviction_watermark=0.90,
+        lease_seconds=10.0,
         reads_te_filters=True,
         ranks_gids=True,
         service_reads_units=True,

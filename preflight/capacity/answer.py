@@ -15,9 +15,11 @@ from preflight.capacity.deployment import (
     Cluster,
     Deployment,
     Round,
+    Router,
     Tier,
     cluster_hosts,
     deployments,
+    router_of,
 )
 from preflight.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
 from preflight.capacity.server_tiers import gpu_tier, host_tier
@@ -51,8 +53,7 @@ class CapacityRequest(NamedTuple):
 class ServerCapacity(NamedTuple):
     """One server. page_tokens: None where a variable decides it. notes: what to know about it.
 
-    deployment, tiers, watermark: what ``capacity`` follows from; the last is the part of the pool
-    above which it evicts, None where that is not known.
+    deployment, tiers, eviction: what ``capacity`` follows from.
     """
 
     subject: str
@@ -62,19 +63,20 @@ class ServerCapacity(NamedTuple):
     notes: tuple[str, ...]
     deployment: Deployment
     tiers: Tiers
-    watermark: float | None = None
+    eviction: Eviction | Unknown
 
 
 class CapacityAnswer(NamedTuple):
     """workload: None where none was asked about. conversation_tokens: of one client at its end.
 
-    unread: what of the launch is not in it.
+    router: in front of the servers; None for none. unread: what of the launch is not in it.
     """
 
     servers: tuple[ServerCapacity, ...]
     workload: Workload | Unknown | None
     conversation_tokens: int | None
     notes: tuple[str, ...]
+    router: Router | None = None
     unread: tuple[str, ...] = ()
 
 
@@ -118,7 +120,8 @@ def compute_capacity(
     servers = tuple(_server(each, inputs, store, workload, asked) for each in found)
     refused = worst(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
-    return CapacityAnswer(servers, workload, _conversation(workload, asked, 1), notes)
+    router = router_of(inputs.processes)
+    return CapacityAnswer(servers, workload, _conversation(workload, asked, 1), notes, router)
 
 
 def _store(
@@ -173,10 +176,8 @@ def _server(
         None if pool is None else pool.keys,
     )
     notes = tuple(_server_notes(deployment, tiers, workload))
-    limit = None if isinstance(store.eviction, Unknown) else store.eviction.watermark
-    return ServerCapacity(
-        deployment.process.name, deployment.model, page, capacity, notes, deployment, tiers, limit
-    )
+    name, evicts = deployment.process.name, store.eviction
+    return ServerCapacity(name, deployment.model, page, capacity, notes, deployment, tiers, evicts)
 
 
 def _conversation(

@@ -8,7 +8,16 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer
+from preflight.launches.source import Word
+from preflight.processes.processes import (
+    Kind,
+    LaunchOptions,
+    LaunchProcess,
+    SglangServer,
+    with_router,
+)
+from preflight.programs.mooncake_flags import value_of
+from preflight.programs.sglang_arguments import unresolved
 from preflight.sglang.host_pool_records import PoolRequest
 from preflight.sglang.launch import server_ranks
 from preflight.sglang.model import Models
@@ -16,6 +25,7 @@ from preflight.sglang.pool_request import SizedServer, pool_request
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_inputs import LaunchInputs
 from preflight.sizing.process_shares import gpu_memory, server_hardware
+from preflight.traces.tiers import Routing
 
 DEFAULT_WRITE_POLICY = "write_through"
 
@@ -62,6 +72,68 @@ class Deployment(NamedTuple):
             return False
         kept = self.server.value("disaggregation_decode_enable_radix_cache") is True
         return self.server.mode != "decode" or kept
+
+
+class Router(NamedTuple):
+    """How the launch's router spreads requests over its servers. origin: where it says so."""
+
+    routing: Routing
+    origin: str
+    notes: tuple[str, ...] = ()
+
+
+# sglang_router's policies (router_args.py, sgl-model-gateway/src/policies).
+_POLICIES = {
+    "cache_aware": "cache-aware",
+    "round_robin": "round-robin",
+    "random": "random",
+    "power_of_two": "random",
+    "manual": "sticky",
+    "consistent_hashing": "sticky",
+}
+_DEFAULT_POLICY = "cache_aware"
+
+
+def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
+    """What the launch's router says; None without one. Raises UsageError."""
+    for process in processes:
+        words, prefix = process.arguments, ""
+        if process.kind is not Kind.ROUTER:
+            if process.server is None or not with_router(process.command):
+                continue
+            words, prefix = process.command.words, "router_"
+        policy = value_of(words, f"{prefix}prefill_policy") or value_of(words, f"{prefix}policy")
+        threshold = value_of(words, f"{prefix}cache_threshold")
+        return _router(process, policy, threshold)
+    return None
+
+
+def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
+    origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
+    given = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
+    how, notes = _POLICIES.get(given), []
+    if policy is not None and policy.unresolved:
+        notes.append(f"the router's {unresolved(policy).reason}: {given} is taken")
+    if how is None:
+        how = "cache-aware"
+        notes.append(f"the router's policy {given}: it is taken for cache_aware")
+    notes.append(
+        "the router's own view of load is not modelled: requests come one after the other, so its "
+        "balancing (--balance-abs-threshold) never acts"
+        + (", and power_of_two is random" if given == "power_of_two" else "")
+    )
+    routing = Routing(how)
+    if threshold is not None and not threshold.unresolved:
+        try:
+            routing = Routing(how, float(threshold.text))
+        except ValueError:
+            routing = Routing(how, -1.0)
+        if not 0 <= routing.cache_threshold <= 1:
+            raise UsageError(
+                f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
+                "prompt, 0 to 1, such as 0.3"
+            )
+    return Router(routing, origin, tuple(notes))
 
 
 class Cluster(NamedTuple):

@@ -21,6 +21,7 @@ one. A segment above 3.75 GiB is counted in units of the least power of two with
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -166,7 +167,7 @@ def offload_tier(
     return Tier("SSD", "SSD offload", size, Bounds(least, most), formula)
 
 
-_WATERMARK = "eviction_high_watermark_ratio"
+_WATERMARK, _LEASE = "eviction_high_watermark_ratio", "default_kv_lease_ttl"
 NO_SEGMENT = (
     "no process of the launch contributes memory to the store: give --other-segments with what "
     "other hosts contribute"
@@ -182,13 +183,16 @@ class Segments(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """watermark: the part of the pool above which the master evicts. origin: where that stands.
+    """When the master evicts. watermark: the part of the pool above which. origin: of that number.
 
-    cachelib: the master's other allocator.
+    ratio: the part of all objects that goes at once. lease_seconds: how long an object that was
+    asked for stays. cachelib: the master's other allocator.
     """
 
     watermark: float
     origin: str
+    ratio: float = 0.05
+    lease_seconds: float = 10.0
     cachelib: bool = False
 
 
@@ -238,20 +242,40 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 @or_unknown
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, given: float | None) -> Eviction:
     """As the launch's own master is told, else ``given``, else the default of ``mooncake``."""
-    watermark = mooncake_release(mooncake).eviction_watermark
-    origin = f"default of Mooncake {mooncake}"
+    release = mooncake_release(mooncake)
+    watermark, ratio = release.eviction_watermark, release.eviction_ratio
+    origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
     cachelib = False
     for process in processes:
         if process.kind is not Kind.MASTER:
             continue
-        word = value_of(process.arguments, _WATERMARK)
-        if word is not None:
+        words = process.arguments
+        if (word := value_of(words, _WATERMARK)) is not None:
             watermark, origin = _ratio(word, _WATERMARK), f"--{_WATERMARK} at {word.origin}"
-        allocator = value_of(process.arguments, "memory_allocator")
+        if (word := value_of(words, "eviction_ratio")) is not None:
+            ratio = _ratio(word, "eviction_ratio")
+        if (word := value_of(words, _LEASE)) is not None:
+            lease = _duration_seconds(word, _LEASE)
+        allocator = value_of(words, "memory_allocator")
         cachelib = allocator is not None and allocator.text == "cachelib"
     if given is not None:
         watermark, origin = given, "--eviction-watermark"
-    return Eviction(watermark, origin, cachelib)
+    return Eviction(watermark, origin, ratio, lease, cachelib)
+
+
+def _duration_seconds(word: Word, name: str) -> float:
+    """``10000`` (milliseconds), ``500ms``, ``10s``, ``5m`` or ``1h``."""
+    if word.unresolved:
+        raise UnknownFactError(unresolved(word))
+    found = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
+    if found is None:
+        raise UsageError(
+            f"mooncake_master --{name}={word.text} at {word.origin}: not a time, which is "
+            "milliseconds, or a number with ms, s, m or h, such as 10s; the master does not start "
+            "with it"
+        )
+    unit = (found[2] or "ms").lower()
+    return int(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
 
 
 def _ratio(word: Word, name: str) -> float:

@@ -8,13 +8,21 @@ from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.capacity.answer import CapacityAnswer, ServerCapacity
-from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Tier
+from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Router, Tier
 from preflight.capacity.workload import Workload
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.describe import TOLD_EVERY
 from preflight.traces.formats import Trace
 from preflight.traces.generate import Rounds
-from preflight.traces.tiers import PREFETCH_THRESHOLD_TOKENS, Flows, Replay, Rules, TierSizes
+from preflight.traces.tiers import (
+    PREFETCH_THRESHOLD_TOKENS,
+    Flows,
+    Replay,
+    Routing,
+    Rules,
+    StoreRules,
+    TierSizes,
+)
 
 # Of a launch whose page size a variable decides.
 DEFAULT_PAGE_TOKENS = 64
@@ -23,9 +31,12 @@ _FIRST_SIZE = 125
 
 
 class TraceRequest(NamedTuple):
-    """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes."""
+    """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes.
 
-    routing: str = "round-robin"
+    routing: one of ROUTINGS, in place of what the launch's router does.
+    """
+
+    routing: str | None = None
     prefill_tokens_per_second: float | None = None
     curve: bool = False
     hit_rate: float | None = None
@@ -92,8 +103,9 @@ def trace_answer(
     page = page_of(found)
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = [_plan(server, asked, block) for server in found.servers]
-    replays = [replay for plan in plans if not isinstance(plan, Unknown) for replay in plan.replays]
+    plans = _behind_router(found, [_plan(server, found.router, asked) for server in found.servers])
+    replays = [() if isinstance(plan, Unknown) else plan.replays(block) for plan in plans]
+    every = [replay for each in replays for replay in each]
     counter = CurveCounter()
     requests, tokens, outputs = 0, 0, 0
     times: list[float] = []
@@ -108,7 +120,7 @@ def trace_answer(
         if request.seconds is not None:
             times[1:] = [request.seconds]  # the first, and the last so far
         counter.take(request.blocks)
-        for replay in replays:
+        for replay in every:
             replay.take(request)
     curve = counter.curve()
     span = times[-1] - times[0] if len(times) > 1 else None
@@ -117,7 +129,18 @@ def trace_answer(
     if counter.uses is not None and curve.accesses:
         best = [hits / curve.accesses for hits in optimum(counter.uses, sizes)]
     rates = tuple(zip(sizes, best, strict=True))
-    servers = tuple(plan if isinstance(plan, Unknown) else plan.replayed() for plan in plans)
+    servers = tuple(
+        plan
+        if isinstance(plan, Unknown)
+        else ServerReplay(
+            own[0].flows,
+            own[-1].flows,
+            plan.rules,
+            plan.merged,
+            (*plan.notes, *_replay_notes(plan, None if asked.routing else found.router, span)),
+        )
+        for plan, own in zip(plans, replays, strict=True)
+    )
     notes = tuple(_trace_notes(trace, page, block, requests, tokens))
     return TraceAnswer(
         trace, block, requests, tokens, outputs, span, curve, rates, servers, notes, asked
@@ -141,19 +164,44 @@ def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
 
 
 class _Plan(NamedTuple):
-    """The replays of one server: with the least that its tiers hold, and with the most."""
+    """What is replayed of one server. sizes: the least that its tiers hold, and the most."""
 
-    replays: tuple[Replay, ...]
+    sizes: tuple[TierSizes, ...]
     rules: Rules
+    page_tokens: int
     merged: bool
     notes: tuple[str, ...]
 
-    def replayed(self) -> ServerReplay:
-        flows = [replay.flows for replay in self.replays]
-        return ServerReplay(flows[0], flows[-1], self.rules, self.merged, self.notes)
+    def replays(self, block: int) -> tuple[Replay, ...]:
+        return tuple(Replay(one, self.rules, block, self.page_tokens) for one in self.sizes)
 
 
-def _plan(server: ServerCapacity, asked: TraceRequest, block: int) -> _Plan | Unknown:
+def _behind_router(found: CapacityAnswer, plans: list[_Plan | Unknown]) -> list[_Plan | Unknown]:
+    """Servers that are alike, behind one router, answer one stream of requests: the first is all.
+
+    Those that differ are each replayed with all of it.
+    """
+    if found.router is None:
+        return plans
+    first: dict[tuple[object, ...], int] = {}
+    for at, (server, plan) in enumerate(zip(found.servers, plans, strict=True)):
+        if isinstance(plan, Unknown):
+            continue
+        alike = server.deployment.server.mode, plan._replace(notes=())
+        leader = first.setdefault(alike, at)
+        if leader != at:
+            one = plans[leader]
+            assert isinstance(one, _Plan)
+            caches = one.rules.caches + plan.rules.caches
+            plans[leader] = one._replace(rules=one.rules._replace(caches=caches))
+            plans[at] = Unknown(
+                f"the router spreads requests over it and {found.servers[leader].subject}, where "
+                "both are counted"
+            )
+    return plans
+
+
+def _plan(server: ServerCapacity, router: Router | None, asked: TraceRequest) -> _Plan | Unknown:
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -179,26 +227,44 @@ def _plan(server: ServerCapacity, asked: TraceRequest, block: int) -> _Plan | Un
         notes.append(f"L3 is not known, and left out: {_why(tiers.pool)}")
     if tiers.disk is not None and pool is not None and disk is None:
         notes.append(f"SSD is not known, and left out: {_why(tiers.disk)}")
-    rules = Rules(
-        deployment.write_policy,
-        deployment.groups,
-        asked.routing,
-        _threshold(server),
-        disk_gets_evicted=tiers.evicted_alone,
-    )
+    evicts = server.eviction
+    store = StoreRules(disk_gets_evicted=tiers.evicted_alone)
+    if not isinstance(evicts, Unknown):
+        store = StoreRules(
+            evicts.watermark, evicts.ratio, evicts.lease_seconds, tiers.evicted_alone
+        )
+    if asked.routing is not None:
+        routing = Routing(asked.routing)
+    else:
+        routing = router.routing if router else Routing()
+    rules = Rules(deployment.write_policy, deployment.groups, routing, _threshold(server), store)
     least, most = (
         TierSizes(gpu_tokens, *(part and part[end] for part in (host, pool, disk)))
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
+    return _Plan(each, rules, page, merged, tuple(notes))
+
+
+def _replay_notes(plan: _Plan, router: Router | None, span: float | None) -> Iterator[str]:
+    """What the answer rests on, and what is left out of it."""
+    rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
-        notes.append(f"{rules.caches} caches side by side, requests spread {rules.routing}")
-    notes.append(
-        f"one request after the other, {rules.write_policy}: leases, writes on their way and "
-        "prefetch that comes too late are not modelled, nor answers before a later prompt has them"
+        why = f" ({router.origin})" if router else ""
+        yield f"{rules.caches} caches side by side, requests spread {rules.routing.how}{why}"
+        yield from router.notes if router else ()
+    yield (
+        f"one request after the other, {rules.write_policy}: writes on their way and prefetch that "
+        "comes too late are not modelled, nor answers before a later prompt has them"
     )
-    return _Plan(
-        tuple(Replay(one, rules, block, page) for one in each), rules, merged, tuple(notes)
+    if all(size.pool is None for size in plan.sizes):
+        return
+    leased = f"what was asked for stays {store.lease_seconds:g} s (its lease)"
+    if span is None and store.lease_seconds:
+        leased = "no time is recorded, so leases are not modelled"
+    yield (
+        f"the pool evicts {store.ratio:g} of its objects at a time; {leased}; SGLang writes one "
+        "replica of each and pins none; segments of clients that end are not taken away"
     )
 
 

@@ -226,11 +226,12 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
             each = taken.most / held.most / server.deployment.ranks
             yield f"as L2 alone: --hicache-size {ceil(tokens * each / 1e9)} (of each rank)"
     if pool is not None and isinstance(pool.tokens, Bounds) and not isinstance(size, Unknown):
-        whole = ceil(tokens * size / server.watermark) if server.watermark else 0
-        if whole:
+        limit = 0.0 if isinstance(server.eviction, Unknown) else server.eviction.watermark
+        if limit:
+            whole = ceil(tokens * size / limit)
             yield (
                 f"as the pool alone: segments of {format_bytes(whole)} in all, which evict above "
-                f"{server.watermark:g}"
+                f"{limit:g}"
             )
 
 
@@ -274,7 +275,7 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
     return {
         "subject": server.subject,
         "write_policy": replay.rules.write_policy,
-        "routing": replay.rules.routing,
+        "routing": replay.rules.routing.how,
         "caches": replay.rules.caches,
         "l1_with_l2": replay.merged,
         "least": _flows(replay.least),

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 @click.option("--hit-rate", type=Part(), help="Say how large one cache must be for it, as 60%.")
 @click.option(
     "--routing",
-    type=click.Choice(["round-robin", "cache-aware", "sticky"]),
-    help="How requests of the trace come to servers side by side.",
+    type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
+    help="How requests of the trace come to servers side by side. Default: as the launch's router "
+    "says, else round-robin.",
 )
 @click.option(
     "--prefill-tokens-per-second",
@@ -167,7 +168,7 @@ def capacity(
         from preflight.traces.formats import open_trace
         from preflight.traces.generate import profile_trace
 
-        told = TraceRequest(routing or "round-robin", prefill_tokens_per_second, curve, hit_rate)
+        told = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
         if kind is not None:
             opened = profile_trace(kind, page_of(found), KIND_REQUESTS, 0)

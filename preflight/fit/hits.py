@@ -75,7 +75,9 @@ def _capacity(one: Fitted) -> CapacityAnswer:
 def _replayed(answers: list[CapacityAnswer], name: str, tell: Callable[[str], None]) -> TraceAnswer:
     servers = tuple(server for each in answers for server in each.servers)
     every = CapacityAnswer(servers, None, None, ())
-    return trace_answer(every, open_trace(name, page_of(every)), TraceRequest(), tell)
+    router = answers[0].router
+    asked = TraceRequest(router.routing.how if router else None)
+    return trace_answer(every, open_trace(name, page_of(every)), asked, tell)
 
 
 def _rates(answer: TraceAnswer) -> list[tuple[float, float]]:

@@ -198,7 +198,7 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     environment = command.environment
     read_file = reads_in(command, read_file)
     if kind is Kind.SGLANG:
-        if any(word.text == _WITH_ROUTER for word in command.words):
+        if with_router(command):
             arguments = tuple(_without_router(arguments))
         server = _server(command, arguments, read_file, sglang_version)
         # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
@@ -279,6 +279,11 @@ def _python(words: tuple[Word, ...]) -> tuple[Kind, tuple[Word, ...]]:
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
     return Kind.OTHER, words[1:]
+
+
+def with_router(command: Command) -> bool:
+    """Whether servers start with a router in front of them, told by ``--router-...``."""
+    return any(word.text == _WITH_ROUTER for word in command.words)
 
 
 def _without_router(words: tuple[Word, ...]) -> Iterator[Word]:

@@ -156,8 +156,10 @@ class CurveCounter:
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
         self._most = max(2 * PARTS, most_blocks)
         self._stacks = [_Stack()]
-        # Of each part, what it has counted: of accesses, and their distances.
-        self._counted: list[dict[int, float]] = [{}]
+        # Accesses by their distances (see ``_Stack.steps``): of the time when all blocks were
+        # followed, and of each part since then.
+        self._whole: dict[int, float] = {}
+        self._counted: list[dict[int, float]] = [{} for _ in range(PARTS)]
         self._begun, self.accesses = 0, 0
         # Of each request, which later ones use what it touched last: (request, blocks).
         self.uses: Runs | None = []
@@ -188,43 +190,46 @@ class CurveCounter:
 
     def _thin(self) -> None:
         """Follow half of the blocks from here on; at first, as many in each of the parts."""
-        self._counted = [self._with_open(part) for part in range(PARTS)]
+        if self.uses is not None:
+            self._whole, old, self.uses = self._stacks[0].steps, self._stacks * PARTS, None
+            scale = 2 * PARTS
+        else:
+            self._counted = [self._steps(part) for part in range(PARTS)]
+            old, scale = self._stacks, 2 * self._stacks[0].scale
         self._begun = self.accesses
-        whole = self.uses is not None
-        self.uses = None
-        old = self._stacks * PARTS if whole else self._stacks
-        scale = 2 * PARTS if whole else 2 * old[0].scale
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
-    def _with_open(self, part: int) -> dict[int, float]:
-        """What a part has counted so far, with what it counts now."""
-        stack = self._stacks[part % len(self._stacks)]
-        steps = dict(self._counted[part % len(self._counted)])
+    def _steps(self, part: int) -> dict[int, float]:
+        """What a part has counted since it is followed."""
+        stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.
         missed = self.accesses - self._begun - stack.accesses * stack.scale
-        for found in (stack.steps, {1: missed, 2: -missed} if missed else {}):
-            for distance, step in found.items():
-                steps[distance] = steps.get(distance, 0) + step
-        return steps
+        return _sum(self._counted[part], stack.steps, {1: missed, 2: -missed} if missed else {})
 
     def curve(self) -> Curve:
         """The curve of all that was taken so far."""
-        parts = [self._with_open(part) for part in range(len(self._stacks))]
-        steps: dict[int, float] = {}
-        for part in parts:
-            for distance, step in part.items():
-                steps[distance] = steps.get(distance, 0) + step / len(parts)
-        whole = _curve(steps, self.accesses)
         if self.uses is not None:
-            return whole._replace(distinct=self.distinct)
-        alone = [_curve(part, self.accesses) for part in parts]
-        last = max(1.0, whole.sizes[-1])
-        error = (
-            max(stdev(each.rate(last / 2 ** (at / 4)) for each in alone) for at in range(64))
-            / len(alone) ** 0.5
-        )
-        return whole._replace(sampled=PARTS / self._stacks[0].scale, error=error)
+            found = _curve(self._stacks[0].steps, self.accesses)
+            return found._replace(distinct=self.distinct)
+        parts = [self._steps(part) for part in range(PARTS)]
+        mean = {at: step / PARTS for at, step in _sum(*parts).items()}
+        found = _curve(_sum(self._whole, mean), self.accesses)
+        last = max(1.0, found.sizes[-1])
+        rates = []
+        for part in parts:
+            alone = _curve(_sum(self._whole, part), self.accesses)
+            rates.append([alone.rate(last / 2 ** (at / 4)) for at in range(64)])
+        error = max(map(stdev, zip(*rates, strict=True))) / PARTS**0.5
+        return found._replace(sampled=PARTS / self._stacks[0].scale, error=error)
+
+
+def _sum(*every: dict[int, float]) -> dict[int, float]:
+    found = dict(every[0])
+    for steps in every[1:]:
+        for at, step in steps.items():
+            found[at] = found.get(at, 0) + step
+    return found
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:

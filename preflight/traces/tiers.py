@@ -13,12 +13,13 @@ What is modelled, and where it was read (SGLang 0.5.23, ``unified_tree_core.py``
   (``write_through_selective``). What L1 holds too is not evicted from L2, so L2 may be full: then
   the block waits for the next request that has it. With ``write_back`` copies that L1 holds too go
   first;
-- the store gets what L2 gets, once; asking for a block counts as its use there. Above the watermark
-  it evicts a part of all its objects, the least recently used first;
+- the store gets what L2 gets, once. Above the watermark it evicts a part of all its objects, by the
+  end of their leases: one that is asked for is leased, and stays so long; one that was only written
+  has no lease, so it goes at once where all others are leased;
 - disks get what the store gets, or what it evicts, and keep the newest.
 
-What is not: time (a request is done before the next one comes), so leases, prefetch that comes too
-late and writes that are still on their way; the end of an answer, which a trace does not name.
+What is not: a request is done before the next one comes, so prefetch that comes too late and writes
+that are still on their way; the end of an answer, which a trace does not name.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import ceil, inf
+from random import Random
 from typing import NamedTuple
 
 from preflight.base.usage_error import UsageError
@@ -35,10 +38,6 @@ from preflight.traces.formats import Request
 TIERS = ("L1", "L2", "L3", "SSD")
 # SGLang's default of prefetch_threshold, in tokens (arguments of hicache_storage_backend).
 PREFETCH_THRESHOLD_TOKENS = 256
-# sglang_router's --cache-threshold: with less of a prompt than that, the emptiest cache gets it.
-ROUTER_CACHE_THRESHOLD = 0.3
-# Mooncake's eviction_ratio (types.h, DEFAULT_EVICTION_RATIO).
-EVICTION_RATIO = 0.05
 
 
 class TierSizes(NamedTuple):
@@ -54,20 +53,42 @@ class TierSizes(NamedTuple):
     disk: int | None = None
 
 
-class Rules(NamedTuple):
-    """How blocks move. routing: "round-robin"; "cache-aware", to the cache that has the most of a
-    prompt; "sticky", by the conversation.
+class StoreRules(NamedTuple):
+    """When the store evicts: watermark, ratio: of all of its memory, of its objects (Mooncake's
+    defaults, types.h). lease_seconds: how long what was asked for stays.
 
-    disk_gets_evicted: disks get what leaves the pool, in place of all that is written to it.
-    whole_nodes: L1 and L2 evict nodes of the tree, not single blocks.
+    disk_gets_evicted: disks get what leaves the memory, in place of all that is written to it.
     """
+
+    watermark: float = 0.9
+    ratio: float = 0.05
+    lease_seconds: float = 0.0
+    disk_gets_evicted: bool = False
+
+
+class Routing(NamedTuple):
+    """How requests come to caches side by side.
+
+    how: one of ROUTINGS. cache_threshold: with less of a prompt than that routed to one before, the
+    one that got the least does (sglang_router's --cache-threshold).
+    """
+
+    how: str = "round-robin"
+    cache_threshold: float = 0.3
+
+
+# By the requests' order; to the cache that got most of the prompt before; by the conversation; any.
+ROUTINGS = ("round-robin", "cache-aware", "sticky", "random")
+
+
+class Rules(NamedTuple):
+    """How blocks move. whole_nodes: L1 and L2 evict nodes of the tree, not single blocks."""
 
     write_policy: str = "write_through"
     caches: int = 1
-    routing: str = "round-robin"
+    routing: Routing = Routing()
     prefetch_threshold: int = PREFETCH_THRESHOLD_TOKENS
-    eviction_ratio: float = EVICTION_RATIO
-    disk_gets_evicted: bool = False
+    store: StoreRules = StoreRules()
     whole_nodes: bool = True
 
 
@@ -99,49 +120,82 @@ class Flows:
         return 1 - sum(map(self.rate, TIERS)) if self.accesses else 0.0
 
 
-class _Pool:
-    """The store's memory and its disks: one for all caches."""
+class StorePool:
+    """The store's memory and its disks: one for all caches.
 
-    def __init__(self, memory: int, disk: int | None, rules: Rules, flows: Flows) -> None:
-        self.memory: OrderedDict[int, None] = OrderedDict()
-        self.disk: OrderedDict[int, None] | None = None if disk is None else OrderedDict()
-        self._sizes, self._rules, self._flows = (memory, disk or 0), rules, flows
+    memory: blocks up to the watermark. Times are in seconds and rise.
+    """
 
-    def find(self, blocks: Sequence[int]) -> list[str]:
-        """Where each is, as far as there is no gap; all that are asked for were used now."""
+    def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
+        # When each was written, where none asked for it since; when it was last asked for.
+        self._written: OrderedDict[int, float] = OrderedDict()
+        self._asked: OrderedDict[int, float] = OrderedDict()
+        self._disk: OrderedDict[int, None] | None = None if disk is None else OrderedDict()
+        self._memory, self._disk_size, self._rules, self._flows = memory, disk or 0, rules, flows
+        self._capacity = memory / rules.watermark if rules.watermark else memory
+
+    def __len__(self) -> int:
+        return len(self._written) + len(self._asked)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._asked or block in self._written
+
+    def find(self, blocks: Sequence[int], now: float) -> list[str]:
+        """Where each is, as far as there is no gap; all that are asked for are leased."""
         found: list[str] = []
         for block in blocks:
-            if block in self.memory:
-                self.memory.move_to_end(block)
+            if block in self:
+                self._lease(block, now)
                 found.append("L3")
-            elif self.disk is not None and block in self.disk:
+            elif self._disk is not None and block in self._disk:
                 found.append("SSD")
             else:
                 break
         return found
 
-    def put(self, block: int) -> None:
-        if block in self.memory:
-            self.memory.move_to_end(block)
+    def put(self, block: int, now: float) -> None:
+        """Write what is not there; who writes asks for it first."""
+        if block in self:
+            self._lease(block, now)
             return
-        self.memory[block] = None
+        self._written[block] = now
         self._flows.moved["L2", "L3"] += 1
         if not self._rules.disk_gets_evicted:
             self._write(block)
-        if len(self.memory) > self._sizes[0]:
-            for _ in range(max(1, int(len(self.memory) * self._rules.eviction_ratio))):
-                gone, _ = self.memory.popitem(last=False)
-                self._flows.evicted["L3"] += 1
-                if self._rules.disk_gets_evicted:
-                    self._write(gone)
+        if len(self) > self._memory:
+            self._evict(now)
+
+    def _lease(self, block: int, now: float) -> None:
+        self._written.pop(block, None)
+        self._asked[block] = now
+        self._asked.move_to_end(block)
+
+    def _next(self) -> tuple[float, OrderedDict[int, float]]:
+        """When the next lease ends, or ended; and where its block stands, which comes first."""
+        lease = self._rules.lease_seconds
+        asked = next(iter(self._asked.values()), inf) + lease
+        written = next(iter(self._written.values()), inf)
+        return (asked, self._asked) if asked <= written else (written, self._written)
+
+    def _evict(self, now: float) -> None:
+        """One round of the master's, of those whose leases have ended."""
+        above = len(self) / self._capacity - self._rules.watermark if self._capacity else 1.0
+        for _ in range(ceil(len(self) * min(1.0, max(0.0, above) + self._rules.ratio))):
+            end, held = self._next()
+            if end > now:
+                return
+            gone, _ = held.popitem(last=False)
+            self._flows.evicted["L3"] += 1
+            if self._rules.disk_gets_evicted:
+                self._write(gone)
 
     def _write(self, block: int) -> None:
-        if self.disk is None or block in self.disk:
+        if self._disk is None or block in self._disk:
             return
-        self.disk[block] = None
+        self._disk[block] = None
         self._flows.moved["L3", "SSD"] += 1
-        if len(self.disk) > self._sizes[1]:
-            self.disk.popitem(last=False)
+        if len(self._disk) > self._disk_size:
+            self._disk.popitem(last=False)
             self._flows.evicted["SSD"] += 1
 
 
@@ -149,7 +203,7 @@ class _Cache:
     """L1 and L2 of one instance, the least recently used first."""
 
     def __init__(
-        self, l1: int, l2: int | None, pool: _Pool | None, rules: Rules, flows: Flows
+        self, l1: int, l2: int | None, pool: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
         # How many requests left each there; those of them that L2 has too; those that it alone has.
         self._l1: OrderedDict[int, int] = OrderedDict()
@@ -158,26 +212,14 @@ class _Cache:
         # The next block of the same node of the tree, but for the last one.
         self._next: dict[int, int] = {}
         self._whole_nodes = rules.whole_nodes
-        self._sizes, self._pool, self._flows = (l1, l2 or 0), pool, flows
+        self._sizes, self._pool, self._flows, self._now = (l1, l2 or 0), pool, flows, 0.0
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
         self._threshold = rules.prefetch_threshold
 
-    @property
-    def blocks(self) -> int:
-        """How many it holds."""
-        return len(self._l1) + len(self._host)
-
-    def matched(self, blocks: Sequence[int]) -> int:
-        """How many it holds of a prompt, from the first on."""
-        for at, block in enumerate(blocks):
-            if block not in self._l1 and block not in self._host:
-                return at
-        return len(blocks)
-
-    def take(self, blocks: Sequence[int], block_tokens: int) -> list[str]:
+    def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
         """Serve one request; returns the tier of each block that is found, from the first on."""
-        l1, host, size = self._l1, self._host, self._sizes[0]
+        l1, host, size, self._now = self._l1, self._host, self._sizes[0], now
         blocks = blocks[:size]  # what is longer than L1 does not run at all
         found: list[str] = []
         for block in blocks:
@@ -213,12 +255,12 @@ class _Cache:
         return found
 
     def _fetch(
-        self, pool: _Pool, wanted: Sequence[int], block_tokens: int, found: list[str]
+        self, pool: StorePool, wanted: Sequence[int], block_tokens: int, found: list[str]
     ) -> None:
         """From the store into L2: all that it has, or nothing where that is too little."""
         if len(wanted) * block_tokens < self._threshold:
             return
-        stored = pool.find(wanted)
+        stored = pool.find(wanted, self._now)
         if len(stored) * block_tokens < self._threshold:
             return
         for block, tier in zip(wanted, stored, strict=False):
@@ -249,7 +291,7 @@ class _Cache:
     def _copied(self, block: int) -> None:
         self._flows.moved["L1", "L2"] += 1
         if self._pool is not None:
-            self._pool.put(block)
+            self._pool.put(block, self._now)
 
     def _room(self, wanted: int = 1) -> bool:
         """Make room for so many more in L2; False where it holds nothing that may go."""
@@ -305,13 +347,25 @@ class Replay:
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
-        pool = None if memory is None or not l2 else _Pool(memory, disk, rules, self.flows)
+        pool = None
+        if memory is not None and l2:
+            pool = StorePool(memory, disk, rules.store, self.flows)
         self._caches = [_Cache(l1 or 0, l2, pool, rules, self.flows) for _ in range(rules.caches)]
+        self._now = 0.0
+        # To which cache each block was routed last, and the blocks that each got.
+        self._routed: dict[int, int] = {}
+        self._got = [0] * rules.caches
+        self._random = Random(0)
 
     def take(self, request: Request) -> list[str]:
         """Serve one request; returns the tier of each block that was found."""
         flows = self.flows
-        found = self._routed(request).take(request.blocks, self._block)
+        if self._rules.store.lease_seconds and request.seconds is not None:
+            self._now = max(self._now, request.seconds)
+        else:
+            self._now += 1  # without leases the order alone counts
+        at = self._route(request) if len(self._caches) > 1 else 0
+        found = self._caches[at].take(request.blocks, self._block, self._now)
         flows.requests += 1
         flows.accesses += len(request.blocks)
         flows.input_tokens += request.input_tokens
@@ -325,19 +379,27 @@ class Replay:
             before = after
         return found
 
-    def _routed(self, request: Request) -> _Cache:
-        caches, routing = self._caches, self._rules.routing
-        if len(caches) == 1 or routing == "round-robin":
-            return caches[self.flows.requests % len(caches)]
-        if routing == "sticky":
+    def _route(self, request: Request) -> int:
+        count, (how, threshold) = len(self._caches), self._rules.routing
+        if how == "random":
+            return self._random.randrange(count)
+        if how == "sticky":
             if request.session is None:
                 raise UsageError(
-                    "--routing sticky: the trace does not say which conversation a request is of "
-                    "(Qwen-Bailian's chat_id, or session): give cache-aware or round-robin"
+                    "--routing sticky, or the router's policy: the trace does not say which "
+                    "conversation a request is of (Qwen-Bailian's chat_id, or session): give "
+                    "--routing cache-aware or round-robin"
                 )
-            return caches[request.session % len(caches)]
-        held = [cache.matched(request.blocks) for cache in caches]
-        best = max(held)
-        if best > ROUTER_CACHE_THRESHOLD * len(request.blocks):
-            return caches[held.index(best)]
-        return min(caches, key=lambda cache: cache.blocks)
+            return request.session % count
+        if how == "round-robin":
+            return self.flows.requests % count
+        blocks, routed, known = request.blocks, self._routed, 0
+        while known < len(blocks) and blocks[known] in routed:
+            known += 1
+        if known > threshold * len(blocks):
+            at = routed[blocks[known - 1]]
+        else:
+            at = self._got.index(min(self._got))
+        routed.update(dict.fromkeys(blocks, at))
+        self._got[at] += len(blocks)
+        return at

@@ -1,4 +1,4 @@
-"""The allocator's efficiency in a real store, and when a real master begins to evict."""
+"""The allocator's efficiency in a real store, and when a real master evicts, and what."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,6 +23,7 @@ from preflight.capacity.store_tiers import (
     objects_that_fit,
     pages_held,
 )
+from preflight.traces.tiers import Flows, StorePool, StoreRules
 from tests.real.conftest import Wheel, free_port, install, why_not
 
 pytestmark = [
@@ -44,6 +46,49 @@ print(json.dumps({"taken": taken}), flush=True)
 sys.stdin.readline()
 store.close()
 """
+
+# Does what it is told, and waits for the master wherever that makes more than the watermark: prints
+# when each was done, and which keys each eviction left.
+DRIVER = """
+import json, os, sys, time, urllib.request
+from mooncake.store import MooncakeDistributedStore, ReplicateConfig
+told = json.load(sys.stdin)
+stores = [MooncakeDistributedStore() for _ in range(told["segments"])]
+for number, store in enumerate(stores):
+    name, size = f"127.0.0.1:{told['port'] + number}", told["segment_bytes"]
+    assert store.setup(name, "P2PHANDSHAKE", size, 16 << 20, "tcp", "", told["master"]) == 0
+
+def keys():
+    with urllib.request.urlopen(f"http://{told['metrics']}/get_all_keys") as answer:
+        return sorted(answer.read().decode().split())
+
+copies, object_bytes = told["replicas"], told["object_bytes"]
+most = told["watermark"] * told["segments"] * told["segment_bytes"] / object_bytes / copies
+held, times, left = set(), [], []
+for name, what in told["orders"]:
+    if name in ("put", "pin"):
+        config = ReplicateConfig()
+        config.replica_num = copies
+        if name == "pin":
+            config.soft_pin_action = type(config.soft_pin_action).ENABLE
+        assert stores[0].put(what, bytes(object_bytes), config) == 0
+        held.add(what)
+    elif name == "read":
+        assert stores[0].batch_is_exist(what) == [1] * len(what)
+    else:
+        time.sleep(what)
+    times.append(time.time())
+    if len(held) > most:
+        deadline = time.monotonic() + 10
+        last, held = held, set(keys())
+        while time.monotonic() < deadline and (held != last or len(held) > most):
+            time.sleep(0.03)
+            last, held = held, set(keys())
+        left.append(sorted(held))
+print("ANSWER" + json.dumps([times, left]), flush=True)
+os._exit(0)
+"""
+Orders = list[tuple[str, Any]]
 
 
 class Master(NamedTuple):
@@ -69,6 +114,33 @@ class Master(NamedTuple):
             filler.stdin.write("\n")
             filler.stdin.close()
         return int(json.loads(line)["taken"]), left
+
+    def drive(self, orders: Orders, **told: object) -> tuple[list[float], list[list[str]]]:
+        """When each order was done, and which keys each eviction left."""
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER],
+            input=json.dumps(
+                {
+                    **vars(OBJECTS),
+                    "segments": 1,
+                    "replicas": 1,
+                    "master": self.address,
+                    "metrics": self.metrics,
+                    "port": free_port(),
+                    "orders": orders,
+                    **told,
+                }
+            ),
+            env=self.wheel.environment({}),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("ANSWER")]
+        assert lines, done.stderr[-2000:]
+        times, left = json.loads(lines[0].removeprefix("ANSWER"))
+        return times, left
 
     def _settled_keys(self) -> int:
         """Once two looks in a row agree."""
@@ -140,3 +212,91 @@ def test_objects_count_against_the_watermark_with_their_own_size(evicting: Maste
     taken, left = evicting.fill(524_289, held + 1)
     assert taken == held + 1
     assert left < held
+
+
+OBJECTS = SimpleNamespace(segment_bytes=16 * MIB, object_bytes=64 * 1024, watermark=0.5)
+# 256 objects fill the segment, and above 128 of them the master evicts.
+HELD = 128
+
+
+def replayed(orders: Orders, times: list[float], lease_seconds: float) -> list[list[str]]:
+    """Which keys each eviction leaves by the model, with the times that the real one had."""
+    rules = StoreRules(OBJECTS.watermark, 0.05, lease_seconds)
+    store, names, left = StorePool(HELD, None, rules, Flows()), list[str](), []
+    for (name, what), now in zip(orders, times, strict=True):
+        if name == "put":
+            names.append(what)
+            before = len(store)
+            store.put(len(names) - 1, now)
+            if len(store) <= before:
+                left.append(sorted(key for at, key in enumerate(names) if at in store))
+        elif name == "read":
+            store.find([names.index(key) for key in what], now)
+    return left
+
+
+def puts(first: int, last: int, name: str = "put") -> Orders:
+    return [(name, f"{number:04}") for number in range(first, last)]
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Callable[..., Master]]:
+    """A master with these flags beside the watermark; its store is empty."""
+    running = []
+
+    def started(*flags: str) -> Master:
+        running.append(_master(tmp_path, "--eviction_high_watermark_ratio=0.5", *flags))
+        return next(running[-1])
+
+    yield started
+    for each in running:
+        next(each, None)
+
+
+def test_the_same_objects_are_evicted_round_by_round(fresh: Callable[..., Master]) -> None:
+    orders = puts(0, 330)
+    times, left = fresh().drive(orders)
+    assert left == replayed(orders, times, 10.0)
+    assert len(left) > 25
+    assert {len(each) for each in left} == {122}
+
+
+def test_leases_decide_what_is_evicted(fresh: Callable[..., Master]) -> None:
+    """What was read stays while others come, for six seconds; then it is as old as what was written
+    when its lease ended, and not as when it was read."""
+    read = [f"{number:04}" for number in range(0, 80, 2)]
+    orders = [*puts(0, 120), ("sleep", 0.3), ("read", read), ("sleep", 0.3), *puts(120, 190)]
+    orders += [("sleep", 6.5), *puts(190, 330)]
+    times, left = fresh("--default_kv_lease_ttl=6s").drive(orders)
+    # Nothing here is decided by moments: a machine that is too slow for that proves nothing.
+    if times[192] - times[121] > 5.5:
+        pytest.skip("this machine took longer than the leases")
+    assert left == replayed(orders, times, 6.0)
+    assert set(read) <= set(left[8])
+    assert not set(read) & set(left[-1])
+    assert left != replayed(orders, times, 0.0)
+
+
+def test_what_comes_to_a_full_store_of_leased_objects_goes(fresh: Callable[..., Master]) -> None:
+    orders = [*puts(0, HELD), ("read", [key for _, key in puts(0, HELD)]), *puts(200, 203)]
+    times, left = fresh("--default_kv_lease_ttl=1m").drive(orders)
+    assert left == replayed(orders, times, 60.0) == [[key for _, key in puts(0, HELD)]] * 3
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_pins_hold_while_others_are_there(fresh: Callable[..., Master], allowed: bool) -> None:
+    """SGLang pins nothing, so the model has no pins; this is why other writers' objects stay."""
+    orders = [*puts(0, 120, "pin"), *puts(120, 200)]
+    flags = f"--allow_evict_soft_pinned_objects={str(allowed).lower()}", "--eviction_ratio=0.1"
+    _, left = fresh(*flags).drive(orders)
+    pinned = {key for _, key in puts(0, 120)}
+    # Each round wants 14 of 129, of which 9 are not pinned: half of what it wants is enough.
+    assert all(pinned <= set(each) for each in left)
+    assert len(left) > 5
+
+
+def test_each_replica_takes_room(fresh: Callable[..., Master]) -> None:
+    """Two copies of each on two segments: half as many objects, evicted by the same rule."""
+    orders = puts(0, 200)
+    times, left = fresh().drive(orders, segments=2, replicas=2)
+    assert left == replayed(orders, times, 10.0)

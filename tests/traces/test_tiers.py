@@ -9,7 +9,15 @@ import pytest
 from preflight.base.usage_error import UsageError
 from preflight.traces.curve import optimum
 from preflight.traces.formats import Request, chained
-from preflight.traces.tiers import Flows, Replay, Rules, TierSizes
+from preflight.traces.tiers import (
+    Flows,
+    Replay,
+    Routing,
+    Rules,
+    StorePool,
+    StoreRules,
+    TierSizes,
+)
 from tests.traces.test_curve import counted, made
 
 # Tokens of a block here, and of a page.
@@ -88,13 +96,13 @@ EAGER = Rules(prefetch_threshold=1)
             id="the pool evicts the oldest, and the rest needs it",
         ),
         pytest.param(
-            "ab cd ef ab", sizes(2, 4, 5, 9), EAGER, ["", "", "", "S3"], id="the disk has all"
+            "ab cd ef ab", sizes(2, 4, 5, 9), EAGER, ["", "", "", "SS"], id="the disk has all"
         ),
         pytest.param(
             "ab cd ef ab",
             sizes(2, 4, 5, 9),
-            EAGER._replace(disk_gets_evicted=True),
-            ["", "", "", "S3"],
+            EAGER._replace(store=StoreRules(disk_gets_evicted=True)),
+            ["", "", "", "SS"],
             id="the disk has what was evicted",
         ),
         pytest.param("abc abc", sizes(2, 4), EAGER, ["", "11"], id="longer than L1"),
@@ -104,7 +112,7 @@ EAGER = Rules(prefetch_threshold=1)
         pytest.param(
             "ab ab cd cd ab",
             sizes(4),
-            EAGER._replace(caches=2, routing="cache-aware"),
+            EAGER._replace(caches=2, routing=Routing("cache-aware")),
             ["", "11", "", "11", "11"],
             id="cache aware",
         ),
@@ -123,6 +131,48 @@ def test_where_each_block_is_found(
     assert replayed(prompts, size, rules)[0] == found
 
 
+def pool(memory: int, **rules: float) -> StorePool:
+    return StorePool(memory, None, StoreRules(**{"watermark": 0.5, "ratio": 0.1, **rules}), Flows())
+
+
+def test_the_store_evicts_a_part_and_what_is_above_the_watermark() -> None:
+    """Of 100 blocks of memory, half: the 51st evicts 51 x (0.51 - 0.5 + 0.1) of them, rounded up:
+    6. Equal to Mooncake's own, see tests/capacity/test_capacity_real.py."""
+    store = pool(50)
+    for block in range(51):
+        store.put(block, float(block))
+    assert [block for block in range(51) if block in store] == list(range(6, 51))
+
+
+def test_what_was_asked_for_is_leased() -> None:
+    """It stays, whatever came later; and goes by when its lease ended, not by when it was asked."""
+    store = pool(50, lease_seconds=100.0)
+    for block in range(50):
+        store.put(block, float(block))
+    assert store.find([0, 1, 2], 60.0) == ["L3"] * 3
+    store.put(50, 61.0)
+    assert [block for block in range(51) if block not in store] == list(range(3, 9))
+    # At 160 their leases end: written at 155 stands before them, at 165 behind.
+    for number, now in ((51, 155.0), (52, 165.0)):
+        store.put(number, now)
+    for number in range(53, 60):
+        store.put(number, 170.0)
+    gone = [block for block in range(53) if block not in store]
+    assert gone == list(range(3, 15))
+
+
+def test_what_comes_to_a_store_whose_memory_is_leased_goes_at_once() -> None:
+    store = pool(5, lease_seconds=10.0)
+    for block in range(5):
+        store.put(block, 0.0)
+    store.find(range(5), 0.0)
+    store.put(5, 9.0)
+    assert [block for block in range(6) if block in store] == list(range(5))
+    # Their leases end: 6 x (0.6 - 0.5 + 0.1), rounded up.
+    store.put(6, 10.0)
+    assert [block for block in range(7) if block in store] == [2, 3, 4, 6]
+
+
 def test_what_moved_is_counted() -> None:
     _, flows = replayed("ab cd ef ab", sizes(2, 4, 9), EAGER)
     assert dict(flows.moved) == {
@@ -138,7 +188,7 @@ def test_what_moved_is_counted() -> None:
 
 
 def test_a_sticky_conversation_stays() -> None:
-    replay = Replay(sizes(4), Rules(caches=3, routing="sticky"), BLOCK, BLOCK)
+    replay = Replay(sizes(4), Rules(caches=3, routing=Routing("sticky")), BLOCK, BLOCK)
     replay.take(request("ab", 5))
     replay.take(request("cd", 4))
     assert replay.take(request("ab", 5)) == ["L1", "L1"]
