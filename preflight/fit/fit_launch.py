@@ -21,7 +21,7 @@ from preflight.base.data_file import data_file
 from preflight.base.progress import Progress
 from preflight.base.shell import quote
 from preflight.base.usage_error import UsageError
-from preflight.check.answer import Waiver, selection_of
+from preflight.check.answer import selection_of
 from preflight.fit.hints import shares
 from preflight.fit.judged_values import (
     GATES,
@@ -37,7 +37,7 @@ from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, open_host, size_within
-from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
 

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 if sys.version_info >= (3, 11):
     import tomllib
+else:
+    import tomli as tomllib
 
 # A real signal, when the import of the module in argv[1] begins.
 INTERRUPTED = """
@@ -98,7 +100,6 @@ def test_nothing_is_imported_before_the_interrupt_is_caught() -> None:
     assert ran.stdout.strip() == str(["mooncake_preflight"])
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is of Python 3.11 and newer")
 def test_both_programs_start_there() -> None:
     project = ROOT / "pyproject.toml"
     scripts = tomllib.loads(project.read_text())["project"]["scripts"]
