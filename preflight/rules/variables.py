@@ -9,6 +9,7 @@ from functools import lru_cache
 from checks.base.units import GIB
 from mooncake_preflight import MODE
 from preflight.base.data_file import data_file
+from preflight.base.output import JSON_VARIABLE
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import device_names, offloads, settings_of, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer
@@ -65,7 +66,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             if not name.startswith(PREFIXES) or name in told:
                 continue
             if known is None:
-                known = known_variables() | {MODE}
+                known = known_variables() | {MODE, JSON_VARIABLE}
             if name not in known:
                 told.add(name)
                 prefix = name.partition("_")[0]
