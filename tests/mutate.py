@@ -1,4 +1,4 @@
-"""Mutated launches, hosts, archives, reports and logs, each held against the whole program.
+"""Mutated launches, hosts, archives, reports, logs and traces, each held against the whole program.
 
 ``python -m tests.mutate --count 100000 --resume night.json`` goes on where it was stopped. A case
 follows from its number alone: ``--only 4711`` runs that one and shows it. What must hold: an answer
@@ -194,6 +194,76 @@ def log(draw: random.Random, folder: Path) -> Words:
     return ("explain", "--log", str(file), *draw.choice(((), ("--json",))))
 
 
+@cache
+def other_launches() -> tuple[tuple[str, str], ...]:
+    """Launches that are no script: their file's name, and what it says."""
+    from tests.launches import test_compose, test_kubernetes_pods, test_more_kinds, test_other_kinds
+
+    return (
+        ("pod.yaml", test_kubernetes_pods.GROUP),
+        ("pod.yaml", test_kubernetes_pods.MAPS),
+        ("pod.yaml", test_kubernetes_pods.DYNAMO),
+        ("deployment.yaml", test_more_kinds.DEPLOYMENT),
+        ("compose.yaml", test_compose.TEXT),
+        ("compose.yaml", test_more_kinds.COMPOSE),
+        ("store.service", test_other_kinds.UNIT),
+        ("Dockerfile", test_other_kinds.DOCKERFILE),
+        ("job.yaml", test_other_kinds.SRT),
+        ("job.yaml", test_other_kinds.VARIANTS),
+        ("supervisord.conf", "[program:m]\nenvironment=A=1\ncommand=mooncake_master --port 1\n"),
+        ("server.yaml", "model-path: Qwen/Qwen3-8B\ntp-size: 2\nenable-hierarchical-cache: true\n"),
+    )
+
+
+def other(draw: random.Random, folder: Path) -> Words:
+    name, text = draw.choice(other_launches())
+    file = folder / name
+    file.write_bytes(mutated(text, draw).encode("utf-8", "surrogatepass"))
+    root = ("--root", str(folder.parent / f"base{draw.randrange(3)}"))
+    return (*draw.choice((("sizing",), ("check", "--json"), ("read",))), *root, str(file))
+
+
+def answer(draw: random.Random, folder: Path) -> Words:
+    """Of the commands that say more of a launch."""
+    file = folder / "launch.sh"
+    text = mutated(draw.choice(launches()).read_text(), draw)
+    file.write_bytes(text.encode("utf-8", "surrogatepass"))
+    root = ("--root", str(folder.parent / f"base{draw.randrange(3)}"))
+    start = draw.choice(
+        (
+            ("read", "--json", *root),
+            ("keys",),
+            ("capacity", "--json", *root),
+            ("advisories", "--json", "--affecting", *root),
+            ("diff", "--sglang", draw.choice(("0.5.9", "0.5.23")), *root),
+            ("fit", *root),
+        )
+    )
+    return (*start, str(file))
+
+
+@cache
+def traces() -> tuple[str, ...]:
+    from tests.traces.test_formats import MOONCAKE, QWEN, RECEIVED, SIMULATOR, STORED
+
+    parts: list[Any] = [RECEIVED, STORED, {"token_ids": list(range(150))}]
+    parts.append({"messages": [{"role": "user", "content": "x" * 600}]})
+    talk = [{"id": 1, "conversations": [{"from": "human", "value": "so" * 300}]}]
+    return (*(MOONCAKE, QWEN % -1, SIMULATOR), *map(json.dumps, (*parts, talk)))
+
+
+def trace(draw: random.Random, folder: Path) -> Words:
+    lines = [draw.choice(traces())] * draw.randint(1, 6)
+    file = folder / "trace.jsonl"
+    file.write_bytes(mutated("\n".join(lines), draw).encode("utf-8", "surrogatepass"))
+    if draw.random() < 0.3:
+        root = ("--root", str(folder.parent / "base0"))
+        return ("capacity", *root, "--trace", str(file), str(launches()[0]))
+    if draw.random() < 0.3:
+        return ("trace", "sample", "--part", "50%", str(file))
+    return ("trace", *draw.choice((("describe",), ("describe", "--json"), ("convert",))), str(file))
+
+
 KINDS: tuple[tuple[Callable[[random.Random, Path], Words], int], ...] = (
     (launch, 40),
     (words, 15),
@@ -201,6 +271,9 @@ KINDS: tuple[tuple[Callable[[random.Random, Path], Words], int], ...] = (
     (archive, 10),
     (report, 10),
     (log, 15),
+    (other, 15),
+    (answer, 10),
+    (trace, 15),
 )
 CODES = (0, 1, 2, 3, 64)
 
