@@ -370,6 +370,7 @@ def main() -> int:
     state: dict[str, Any] = {"next": part, "failures": []}
     if given.resume and os.path.exists(given.resume):
         state = json.loads(Path(given.resume).read_text())
+    sys.dont_write_bytecode = True  # a module's first import would be something written
     sys.addaudithook(_look)
 
     def late(*_: object) -> None:
