@@ -1,15 +1,10 @@
-"""Whether pages may be taken from the rest of the host: one judgement for all that print or apply.
-
-What is refused here is printed by nobody as a command: the kernel would press everything else out
-of memory for pages that it cannot find.
-"""
+"""Whether pages can be taken from the rest of the host, and which settings take them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from checks.base.finding import Finding, Kind, Setting, Status
+from checks.base.finding import Kind, Setting
 from checks.base.needs import Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
@@ -17,57 +12,7 @@ from checks.hugetlb.targets import Target
 from checks.numa.nodes import NODES
 
 RESERVATION = "hugetlb.reservation"
-# Where one of these is unknown, no page is taken.
-_DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
-# A size may be what the program refuses: what is taken without it is a default's, often all memory.
-_REFUSED = "arguments-refused"
 ASK_FIT = "mooncake-preflight fit finds sizes that fit"
-
-
-class Refusal(NamedTuple):
-    """impossible: memory that is not there. undecided: what could not be read, and decides."""
-
-    impossible: tuple[str, ...]
-    undecided: tuple[str, ...]
-
-
-def refusal_of(findings: Iterable[Finding]) -> Refusal:
-    """Return why the findings keep every pool from growing; empty where they do not."""
-    findings = list(findings)
-    impossible, undecided = [], list(refused_sizes(findings))
-    for found in findings:
-        if found.check == RESERVATION and found.status is Status.FAIL:
-            impossible.append(
-                f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
-            )
-        elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
-            undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
-    return Refusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
-
-
-def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield why no size of the launch is the one that was meant."""
-    for found in findings:
-        if found.check == _REFUSED and found.status is Status.FAIL:
-            yield f"correct the launch first: {found.subject}: {found.text}"
-
-
-def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused.
-
-    beside: findings that decide with them and are not returned, those of the launch.
-    """
-    found = list(findings)
-    refusal = refusal_of((*found, *beside))
-    reasons = (*refusal.impossible, *refusal.undecided)
-    return [_explained(finding, reasons[0]) for finding in found] if reasons else found
-
-
-def _explained(finding: Finding, reason: str) -> Finding:
-    kept = tuple(setting for setting in finding.settings if not grows_pool(setting))
-    if len(kept) == len(finding.settings):
-        return finding
-    return finding._replace(settings=kept, advice=f"cannot be reserved now ({reason}); {ASK_FIT}")
 
 
 def grows_pool(setting: Setting) -> bool:

@@ -10,6 +10,7 @@ from checks.base.finding import Status
 from checks.base.fold import fold_alike
 from preflight.base.one_line import clean
 from preflight.check.report import Report, Row, amounts, count_text, fold, verdict_reason
+from preflight.judging.refusal import REFUSED
 from preflight.render.text import cell_widths, filled, table, wrapped
 
 Paint = Callable[[str, str], str]
@@ -41,8 +42,6 @@ _FOLLOWS = {
     "storage.offload-space": "storage.offload-path",
     "topology.mooncake-view": "rdma.no-device",
 }
-# What stands first of its status: the sizes that others go by are those of a default.
-_FIRST = "arguments-refused"
 # So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
 # A page of more lines ends with the verdict again.
@@ -128,7 +127,8 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     for at, part in enumerate(parts):
         cause = first.get(_FOLLOWS.get(part[0].finding.check, ""), at)
         # A cause that is milder stays below: the worst first.
-        last = part[0].finding.check != _FIRST or part[0].finding.status is not Status.FAIL
+        # Refused values stand first: the sizes that others go by are not those that were meant.
+        last = part[0].finding.check not in REFUSED or part[0].finding.status is not Status.FAIL
         places.append((last, min(at, cause), at))
     return [parts[at] for *_, at in sorted(places)]
 

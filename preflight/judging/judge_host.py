@@ -9,11 +9,11 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status, unknown
 from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown
-from checks.hugetlb.refusal import without_refused
 from checks.run.facts import READERS, Facts, read_facts
 from checks.run.runner import judge
 from preflight.inputs.host_source import Host, Sized, open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
+from preflight.judging.refusal import without_refused
 
 
 class JudgedHost(NamedTuple):

@@ -19,6 +19,7 @@ from preflight.programs.sglang_argument_tables import (
     releases_with,
 )
 from preflight.programs.sglang_arguments import parse_sglang_arguments
+from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
 from preflight.rules.rules import RuleSet, Seen, Spelling
 
@@ -62,6 +63,13 @@ def arguments_refused(server: SglangServer) -> Iterator[Seen]:
         yield Seen(_unrecognized(words, arguments.version), words[0].origin)
 
 
+@RULES.server("values-refused")
+def values_refused(server: SglangServer) -> Iterator[Seen]:
+    arguments = server.arguments
+    if not arguments.error and (arguments.exact or every_release_refuses(arguments)):
+        yield from map(Seen, refusals(arguments, arguments.version))
+
+
 @RULES.server("argument-unknown")
 def argument_unknown(server: SglangServer) -> Iterator[Seen]:
     arguments = server.arguments
@@ -69,6 +77,9 @@ def argument_unknown(server: SglangServer) -> Iterator[Seen]:
         return
     if arguments.error and not _every_release_refuses(server):
         yield Seen(f"SGLang {arguments.version} says: error: {arguments.error}")
+    elif not arguments.error and not every_release_refuses(arguments):
+        for says in refusals(arguments, arguments.version):
+            yield Seen(f"SGLang {arguments.version} says: {says}")
     words = [
         word for word in arguments.unrecognized if word.text.startswith("-") and _is_known(word)
     ]

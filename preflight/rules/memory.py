@@ -86,7 +86,9 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
 @RULES.memory("heads-not-shared")
 def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Seen]:
     geometry = known(versions.geometry)
-    ranks = known(server.number("tp_size")) // max(1, known(server.attention_dp))
+    ranks, uneven = divmod(known(server.number("tp_size")), max(1, known(server.attention_dp)))
+    if uneven:  # values-refused
+        return
     heads = geometry.heads.kv_heads
     shared = ranks > 0 < heads and max(heads, ranks) % min(heads, ranks) == 0
     if geometry.kind is AttentionKind.MHA and not shared:

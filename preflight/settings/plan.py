@@ -16,11 +16,11 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import pages_after_boot, shares_after_boot
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.refusal import refusal_of, refused_sizes
 from checks.hugetlb.sysctl_d import parse_settings
 from checks.run.facts import Facts
 from checks.run.runner import every_check
 from preflight.base.shell import visible
+from preflight.judging.refusal import refusal_of, refused_sizes
 from preflight.settings.commands import context_of
 from preflight.settings.records import (
     TOPICS,

@@ -1,4 +1,4 @@
-"""2,000 mutated launches, hosts, archives, reports, logs and traces: an answer or a refusal, no more."""
+"""2,000 mutated launches, hosts, archives, reports, logs, traces: an answer or a refusal."""
 
 from __future__ import annotations
 

@@ -1,0 +1,64 @@
+"""Whether pages may be taken for a launch: one judgement for all that print or apply.
+
+What is refused here is printed by nobody as a command: the kernel would press everything else out
+of memory for pages that it cannot find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from checks.base.finding import Finding, Status
+from checks.hugetlb.refusal import ASK_FIT, RESERVATION, grows_pool
+
+# Where one of these is unknown, no page is taken.
+_DECISIVE = (RESERVATION, "hugetlb.cgroup-limit", "memory.host", "launch.sizes")
+# Rules of launches whose sizes are not those that were meant, but a default's: often all memory.
+REFUSED = ("arguments-refused", "values-refused")
+
+
+class Refusal(NamedTuple):
+    """impossible: memory that is not there. undecided: what could not be read, and decides."""
+
+    impossible: tuple[str, ...]
+    undecided: tuple[str, ...]
+
+
+def refusal_of(findings: Iterable[Finding]) -> Refusal:
+    """Return why the findings keep every pool from growing; empty where they do not."""
+    findings = list(findings)
+    impossible, undecided = [], list(refused_sizes(findings))
+    for found in findings:
+        if found.check == RESERVATION and found.status is Status.FAIL:
+            impossible.append(
+                f"{found.subject}: have {found.have}, need {found.need}: {found.text}"
+            )
+        elif found.check in _DECISIVE and found.status is Status.UNKNOWN:
+            undecided.append(f"{found.check}, {found.subject}: {found.text or 'not known'}")
+    return Refusal(tuple(dict.fromkeys(impossible)), tuple(dict.fromkeys(undecided)))
+
+
+def refused_sizes(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield why no size of the launch is the one that was meant."""
+    for found in findings:
+        if found.check in REFUSED and found.status is Status.FAIL:
+            yield f"correct the launch first: {found.subject}: {found.text}"
+
+
+def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
+    """Return the findings, with a sentence in place of each setting that is refused.
+
+    beside: findings that decide with them and are not returned, those of the launch.
+    """
+    found = list(findings)
+    refusal = refusal_of((*found, *beside))
+    reasons = (*refusal.impossible, *refusal.undecided)
+    return [_explained(finding, reasons[0]) for finding in found] if reasons else found
+
+
+def _explained(finding: Finding, reason: str) -> Finding:
+    kept = tuple(setting for setting in finding.settings if not grows_pool(setting))
+    if len(kept) == len(finding.settings):
+        return finding
+    return finding._replace(settings=kept, advice=f"cannot be reserved now ({reason}); {ASK_FIT}")

@@ -1,0 +1,165 @@
+"""Each row of the values that SGLang refuses: in its releases, with its words; and not beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, Word
+from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
+from preflight.programs.sglang_refusals import REFUSALS, every_release_refuses, refusals
+from preflight.rules.launch_rules import findings
+from tests.builders.launch_text import understood
+
+NEWEST = "0.5.23"
+HICACHE = "--enable-hierarchical-cache"
+BUFFER = "--hicache-host-memory-mode buffer_only"
+# Arguments, what is said of them, and arguments like them that are taken.
+CASES = (
+    ("--nnodes 2 --tp 3", "tp_size must be divisible by number", "--nnodes 2 --tp 4"),
+    ("--nnodes 2 --tp 2 --dp 2", "multi-node data parallel is", "--nnodes 1 --tp 2 --dp 2"),
+    ("--nnodes 2 --tp 2 --dp 2", "multi-node data-parallel replicas", "--nnodes 2 --tp 2"),
+    ("--tp 2 --dp 3 --enable-dp-attention", "tp_size % dp_size == 0", "--tp 2 --dp 3"),
+    ("--attn-dp-size 0", "--attn-dp-size must be positive (got 0).", "--attn-dp-size 1"),
+    (
+        "--tp 4 --attn-dp-size 2 --dp 2",
+        "--dp-size 2 with --attn-dp-size 2",
+        "--tp 4 --attn-dp-size 2",
+    ),
+    ("--tp 2 --dp 2 --enable-dp-lm-head", "Please enable dp attention", "--enable-dp-lm-head"),
+    ("--base-gpu-id -1", "base_gpu_id must be", "--base-gpu-id 0"),
+    ("--gpu-id-step 0", "gpu_id_step must be", "--gpu-id-step 2"),
+    ("--tp 4 --moe-dense-tp-size 2", "only support 1 and None", "--tp 4 --moe-dense-tp-size 1"),
+    ("--tp 4 --moe-dense-tp-size 2", "None, 1, or tp_size", "--tp 4 --moe-dense-tp-size 4"),
+    ("--tp 4 --attn-cp-size 3", "divisible by attn_cp_size", "--tp 4 --attn-cp-size 2"),
+    ("--dcp-size 0", "but got dcp_size=0.", "--dcp-size 1"),
+    ("--page-size 0", "a page of 0 tokens", "--page-size 1"),
+    (
+        "--chunked-prefill-size 100 --page-size 64",
+        "divisible by page_size",
+        "--page-size 64 --chunked-prefill-size 128",
+    ),
+    ("--mem-fraction-static 9", "CUDA out of memory, as 9 of", "--mem-fraction-static 0.9"),
+    ("--mem-fraction-static 0", "no GPU memory is left", "--mem-fraction-static 0.1"),
+    (f"{HICACHE} --hicache-ratio 0.5", "larger than the device", f"{HICACHE} --hicache-ratio 1.5"),
+    (
+        f"{HICACHE} {BUFFER}",
+        "requires a storage backend",
+        f"{HICACHE} {BUFFER} --hicache-storage-backend file",
+    ),
+    (f"{HICACHE} {BUFFER} --disaggregation-mode decode", "not supported on decode", HICACHE),
+    (f"{HICACHE} --enable-unified-cache-external-linker", "external-linker and", HICACHE),
+    (f"{HICACHE} --enable-lmcache", "--enable-lmcache and --enable-hier", "--enable-lmcache"),
+    ("--enable-lmcache --disable-radix-cache", "requires radix cache", "--disable-radix-cache"),
+    ("--swa-full-tokens-ratio 1.5", "in range (0, 1.0].", "--swa-full-tokens-ratio 1"),
+    (
+        "--disaggregation-mode decode --disaggregation-decode-tp 2",
+        "Cannot set --disaggregation-decode-tp",
+        "--disaggregation-mode prefill --disaggregation-decode-tp 2",
+    ),
+    (
+        "--disaggregation-mode prefill --disaggregation-transfer-backend fake",
+        "does not support 'fake'",
+        "--disaggregation-mode decode --disaggregation-transfer-backend fake",
+    ),
+    (
+        "--disaggregation-decode-retraction-backup host_pool",
+        "only supported on a PD",
+        "--disaggregation-mode decode --disaggregation-decode-retraction-backup host_pool",
+    ),
+    ("--encoder-only --language-only", "and --language-only together", "--encoder-only"),
+    (
+        "--encoder-only --disaggregation-mode prefill",
+        "prefill/decode together",
+        "--disaggregation-mode prefill",
+    ),
+    ("--pp-size 2 --enable-mixed-chunk", "Pipeline parallelism is not", "--enable-mixed-chunk"),
+    (
+        "--speculative-algorithm EAGLE --enable-mixed-chunk",
+        "enable_mixed_chunk is required",
+        "--speculative-algorithm EAGLE",
+    ),
+    (
+        "--enable-pdmux --chunked-prefill-size -1 --pp-size 2",
+        "(pp_size=1).",
+        "--enable-pdmux --chunked-prefill-size -1",
+    ),
+    (
+        "--enable-pdmux --chunked-prefill-size 64",
+        "with chunked prefill.",
+        "--chunked-prefill-size 64",
+    ),
+    (
+        "--enable-pdmux --chunked-prefill-size -1 --disaggregation-mode decode",
+        "with disaggregation mode.",
+        "--disaggregation-mode decode",
+    ),
+    (
+        "--enable-priority-scheduling --schedule-policy lpm",
+        "'lpm' is not supported.",
+        "--schedule-policy lpm",
+    ),
+    ("--schedule-conservativeness -1", "must be non-negative", "--schedule-conservativeness 0"),
+    ("--tokenizer-worker-num 0", "worker num must >= 1", "--tokenizer-worker-num 1"),
+    ("--max-loras-per-batch 0", "must be positive", "--max-loras-per-batch 1"),
+    ("--port 40000 --grpc-port 40000", "--grpc-port (40000) must differ", "--grpc-port 40000"),
+    ("--served-model-name a:b", "cannot contain a colon", "--served-model-name a"),
+    (
+        "--export-metrics-to-file",
+        "--export-metrics-to-file-dir is",
+        "--export-metrics-to-file --export-metrics-to-file-dir /m",
+    ),
+)
+
+
+def parsed(flags: str, version: str) -> ParsedArguments:
+    words = [Word(text, Origin("a")) for text in ["--model-path", "m", *flags.split()]]
+    return parse_sglang_arguments(words, version)
+
+
+def said(flags: str, version: str) -> list[str]:
+    arguments = parsed(flags, version)
+    assert (arguments.error, arguments.unrecognized) == (None, ())
+    return list(refusals(arguments, version))
+
+
+@pytest.mark.parametrize(("case", "row"), list(zip(CASES, REFUSALS, strict=True)))
+def test_each_row(case: tuple[str, str, str], row: object) -> None:
+    refused, text, taken = case
+    assert isinstance(row, type(REFUSALS[0]))
+    version = row.until or NEWEST
+    assert any(text in message for message in said(refused, version))
+    assert said(taken, version) == []
+
+
+def test_a_row_holds_for_its_releases_alone() -> None:
+    older = ("--nnodes 2 --tp 2 --dp 2", "0.5.21", "0.5.22")
+    ratio = (f"{HICACHE} --hicache-ratio 0.5", "0.5.14", "0.5.15")
+    for flags, last, first in (older, ratio):
+        assert said(flags, last) != said(flags, first)
+    assert said(ratio[0], "0.5.23") == []
+
+
+def test_what_is_not_known_breaks_no_row() -> None:
+    words = [Word("--model-path", Origin("a")), Word("m", Origin("a"))]
+    words += [Word("--page-size", Origin("a")), Word("$P", Origin("a"), ("P",))]
+    arguments = parse_sglang_arguments(words, NEWEST)
+    assert isinstance(arguments.value("page_size"), Unknown)
+    assert list(refusals(arguments, NEWEST)) == []
+
+
+def test_without_a_release_all_must_refuse() -> None:
+    assert every_release_refuses(parsed("--page-size 0", NEWEST))
+    assert every_release_refuses(parsed("--nnodes 2 --tp 2 --dp 2", NEWEST))
+    assert not every_release_refuses(parsed(f"{HICACHE} --enable-lmcache", NEWEST))
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [("--page-size 0", "values-refused"), (f"{HICACHE} --enable-lmcache", "argument-unknown")],
+)
+def test_the_rule_that_says_it(flags: str, rule: str) -> None:
+    processes = understood(f"python3 -m sglang.launch_server --model-path m {flags}")
+    found = {each.rule.id: each.text for each in findings(tuple(processes))}
+    assert rule in found
+    assert ("values-refused" in found) == (rule == "values-refused")
