@@ -2,7 +2,7 @@
 
 The conditions are those of ``ServerArgs`` (server_args.py; from 0.5.19 on arg_groups/*.py), of the
 pools that follow from them, and depend on arguments alone. Each message was looked for in each of
-the 38 releases from 0.5.2 to 0.5.23; tests/sglang/test_refusals.py runs the real class.
+the 38 releases from 0.5.2 to 0.5.23, see tests/sglang/test_refusals.py.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ REFUSALS = (
     Refusal(
         "ValueError: --grpc-port ({grpc_port}) must differ from --port ({port})",
         lambda v: not (v.smg_grpc_mode or v.grpc_mode) and v.grpc_port == v.port,
-        since="0.5.11",
+        since="0.5.16",
     ),
     Refusal(
         "AssertionError: served_model_name cannot contain a colon (':') character. The colon is "

@@ -23,6 +23,12 @@ EXAMPLES = [
         (f"{HICACHE} --hicache-mem-layout page_first",),
     ),
     Example(
+        "values-refused",
+        (f"{SERVER} --dp 3 --enable-dp-attention",),
+        "AssertionError: tp_size % dp_size == 0, with --tp 8 and --dp 3",
+        (f"{SERVER} --dp 2 --enable-dp-attention",),
+    ),
+    Example(
         "argument-unknown",
         (f"{HICACHE} --hicache-sise 30",),
         "--hicache-sise: did you mean --hicache-size? sglang serve: error: unrecognized arguments",
