@@ -15,6 +15,7 @@ from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.documents import load_documents
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_files import read_argv, read_source, read_text
+from preflight.launches.launch_kind import COMPOSE_FILES, COMPOSE_OVERRIDES
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
@@ -23,13 +24,12 @@ from preflight.sizing.regular_memory import with_regular_memory
 from preflight.sizing.sizing_inputs import installed_there
 
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
-_COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
 # A folder whose bases lie here renders in well under a second; one that fetches others may not.
 _RENDERS_SECONDS = 20.0
 _DEEPEST_BASE = 16
 # How a script comes by its arguments: $1, ${1:-x}, "$@", $#, shift, for x do, another file of it.
 _ARGUMENTS = re.compile(
-    r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV|source)\b|^\s*\.\s"
+    r"\$\{?[#!]?[@*#1-9]|\b(?:shift|getopts|BASH_ARGV|source)\b|^[ \t]*\.\s"
     r"|\bfor\s+\w+\s*(?:;|\n|do\b)",
     re.MULTILINE,
 )
@@ -61,7 +61,7 @@ def read_launch(
         if script is not None:
             name = launch[script]
             if (folder := _folder(name)) is not None:
-                return _of_folder(name, folder, environment, root)
+                return _of_folder(name, folder, env_files, environment, root)
             given = launch[script + 1 :]
             if given and os.path.isfile(given[0]) and not _takes_arguments(name):
                 raise UsageError(
@@ -74,12 +74,7 @@ def read_launch(
             reading = read_argv(launch, environment)
     except SourceError as error:
         raise UsageError(str(error)) from None
-    if not reading.commands:
-        why = "".join(f"; {note.text}" for note in reading.notes[:1])
-        raise NoLaunchError(f"{name}: starts no program that is known here{why}")
-    folder = os.path.dirname(name) if script is not None else ""
-    read_file = reads_written(reading.files, _reader(root, folder))
-    return WrittenLaunch(reading, name, read_file)
+    return _written(reading, name, os.path.dirname(name) if script is not None else "", root)
 
 
 def _takes_arguments(script: str) -> bool:
@@ -95,15 +90,25 @@ def _folder(name: str) -> str | None:
     return os.path.dirname(name) or "." if os.path.basename(name) in _KUSTOMIZATIONS else None
 
 
-def _of_folder(name: str, folder: str, environment: Mapping[str, str], root: Root) -> WrittenLaunch:
+def _of_folder(
+    name: str,
+    folder: str,
+    env_files: tuple[str, ...],
+    environment: Mapping[str, str],
+    root: Root,
+) -> WrittenLaunch:
     """Return what a folder starts: of Compose, or of Kustomize, as kubectl renders it."""
-    for usual in _COMPOSE_FILES:
-        if os.path.isfile(os.path.join(folder, usual)) and folder == name:
-            return read_launch((os.path.join(folder, usual),), (), environment, root)
+    found, over = (
+        [path for one in names if os.path.isfile(path := os.path.join(folder, one))][:1]
+        for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
+    )
+    if found and folder == name:
+        reading = read_source(found[0], environment, env_files, over=over)
+        return _written(reading, found[0], folder, root)
     if os.path.isfile(os.path.join(folder, "Chart.yaml")):
         raise SourceError(f"{name} is a Helm chart: give what helm template {folder} prints")
     if not any(os.path.isfile(os.path.join(folder, one)) for one in _KUSTOMIZATIONS):
-        usual = ", ".join((*_COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
+        usual = ", ".join((*COMPOSE_FILES[:1], *_KUSTOMIZATIONS[:1]))
         raise SourceError(f"{name} is a folder without {usual}: give a script or manifest")
     import shutil
     import subprocess
@@ -125,13 +130,22 @@ def _of_folder(name: str, folder: str, environment: Mapping[str, str], root: Roo
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError(f"{name}: kubectl kustomize did not answer ({error}): {asked}") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-        raise SourceError(f"{name}: kubectl kustomize says {said[0][:200]}")
+        line = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise SourceError(f"{name}: kubectl kustomize says {line[0][:200]}")
     text = done.stdout.decode(errors="replace")
     shown = f"{folder.rstrip('/')} (kubectl kustomize).yaml"
-    reading = read_text(text, shown, environment)
+    said = [(path, read_small_file(path)) for path in env_files]
+    missing = next((path for path, given in said if given is None), None)
+    if missing is not None:
+        raise SourceError(f"{missing!r} is not read: give a file of variables")
+    reading = read_text(text, shown, environment, [(path, given or "") for path, given in said])
+    return _written(reading, name, folder, root)
+
+
+def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
     if not reading.commands:
-        raise NoLaunchError(f"{name}: starts no program that is known here")
+        why = "".join(f"; {note.text}" for note in reading.notes[:1])
+        raise NoLaunchError(f"{name}: starts no program that is known here{why}")
     return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.launches.container import (
@@ -13,8 +13,7 @@ from preflight.launches.container import (
     Mount,
     device,
     docker_size,
-    hides_program,
-    image_program,
+    image_words,
     limits,
     refusals,
     security_option,
@@ -34,8 +33,10 @@ _OPERATOR = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL
 # What a service replaces rather than adds to (compose-go override/merge.go).
 _REPLACED = ("command", "entrypoint")
 _SEQUENCES = ("env_file", "environment", "tmpfs")
-# Services that extend one another are followed down to here.
-_DEEPEST_EXTENDS = 16
+# Keys of a service in which paths stand beside the file that it is written in.
+_PATHS = ("env_file", "extends", "volumes")
+# Services that extend one another, and files that include each other, are followed down to here.
+_DEEPEST = 16
 _TRUE = ("true", "yes", "y", "on")
 _COPIES = re.compile(r"[0-9]{1,6}", re.ASCII)
 
@@ -47,14 +48,20 @@ def read_compose(
     env_files: Mapping[str, str] | None = None,
     beside: Beside = lambda _: None,
     depth: int = 0,
+    over: Sequence[tuple[str, str]] = (),
+    caller: Mapping[str, Word] | None = None,
 ) -> Reading:
     """Return the process of each service; ``environment`` is what ``${NAME}`` is filled in from.
 
     env_files: texts of files that ``env_file:`` names, by the path written there. beside: reads
-    others, and ``.env``. depth: of files that include each other. Raises SourceError, as
-    load_documents does.
+    others, and ``.env``. depth: of files that include each other. over: files that are laid over
+    this one, each its path and its text. caller: the environment of the file that includes this,
+    which its containers' variables come from. Raises SourceError, as load_documents does.
     """
     documents = load_documents(text, name)
+    for path, other in over:
+        for document in load_documents(other, path):
+            documents = [_merged(one, _without_lines(document)) for one in documents]
     surroundings = environment_words(environment)
     readings: list[Reading] = []
     own = beside(".env")
@@ -63,39 +70,56 @@ def read_compose(
         surroundings = {**read, **surroundings}
         readings.append(Reading((), notes))
     given = env_files or {}
+    caller = surroundings if caller is None else caller
 
     def read_file(path: str) -> str | None:
         return given[path] if path in given else beside(path)
 
+    def included(item: Node) -> Reading:
+        """One file, or several that are laid over each other, with variables of their own."""
+        entry = item.at("path") if item.fields else item
+        paths = [
+            interpolate(path.text, surroundings, Origin(name, path.line))
+            for path in entry.items or [entry]
+            if path.text
+        ]
+        texts = [(path.text, None if path.unresolved else read_file(path.text)) for path in paths]
+        found = [(path, there) for path, there in texts if there is not None]
+        if len(found) < len(texts) or not found or depth >= _DEEPEST:
+            missing = next((path for path, there in texts if there is None), item.text or "")
+            said = f"include: {brief(missing)} is not read; give it on its own"
+            origin = Origin(name, item.line)
+            return Reading((), (SourceNote("include-not-read", said, origin),))
+        own = item.at("env_file")
+        variables = surroundings
+        notes: list[SourceNote] = []
+        for each in own.items or ([own] if own.text else []):
+            there = read_file(each.text or "")
+            if there is not None:
+                read, told = read_compose_env_file(there, each.text or "", surroundings)
+                variables = {**read, **variables}
+                notes += told
+        (first, text_there), *others = found
+        reading = read_compose(
+            text_there,
+            os.path.join(os.path.dirname(name), first),
+            variables,
+            beside=_below(read_file, os.path.dirname(first)),
+            depth=depth + 1,
+            over=others,
+            caller=caller,
+        )
+        return reading._replace(notes=(*notes, *reading.notes))
+
     for document in documents:
-        for path in _included(document.at("include")):
-            shown = interpolate(path.text or "", surroundings, Origin(name, path.line))
-            text_there = None if shown.unresolved or depth else read_file(shown.text)
-            if text_there is None:
-                said = f"include: {brief(shown.text)} is not read; give it on its own"
-                readings.append(Reading((), (SourceNote("include-not-read", said, shown.origin),)))
-                continue
-            there = os.path.dirname(shown.text)
-            readings.append(
-                read_compose(
-                    text_there,
-                    os.path.join(os.path.dirname(name), shown.text),
-                    surroundings,
-                    beside=_below(read_file, there),
-                    depth=1,
-                )
-            )
+        include = document.at("include")
+        readings += [included(item) for item in include.items or [include] if item.value]
         for service in services(document, name, surroundings, read_file):
             reader = _ServiceReader(name, service, surroundings, read_file)
+            reader.caller = caller
             reader.configs = document.at("configs").fields
             readings.append(reader.reading())
     return joined(readings)
-
-
-def _included(node: Node) -> Iterator[Node]:
-    for item in node.items or [node]:
-        path = item.at("path") if item.fields else item
-        yield from (each for each in path.items or [path] if each.text)
 
 
 def _below(read_file: Beside, folder: str) -> Beside:
@@ -109,7 +133,7 @@ class _ServiceReader:
         self.name = name
         self.node = service.node
         self.wrapper = ("docker", "compose", "up", service.name)
-        self.surroundings = surroundings
+        self.surroundings = self.caller = surroundings
         self.read_file = read_file
         self.configs: Mapping[str, Node] = {}
         self.notes: list[SourceNote] = list(service.notes)
@@ -118,20 +142,15 @@ class _ServiceReader:
         origin = Origin(self.name, self.node.line)
         variables = self.environment()
         words = [*self.words("entrypoint"), *self.words("command")]
-        first = words[0].text if words else ""
-        if self.node.at("entrypoint").value is None:  # an empty one clears the image's
-            own = image_program(self.one("image") or "", first)
-            words = [*(Word(text, origin) for text in own), *words]
-            hidden = not own and hides_program(first)
-        else:
-            hidden = not words
-        if hidden:
+        given = self.node.at("entrypoint").value is not None
+        found = image_words(self.one("image") or "", [word.text for word in words], given)
+        words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
+        if found.hidden:
             text = (
                 f"service {self.wrapper[-1]} runs its image's own command, which the file does not "
                 "show: name the program under command"
             )
             self.notes.append(SourceNote("image-command", text, origin))
-            words = [] if first.startswith("-") else words
         files = dict(self.files())
         inner = read_words(words, variables, inside=True, beside=self.beside(files))
         settings = self.settings() if inner.commands else None
@@ -227,6 +246,13 @@ class _ServiceReader:
 
     def environment(self) -> dict[str, Word]:
         variables: dict[str, Word] = {}
+        own: dict[str, Word] = {}
+        for key, value, line in _pairs(self.node.at("environment")):
+            origin = Origin(self.name, line)
+            if value is not None:
+                own[key] = interpolate(value, self.surroundings, origin)
+            elif key in self.caller:
+                own[key] = self.caller[key]
         files = self.node.at("env_file")
         for item in files.items or ([files] if files.value is not None else []):
             path = self.word(item if item.text else item.at("path"))
@@ -237,24 +263,21 @@ class _ServiceReader:
                 text = f"{brief(path.text)!r} is not read: give it with --env-file"
                 self.notes.append(SourceNote("env-file-not-read", text, path.origin))
                 continue
-            raw = item.at("format").text == "raw"
-            reader = read_env_file if raw else read_compose_env_file
-            read, notes = reader(found, path.text, {**variables, **self.surroundings})
+            # What a value sees: the caller, the service's own environment, the lines above.
+            seen = {**own, **self.caller}
+            if item.at("format").text == "raw":
+                read, notes = read_env_file(found, path.text, seen)
+            else:
+                read, notes = read_compose_env_file(found, path.text, seen, variables)
             variables.update(read)
             self.notes.extend(notes)
-        for key, value, line in _pairs(self.node.at("environment")):
-            origin = Origin(self.name, line)
-            if value is not None:
-                variables[key] = interpolate(value, self.surroundings, origin)
-            elif key in self.surroundings:
-                variables[key] = self.surroundings[key]
-        return variables
+        return {**variables, **own}
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return the items of a list, or a text by itself."""
+        """Return the items of a list, each once, or a text by itself."""
         node = self.node.at(*keys)
         items = node.items or [node]
-        return tuple(self.word(item).text for item in items if item.text is not None)
+        return tuple(dict.fromkeys(self.word(item).text for item in items if item.text is not None))
 
     def one(self, *keys: str) -> str | None:
         node = self.node.at(*keys)
@@ -319,17 +342,22 @@ class _ServiceReader:
             network=self.one("network_mode"),
             shm_size_bytes=docker_size(self.one("shm_size"), "shm_size"),
             ulimits=dict(self.ulimits()),
-            devices=tuple(self.devices()),
+            devices=tuple(dict.fromkeys(self.devices())),
             gpus=self.gpus(),
             privileged=(self.one("privileged") or "").lower() in _TRUE,
             cap_add=self.texts("cap_add"),
             cap_drop=self.texts("cap_drop"),
             security_opt=tuple(map(security_option, self.texts("security_opt"))),
-            mounts=tuple(map(self.absolute, self.mounts())),
+            mounts=tuple(map(self.absolute, _last_of_each(self.mounts()))),
             cpuset_cpus=self.one("cpuset"),
             memory_bytes=docker_size(memory, "the memory limit"),
             user=self.one("user"),
         )
+
+
+def _last_of_each(mounts: Iterable[Mount]) -> Iterable[Mount]:
+    """Return the mounts of which the last at each place counts."""
+    return {mount.target: mount for mount in mounts}.values()
 
 
 def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
@@ -393,12 +421,15 @@ def _extended(
     if not base:
         return node
     file = extends.at("file").text
-    if file and (text := read_file(file) if depth < _DEEPEST_EXTENDS else None) is not None:
+    if file and (text := read_file(file) if depth < _DEEPEST else None) is not None:
         there = next(iter(load_documents(text, file)), Node(None)).at("services")
-        found = _without_lines(there).fields  # which are of another file
-        read_file = _below(read_file, os.path.dirname(file))
+        folder = os.path.dirname(file)
+        found = {
+            name: _placed(_without_lines(one), folder)  # lines and paths are of another file
+            for name, one in there.fields.items()
+        }
         file = None
-    if file or base not in found or depth >= _DEEPEST_EXTENDS:
+    if file or base not in found or depth >= _DEEPEST:
         where = f" of {brief(file)}" if file else ""
         said = (
             f"service {called} extends {base}{where}, which is not read: its settings are unknown"
@@ -410,14 +441,41 @@ def _extended(
 
 
 def _without_lines(node: Node) -> Node:
-    if node.fields:
-        return Node({key: _without_lines(inner) for key, inner in node.fields.items()})
-    if node.items:
-        return Node([_without_lines(inner) for inner in node.items])
-    return node._replace(line=None)
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: _without_lines(inner) for key, inner in value.items()}
+    elif isinstance(value, list):
+        value = [_without_lines(inner) for inner in value]
+    return node._replace(value=value, line=None)
+
+
+def _placed(service: Node, folder: str) -> Node:
+    """Return a service with the paths that stand beside its file as paths beside the first one."""
+    if not folder:
+        return service
+
+    def moved(node: Node, key: str) -> Node:
+        if node.text is not None:
+            path = key in ("env_file", "file") or node.text.startswith(".")
+            if not path or node.text.startswith(("/", "~", "$")) or key == "extends":
+                return node
+            return node._replace(value=f"./{os.path.normpath(os.path.join(folder, node.text))}")
+        if node.items:
+            return node._replace(value=[moved(item, key) for item in node.items])
+        inner = {"path": "env_file", "source": "volumes", "file": "file"}
+        fields = {
+            name: moved(one, inner[name]) if name in inner else one
+            for name, one in node.fields.items()
+        }
+        return node._replace(value=fields) if node.fields else node
+
+    fields = {k: moved(n, k) if k in _PATHS else n for k, n in service.fields.items()}
+    return service._replace(value=fields)
 
 
 def _merged(base: Node, own: Node, key: str = "", above: str = "") -> Node:
+    if own.tag in ("!reset", "!override"):
+        return own
     if key in _SEQUENCES:
         return Node([*_sequence(base), *_sequence(own)], own.line)
     if base.fields and own.fields and above != "ulimits":
@@ -460,7 +518,9 @@ def _read(launch: LaunchText) -> Reading:
     }
     beneath = {f"./{name}": given for name, given in near.items()}
     texts = {**near, **beneath, **dict(launch.env_texts)}
-    reading = read_compose(launch.text, launch.path, variables, texts, launch.beside)
+    reading = read_compose(
+        launch.text, launch.path, variables, texts, launch.beside, over=launch.over
+    )
     return reading._replace(notes=tuple(dict.fromkeys((*notes, *reading.notes))))
 
 

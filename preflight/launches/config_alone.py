@@ -42,4 +42,6 @@ def _read(launch: LaunchText) -> Reading:
     return joined([Reading((), notes), started._replace(files=files)])
 
 
-KIND = LaunchKind("a configuration file of SGLang, which has model-path", _recognises, _read)
+KIND = LaunchKind(
+    "a configuration file of SGLang or vLLM, which has model-path or model", _recognises, _read
+)

@@ -25,8 +25,12 @@ _ENTRYPOINTS = (
 )
 # Images that run what they are told by the first word, and their program where it is a flag.
 _DEFAULT = frozenset(("redis-server", "nats-server", "mooncake_master"))
-# What is no program's name: an option, a folder, a model's name on a hub.
-_NO_PROGRAM = re.compile(r"|-.*|.*/|[\w-][\w.-]*/[\w.-]+|/.*/models?/.*|/models?/.*", re.DOTALL)
+# What is no program's name: an option, a folder, a model's name on a hub (no script's path).
+_NO_PROGRAM = re.compile(
+    r"|-.*|.*/|(?!s?bin/|scripts/)[\w-][\w.-]*/(?!.*\.(?:sh|bash|py)$)[\w.-]+|/.*/models?/.*"
+    r"|/models?/.*",
+    re.DOTALL,
+)
 _DOCKER_SIZE = re.compile(
     r"\+?(?=\.?\d)(\d{0,18})(?:\.(\d{0,18}))? ?(?:([kmgtp])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII
 )
@@ -105,9 +109,27 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     return ()
 
 
-def hides_program(first: str) -> bool:
-    """Tell whether the first word that an image is given names no program: its own takes it."""
-    return _NO_PROGRAM.fullmatch(first) is not None
+class ImageWords(NamedTuple):
+    """What an image that is given some words runs.
+
+    front: its own words, in front of them. kept: how many of them are left. hidden: whether the
+    program is the image's own, which the launch does not show.
+    """
+
+    front: tuple[str, ...]
+    kept: int
+    hidden: bool
+
+
+def image_words(image: str, texts: Sequence[str], entrypoint: bool) -> ImageWords:
+    """Return what runs in an image that is given these words.
+
+    entrypoint: whether the launch sets one, be it empty, which clears the image's own.
+    """
+    first = texts[0] if texts else ""
+    front = () if entrypoint else image_program(image, first)
+    hidden = not front and (not first if entrypoint else _NO_PROGRAM.fullmatch(first) is not None)
+    return ImageWords(front, 0 if hidden and first.startswith("-") else len(texts), hidden)
 
 
 def docker_size(text: str | None, what: str) -> Size:

@@ -10,8 +10,7 @@ from preflight.launches.container import (
     ContainerSettings,
     device,
     docker_size,
-    hides_program,
-    image_program,
+    image_words,
     mount,
     refusals,
     security_option,
@@ -126,24 +125,22 @@ def container_run(
     entries = [word for name, word in options if name == "entrypoint" and word.text]
     inner = (*entries[-1:], *words[image + 1 :])
     origin = words[start].origin
-    # Docker clears the image's own with an empty one.
-    emptied = any(name == "entrypoint" and not word.text for name, word in options)
-    if not entries and not emptied and image < len(words):
-        first = inner[0].text if inner else ""
-        own = image_program(words[image].text, first)
-        inner = (*(Word(text, words[image].origin) for text in own), *inner)
     if image >= len(words):
         notes.append(SourceNote("image-missing", "the container run names no image", origin))
-    elif not entries and hides_program(inner[0].text if inner else ""):
-        text = (
-            f"{brief(words[image].text)} runs its own command, which the launch does not show: "
-            "name the program behind the image"
-        )
-        notes.append(SourceNote("image-command", text, origin))
-        inner = () if not inner or inner[0].text.startswith("-") else inner
+    else:
+        given = any(name == "entrypoint" for name, _ in options)
+        found = image_words(words[image].text, [word.text for word in inner], given)
+        front = (Word(text, words[image].origin) for text in found.front)
+        inner = (*front, *inner[: found.kept])
+        if found.hidden:
+            text = (
+                f"{brief(words[image].text)} runs its own command, which the launch does not show: "
+                "name the program behind the image"
+            )
+            notes.append(SourceNote("image-command", text, origin))
     wrapper = tuple([word.text for word in words[start : image + 1]])
-    given = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
-    settings = _settings(wrapper[0], wrapper[-1], given)
+    others = tuple([(name, word.text) for name, word in options if name not in ("env", "env-file")])
+    settings = _settings(wrapper[0], wrapper[-1], others)
     if settings.engine == "docker":
         for why in refusals(settings):
             why = f"{why}; Docker refuses the run"

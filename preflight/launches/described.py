@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from preflight.launches.launch_kind import Beside, LaunchText, read_kind
+from preflight.launches.launch_kind import (
+    COMPOSE_FILES,
+    COMPOSE_OVERRIDES,
+    Beside,
+    LaunchText,
+    read_kind,
+)
+from preflight.launches.launchers import slurm_variables
 from preflight.launches.source import (
     Command,
     Origin,
@@ -32,11 +39,7 @@ class _Starter(NamedTuple):
     alone: bool = False
 
 
-_COMPOSE = _Starter(
-    ("up", "run", "start", "create"),
-    ("-f", "--file"),
-    ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"),
-)
+_COMPOSE = _Starter(("up", "run", "start", "create"), ("-f", "--file"), COMPOSE_FILES)
 _APPLY = _Starter(("apply", "create", "replace"), ("-f", "--filename", "-k", "--kustomize"))
 _STARTERS = {
     "kubectl": _APPLY,
@@ -80,10 +83,22 @@ def described(
     named = list(_named(words[1:], starter.flags))
     usual = next((each for each in starter.usual if beside(each) is not None), None)
     if not named and usual is not None:
-        named = [words[0]._replace(text=usual, unresolved=())]
+        lies = [usual]
+        if starter is _COMPOSE:
+            lies += [each for each in COMPOSE_OVERRIDES if beside(each) is not None][:1]
+        named = [words[0]._replace(text=each, unresolved=()) for each in lies]
     if not named:
         said = f"{' '.join([name, *texts])[:80]}: the file that it starts from does not lie here"
         return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
+    if starter is _COMPOSE:  # each is laid over those in front of it
+        first, *others = named
+        laid = [(word.text, None if word.unresolved else beside(word.text)) for word in others]
+        over = [(path, text) for path, text in laid if text is not None]
+        found = _one(first, environment, beside, given, (), over)
+        said = "is not read: what it changes is unknown"
+        missing = (f"{path} {said}" for path, text in laid if text is None)
+        notes = (SourceNote("manifest-not-read", each, first.origin) for each in missing)
+        return found._replace(notes=(*found.notes, *notes))
     return joined(_one(word, environment, beside, given) for word in named)
 
 
@@ -113,7 +128,10 @@ def _job(words: Sequence[Word], environment: Mapping[str, Word], beside: Beside)
         said = "sbatch: the job that it starts is not read: name its script"
         return Reading((), (SourceNote("manifest-not-read", said, words[0].origin),))
     arguments = tuple(word.text for word in words[place + 1 :])
-    return _one(words[place], environment, beside, None, arguments)
+    options = [word.text for word in words[1:place]]
+    told = slurm_variables(beside(words[place].text) or "", options)
+    variables = {name: Word(text, words[0].origin) for name, text in told.items()}
+    return _one(words[place], {**environment, **variables}, beside, None, arguments)
 
 
 def _one(
@@ -122,6 +140,7 @@ def _one(
     beside: Beside,
     given: Word | None,
     arguments: Sequence[str] = (),
+    over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
     name = word.text
     text: str | None = None
@@ -140,7 +159,7 @@ def _one(
         own = posixpath.normpath(posixpath.join(folder, path)) if word.text != "-" else path
         return None if own == posixpath.normpath(name) else beside(own)  # not itself again
 
-    reading = _text(text, name, environment, near, arguments)
+    reading = _text(text, name, environment, near, arguments, over)
     if open_names and word.text == "-":
         commands = tuple(_left_open(command, open_names) for command in reading.commands)
         return reading._replace(commands=commands)
@@ -164,8 +183,9 @@ def _text(
     environment: Mapping[str, Word],
     beside: Beside,
     arguments: Sequence[str] = (),
+    over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    launch = LaunchText(name, text, False, environment, (), beside, arguments)
+    launch = LaunchText(name, text, False, environment, (), beside, arguments, over=over)
     try:
         return read_kind(launch)
     except SourceError as error:

@@ -18,8 +18,10 @@ from preflight.launches.source import Command, Origin, Reading, SourceNote, Word
 from preflight.launches.variables import Layers
 
 _INSTRUCTION = re.compile(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
-_FROM = re.compile(r"^\s*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
-_PAIR = re.compile(r"""([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'])*)""", re.DOTALL)
+_FROM = re.compile(r"^[ \t]*FROM\s+\S+", re.MULTILINE | re.IGNORECASE)
+_PAIR = re.compile(
+    r"""(?<!\w)([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'])*)""", re.DOTALL
+)
 
 
 def _read(launch: LaunchText) -> Reading:

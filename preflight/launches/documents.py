@@ -15,6 +15,7 @@ DEEPEST = 64
 
 # What YAML 1.1 resolves to something else than a text, as Go's YAML readers do.
 _BOOLEANS = frozenset("true false yes no on off y n".split())
+_RESET = "!reset"  # Compose takes what stands behind it away
 _LONGEST_NUMBER = 64
 _NUMBER = re.compile(
     r"[+-]?(0[xX][0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+|(\d[\d_]*)?\.?\d[\d_]*\.?([eE][+-]?\d+)?|\.inf)"
@@ -28,6 +29,7 @@ class Node(NamedTuple):
     line: int | None = None
     weight: int = 1  # nodes in it
     plain: bool = False  # a text that stands there without quotes
+    tag: str = ""  # of Compose: !reset, !override
 
     @property
     def text(self) -> str | None:
@@ -152,7 +154,7 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
             continue
         if kind == "ScalarEvent":
             plain = event.style in (None, "") and event.tag is None
-            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain)
+            node = Node(_scalar(event), event.start_mark.line + 1, plain=plain, tag=event.tag or "")
             anchor = event.anchor
         elif kind == "AliasEvent":
             if event.anchor not in anchors:
@@ -179,22 +181,20 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 
 
 def _scalar(event: Any) -> str | None:
-    """A text; None for a plain null."""
+    """A text; None for a plain null, and for what Compose takes away."""
     value = str(event.value)
-    if (
-        event.style in (None, "")
-        and event.tag is None
-        and value in ("", "~", "null", "Null", "NULL")
-    ):
-        return None
-    return value
+    null = event.style in (None, "") and value in ("", "~", "null", "Null", "NULL")
+    return None if event.tag == _RESET or (null and event.tag is None) else value
 
 
 def _collection(begun: Any, children: list[Node], name: str) -> Node:
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
+    tag = begun.tag or ""
+    if tag == _RESET:
+        return Node(None, line, weight, tag=tag)
     if type(begun).__name__ == "SequenceStartEvent":
-        return Node(children, line, weight)
+        return Node(children, line, weight, tag=tag)
     fields: dict[str, Node] = {}
     sources: list[Node] = []
     for key, value in zip(children[::2], children[1::2], strict=True):
@@ -209,4 +209,4 @@ def _collection(begun: Any, children: list[Node], name: str) -> Node:
     merged: dict[str, Node] = {}
     for source in reversed(sources):  # the first of them wins
         merged.update(source.fields)
-    return Node({**merged, **fields}, line, weight)
+    return Node({**merged, **fields}, line, weight, tag=tag)

@@ -127,13 +127,17 @@ def _brace_end(text: str, position: int) -> int | None:
 
 
 def read_compose_env_file(
-    text: str, name: str, surroundings: Mapping[str, Word]
+    text: str,
+    name: str,
+    surroundings: Mapping[str, Word],
+    before: Mapping[str, Word] | None = None,
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Return the variables of one file, whose values see ``surroundings`` and the lines above.
 
+    before: those of the files in front of it, which are as lines above.
     A line that Compose refuses ends the reading, with a note: it starts nothing then. Never raises.
     """
-    variables: dict[str, Word] = {}
+    variables = dict(before or {})
     text = text.removeprefix("\ufeff")
     seen = Layers(variables, dict(surroundings))
     position, line, counted = 0, 1, 0

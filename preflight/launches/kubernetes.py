@@ -12,8 +12,7 @@ from preflight.launches.container import (
     ContainerSettings,
     Mount,
     Size,
-    hides_program,
-    image_program,
+    image_words,
 )
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, pods
@@ -202,17 +201,15 @@ class _Container:
             for item in self.node.at(field).items
             if item.text is not None
         ]
-        if not self.node.at("command").items:
-            first = words[0].text if words else ""
-            own = image_program(self.node.at("image").text or "", first)
-            words = [*(Word(text, origin) for text in own), *words]
-            if not own and hides_program(first):
-                said = (
-                    f"container {self.wrapper[-1]} runs its image's own program, which the "
-                    "manifest does not show: name it under command"
-                )
-                self.note("image-command", said, self.node)
-                words = [] if first.startswith("-") else words
+        given, image = bool(self.node.at("command").items), self.node.at("image").text or ""
+        found = image_words(image, [word.text for word in words], given)
+        words = [*(Word(text, origin) for text in found.front), *words[: found.kept]]
+        if found.hidden:
+            said = (
+                f"container {self.wrapper[-1]} runs its image's own program, which the "
+                "manifest does not show: name it under command"
+            )
+            self.note("image-command", said, self.node)
         settings = _settings(self.pod.spec, self.node)
         inner = read_words(words, self.variables, inside=True, beside=self.beside)
         commands = tuple(

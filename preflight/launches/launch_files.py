@@ -1,41 +1,16 @@
-"""A launch given as a file or as words: what kind of file it is, and what it starts.
-
-A new kind is a module with its ``KIND``, and its line in ``KINDS``.
-"""
+"""A launch given as a file or as words: what kind of file it is, and what it starts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
 
-from preflight.launches import (
-    compose,
-    config_alone,
-    dockerfile,
-    kubernetes,
-    python_program,
-    shell_script,
-    srt_slurm,
-    supervisord,
-    systemd_unit,
-)
+from preflight.launches import shell_script
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_kind import KINDS, Beside, HostWords, LaunchText, read_kind
+from preflight.launches.launch_kind import Beside, HostWords, LaunchText, read_kind
 from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, Word
 from preflight.launches.variables import Layers, environment_words
 
-# The first that recognises a file reads it.
-KINDS[:] = (
-    systemd_unit.KIND,
-    supervisord.KIND,
-    dockerfile.KIND,
-    python_program.KIND,
-    compose.KIND,
-    kubernetes.KIND,
-    srt_slurm.KIND,
-    config_alone.KIND,
-    shell_script.KIND,
-)
 _MARK = "\ufeff"
 
 
@@ -45,13 +20,14 @@ def read_source(
     env_files: Sequence[str] = (),
     arguments: Sequence[str] = (),
     host_words: HostWords = lambda command: None,
+    over: Sequence[str] = (),
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
     env_files: paths of files in Docker's form, whose variables go over ``environment``, the later
-    over the earlier. arguments: what a script is given. host_words: what
-    ``nproc`` and its like write there. Raises SourceError, with a sentence, for a
-    file that cannot be read or is none of these.
+    over the earlier. arguments: what a script is given. host_words: what ``nproc`` and its like
+    write there. over: paths of Compose files that are laid over this one. Raises SourceError, with
+    a sentence, for a file that cannot be read or is none of these.
     """
     text = _text(path)
 
@@ -59,7 +35,8 @@ def read_source(
         return read_small_file(os.path.join(os.path.dirname(path), os.path.expanduser(name)))
 
     texts = [(name, _text(name)) for name in env_files]
-    return _read(text, path, environment, texts, beside, arguments, host_words)
+    laid = [(name, _text(name)) for name in over]
+    return _read(text, path, environment, texts, beside, arguments, host_words, laid)
 
 
 def read_text(
@@ -106,10 +83,11 @@ def _read(
     beside: Beside,
     arguments: Sequence[str] = (),
     host_words: HostWords = lambda command: None,
+    over: Sequence[tuple[str, str]] = (),
 ) -> Reading:
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     return read_kind(
-        LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words)
+        LaunchText(path, text, marked, environment, env_texts, beside, arguments, host_words, over)
     )
 
 

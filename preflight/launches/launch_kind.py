@@ -1,4 +1,7 @@
-"""What a kind of launch file is to the readers: how it is told, and who reads it."""
+"""What a kind of launch file is to the readers: how it is told, and who reads it.
+
+A new kind is a module with its ``KIND``, and its name in ``KINDS``.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import NamedTuple
 
 from preflight.launches.documents import Node, load_documents
@@ -17,6 +21,11 @@ from preflight.launches.variables import environment_words
 Beside = Callable[[str], "str | None"]
 # Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
 HostWords = Callable[[str], "str | None"]
+# What docker compose takes where it is told no file, and what it lays over that.
+COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
+COMPOSE_OVERRIDES = tuple(
+    f"{name}.override.{end}" for name in ("compose", "docker-compose") for end in ("yml", "yaml")
+)
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
 _TEMPLATE = re.compile(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYaml)")
@@ -27,7 +36,8 @@ class LaunchText:
     """The text of a launch file, without a byte order mark, and what was given with it.
 
     marked: whether the file begins with the mark. environment: the caller's. env_texts: of the
-    files behind --env-file, each its path and its text. arguments: what a script is given.
+    files behind --env-file, each its path and its text. arguments: what a script is given. over:
+    Compose files that are laid over this one, each its path and its text.
     """
 
     path: str
@@ -38,6 +48,7 @@ class LaunchText:
     beside: Beside
     arguments: Sequence[str] = ()
     host_words: HostWords = lambda command: None
+    over: Sequence[tuple[str, str]] = ()
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
@@ -66,13 +77,25 @@ class LaunchKind(NamedTuple):
     read: Callable[[LaunchText], Reading]
 
 
-# All of them, which launch_files puts in: the first that recognises a text reads it.
-KINDS: list[LaunchKind] = []
+# Modules with their ``KIND``, by name, since a script may start what any of them reads: the first
+# that recognises a text reads it.
+KINDS = (
+    "systemd_unit",
+    "supervisord",
+    "dockerfile",
+    "python_program",
+    "compose",
+    "kubernetes",
+    "srt_slurm",
+    "config_alone",
+    "shell_script",
+)
 
 
 def read_kind(launch: LaunchText) -> Reading:
     """Return what a text starts, read as what it is. Raises SourceError for none of the kinds."""
-    for kind in KINDS:
+    kinds: list[LaunchKind] = [import_module(f"preflight.launches.{name}").KIND for name in KINDS]
+    for kind in kinds:
         if kind.recognises(launch):
             return kind.read(launch)
     name = launch.path.rpartition("/")[2]
@@ -82,7 +105,7 @@ def read_kind(launch: LaunchText) -> Reading:
     if launch.documents and "values" in name:
         said = f"give what helm template CHART -f {name} prints"
         raise SourceError(f"{launch.path} looks like the values of a Helm chart: {said}")
-    *names, script = (kind.name for kind in KINDS)
+    *names, script = (kind.name for kind in kinds)
     said = f"{launch.path} is neither {', nor '.join(names)}: give one of them, or {script}"
     raise SourceError(said)
 

@@ -177,9 +177,12 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
-def slurm_variables(text: str) -> dict[str, str]:
-    """Return what the ``#SBATCH`` lines of a job make sbatch set for it."""
-    words: list[str] = ["sbatch"]
+def slurm_variables(text: str, options: Sequence[str] = ()) -> dict[str, str]:
+    """Return what the ``#SBATCH`` lines of a job make sbatch set for it.
+
+    options: the words behind sbatch itself, which win over the job's lines.
+    """
+    words: list[str] = ["sbatch", *options]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
             words += line.removeprefix("#SBATCH").partition(" #")[0].split()

@@ -14,12 +14,12 @@ from preflight.launches.source import Origin, Reading, Word, joined
 from preflight.launches.variables import Layers
 
 _PROGRAM = re.compile(r"^\[program:([^\]]+)\]", re.MULTILINE)
-# Its first line that says something; a script may write such a file.
-_FIRST = re.compile(r"\A(?:\s*(?:[;#](?!!).*)?\n)*\[")
 _NOT_STARTED = ("false", "no", "off", "0")
 _SETTING = re.compile(r"([A-Za-z_]\w*)\s*[=:]\s*(.*)", re.DOTALL)
 _EXPANSION = re.compile(r"%\((\w+)\)(?:0?\d*)[sd]|%%")
-_PAIR = re.compile(r"""([A-Za-z_]\w*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,\s]*)""", re.DOTALL)
+_PAIR = re.compile(
+    r"""(?<!\w)([A-Za-z_]\w*)\s*=\s*("(?:[^"\\]|\\.)*"|'[^']*'|[^,\s]*)""", re.DOTALL
+)
 # More processes of one program than anybody starts.
 _MOST = 1024
 
@@ -102,8 +102,11 @@ def _filled(text: str, origin: Origin, section: str, number: int, environment: L
     return Word(_EXPANSION.sub(fill, text), origin, tuple(dict.fromkeys(unresolved)))
 
 
-KIND = LaunchKind(
-    "a configuration of supervisord, which has [program:...]",
-    lambda launch: bool(_FIRST.match(launch.text) and _PROGRAM.search(launch.text)),
-    _read,
-)
+def _recognises(launch: LaunchText) -> bool:
+    """Tell a text whose first line that says something opens a section; scripts write such too."""
+    lines = (line for line in launch.text.splitlines() if line.strip())
+    first = next((line for line in lines if not re.match(r"\s*[;#](?!!)", line)), "")
+    return first.startswith("[") and _PROGRAM.search(launch.text) is not None
+
+
+KIND = LaunchKind("a configuration of supervisord, which has [program:...]", _recognises, _read)

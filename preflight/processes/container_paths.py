@@ -5,6 +5,7 @@ from __future__ import annotations
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, ReadFile, reads_written
+from preflight.launches.srt_slurm import SLURM
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(
@@ -25,7 +26,7 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
         if wrapper and wrapper[0].rpartition("/")[2] not in _LOCAL
     )
     named = (("docker", "compose"), ("docker", "exec"))
-    apart = ("kubernetes", "srt-slurm")
+    apart = ("kubernetes", SLURM)
     known = all(wrapper[0] in apart or wrapper[:2] in named for wrapper in around)
     return around if known else None
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.launches.srt_slurm import SLURM
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, split_address
@@ -153,7 +154,7 @@ def take_group(
 def _host(process: LaunchProcess) -> tuple[str, str]:
     """Return the host that a process is for, and its address; "" where nothing says so."""
     for wrapper in process.command.wrappers:
-        if wrapper[:1] == ("srt-slurm",):
+        if wrapper[:1] == (SLURM,):
             return f"a {wrapper[2]} node of job {wrapper[1]}", ""
         named = _named_host(wrapper)
         if named:

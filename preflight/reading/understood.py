@@ -14,6 +14,7 @@ from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import tasks
 from preflight.launches.source import Origin, Reading, SourceNote, Word
+from preflight.launches.srt_slurm import SLURM
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand
@@ -111,10 +112,11 @@ def _not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         for word in process.arguments:
             flag = word.text.partition("=")[0] if word.text.startswith("-") else before
             for name in word.unresolved:
-                held = process.command.environment.get(name)
+                held, container = process.command.environment.get(name), process.command.container
                 if name in _OF_EACH:
                     continue
-                if held is not None and held.text == f"$({name})":
+                in_pod = container is not None and container.engine == "kubernetes"
+                if in_pod and held is not None and held.unresolved == (name,):
                     continue  # the cluster gives it to each pod
                 said = flag.lstrip("-") or process.kind.value
                 found.setdefault(name, ([], word.origin))[0].append(said)
@@ -216,7 +218,7 @@ def _group(process: LaunchProcess, groups: Sequence[HostGroup]) -> str:
     for wrapper in process.command.wrappers:
         if wrapper[:1] == ("kubernetes",):
             return " ".join(("pod", *filter(None, wrapper[1:])))
-        if wrapper[:1] == ("srt-slurm",):
+        if wrapper[:1] == (SLURM,):
             return f"{wrapper[2]} nodes of job {wrapper[1]}"
         if wrapper[:2] == ("docker", "compose"):
             return f"service {wrapper[-1]}"

@@ -1,0 +1,203 @@
+"""Launches that stand a little apart from the usual, of every kind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from checks.base.root import Root
+from preflight.inputs.written_launch import read_launch
+from preflight.launches.container import image_words
+from preflight.launches.kubernetes import read_kubernetes
+from preflight.launches.launch_files import read_argv, read_source
+from preflight.launches.launchers import Tasks, tasks
+from preflight.launches.source import Reading
+from tests.paths import ROOT
+
+
+def read(tmp_path: Path, name: str, text: str, **files: str) -> Reading:
+    for beside, content in {name: text, **files}.items():
+        path = tmp_path / beside.replace("__", "/")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    return read_source(str(tmp_path / name), {})
+
+
+def words(reading: Reading) -> list[str]:
+    return [" ".join(word.text for word in command.words) for command in reading.commands]
+
+
+def ids(reading: Reading) -> list[str]:
+    return [note.id for note in reading.notes]
+
+
+def test_a_script_that_writes_a_file_of_supervisord_is_a_script(tmp_path: Path) -> None:
+    text = "cat > s.conf <<E\n[program:x]\ncommand=other\nE\nmooncake_master --port 3\n"
+    assert words(read(tmp_path, "start", text)) == ["cat", "mooncake_master --port 3"]
+
+
+def test_what_supervisord_does_not_start(tmp_path: Path) -> None:
+    text = (
+        "; said\n\n[program:a]\ncommand=mooncake_master\nautostart=False\n[program:b]\ncommand=x\n"
+    )
+    assert words(read(tmp_path, "s.conf", text)) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["docker run --entrypoint '' vllm/vllm-openai x y", "docker run --entrypoint= redis x y"],
+)
+def test_an_empty_entrypoint_clears_the_images_own(line: str, tmp_path: Path) -> None:
+    assert words(read(tmp_path, "a.sh", line)) == ["x y"]
+    service = "services: {s: {image: vllm/vllm-openai, entrypoint: %s, command: x y}}"
+    for empty in ("[]", "''"):
+        assert words(read(tmp_path, "c.yaml", service % empty)) == ["x y"]
+    assert words(read(tmp_path, "c.yaml", service % "null")) == ["vllm serve x y"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "front", "kept", "hidden"),
+    [
+        (["scripts/start.sh", "--a"], (), 2, False),
+        (["tools/serve.py"], (), 1, False),
+        (["bin/serve"], (), 1, False),
+        (["Qwen/Qwen3-8B", "--a"], (), 2, True),
+        (["--model", "m"], (), 0, True),
+        ([], (), 0, True),
+        (["bash", "-c", "x"], (), 3, False),
+    ],
+)
+def test_what_an_unknown_image_is_given(
+    texts: list[str], front: tuple[str, ...], kept: int, hidden: bool
+) -> None:
+    assert image_words("mine:1", texts, False) == (front, kept, hidden)
+
+
+def test_the_items_of_a_config_map_are_mounted_by_their_keys() -> None:
+    text = """\
+kind: ConfigMap
+metadata: {name: c}
+data: {a: "1", b: "2"}
+---
+kind: Pod
+spec:
+  volumes: [{name: v, configMap: {name: c, items: [{key: a, path: sub/own}]}}]
+  containers: [{name: m, image: i, command: [x], volumeMounts: [{name: v, mountPath: /etc/m}]}]
+"""
+    (command,) = read_kubernetes(text, "m.yaml", {}).commands
+    assert {path: word.text for path, word in command.files.items()} == {"/etc/m/sub/own": "1"}
+
+
+@pytest.mark.parametrize("option", ["-cpu-set 0-3", "-nolocal", "-np 4 -cpu-set 1"])
+def test_options_of_mpirun_that_begin_as_its_counts_do(option: str) -> None:
+    found = tasks(("mpirun", *option.split()), {})
+    assert found == (Tasks(4, 1) if "-np" in option else None)
+
+
+@pytest.mark.parametrize(
+    ("line", "copies"),
+    [
+        ("sbatch job.sbatch", [2, 2]),
+        ("sbatch -N 4 job.sbatch", [4, 4]),
+        ("sbatch --nodes=3 --ntasks-per-node 1 job.sbatch", [3]),
+    ],
+)
+def test_options_of_sbatch_win_over_the_lines_of_its_job(
+    line: str, copies: list[int], tmp_path: Path
+) -> None:
+    job = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --ntasks-per-node=2\nsrun mooncake_client --port 3\n"
+    found = read(tmp_path, "a.sh", line, **{"job.sbatch": job})
+    assert [command.copies for command in found.commands] == copies
+
+
+BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"
+OVER = "services: {m: {command: mooncake_master --port 2, environment: {B: '2'}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ("docker compose -f compose.yaml -f prod.yaml up", "prod.yaml"),
+        ("docker compose up -d", "compose.override.yaml"),
+    ],
+)
+def test_files_of_compose_are_laid_over_each_other(line: str, other: str, tmp_path: Path) -> None:
+    found = read(tmp_path, "a.sh", line, **{"compose.yaml": BASE, other: OVER})
+    assert words(found) == ["mooncake_master --port 2"]
+    environment = found.commands[0].environment
+    assert {name: environment[name].text for name in "AB"} == {"A": "1", "B": "2"}
+    missing = read(tmp_path, "a.sh", "docker compose -f compose.yaml -f none.yaml up")
+    assert ids(missing) == ["manifest-not-read"]
+
+
+def test_a_folder_of_compose_with_its_override_and_an_env_file(tmp_path: Path) -> None:
+    text = BASE.replace("--port 1", "--port $PORT")
+    (tmp_path / "compose.yaml").write_text(text)
+    (tmp_path / "own.env").write_text("PORT=7\n")
+    given = (str(tmp_path),), (str(tmp_path / "own.env"),)
+    assert words(read_launch(*given, {}, Root("/")).reading) == ["mooncake_master --port 7"]
+    (tmp_path / "compose.override.yml").write_text(OVER)
+    assert words(read_launch(*given, {}, Root("/")).reading) == ["mooncake_master --port 2"]
+
+
+def test_includes_lie_in_includes(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    inner = tmp_path / "a" / "b" / "b.yaml"
+    (tmp_path / "c.yaml").write_text("include: [a/a.yaml]\nservices: {}\n")
+    (tmp_path / "a" / "a.yaml").write_text(
+        "include: [b/b.yaml]\nservices: {x: {image: i, command: x}}\n"
+    )
+    inner.write_text("services: {m: {image: i, command: y}}\n")
+    assert words(read_source(str(tmp_path / "c.yaml"), {})) == ["y", "x"]
+    inner.write_text("include: [b.yaml]\nservices: {}\n")  # itself
+    assert ids(read_source(str(tmp_path / "c.yaml"), {})) == ["include-not-read"]
+
+
+def test_the_shell_reader_alone_reads_what_kubectl_starts() -> None:
+    """Without launch_files imported in front of it."""
+    code = (
+        "from preflight.launches.shell_script import read_script\n"
+        "pod = 'kind: Pod\\nspec: {containers: [{name: c, command: [mooncake_master]}]}'\n"
+        "found = read_script(f'kubectl apply -f - <<E\\n{pod}\\nE\\n', 'x', {})\n"
+        "assert [c.words[0].text for c in found.commands] == ['mooncake_master'], found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+PIECES = [
+    "\n",
+    " ",
+    "\t",
+    "; \n",
+    "# x\n",
+    "[",
+    '"',
+    "a",
+    "a=",
+    "\\\n",
+    "[program:x]\n",
+    "FROM a\n",
+]
+
+
+def test_no_text_takes_a_reader_longer_than_it_is_long() -> None:
+    """A pattern that tries each way through blank lines held check for ever, its time limit too."""
+    code = (
+        "import sys\n"
+        "from preflight.launches.launch_files import read_text\n"
+        "from preflight.launches.source import SourceError\n"
+        "for name in ('x.conf', 'x.service', 'Dockerfile', 'x.sh', 'x.yaml'):\n"
+        f"    for piece in {PIECES!r}:\n"
+        "        try:\n"
+        "            read_text(piece * (4000 // len(piece)) + 'x', name, {})\n"
+        "        except SourceError:\n"
+        "            pass\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def test_words_behind_dashes_are_read_as_a_file_is() -> None:
+    assert words(read_argv(["docker", "run", "i", "scripts/start.sh"], {})) == ["scripts/start.sh"]
