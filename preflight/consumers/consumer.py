@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from checks.base.units import TIB
+from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
 from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import Setting
@@ -13,6 +13,9 @@ from preflight.programs.store_processes import StoreProcess
 from preflight.programs.store_service_config import LEAST_SIZE_BYTES, PROTOCOLS
 
 _Read = TypeVar("_Read")
+# A pool holds whole chunks, whose size the model decides. No chunk is larger: 256 tokens of the
+# largest KV cache of a token that is known (GPT-3's shape, 4.5 MiB) come to 1.2 GB.
+MOST_CHUNK_BYTES = 2 * GIB
 
 
 class WorkerPool(NamedTuple):

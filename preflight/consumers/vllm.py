@@ -16,6 +16,7 @@ from checks.base.needs import Default
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.consumers.consumer import (
+    MOST_CHUNK_BYTES,
     Client,
     Consumer,
     WorkerPool,
@@ -40,9 +41,6 @@ RELEASE = "vLLM 0.33.0"
 STORE_SIZE_BYTES = 4 * GIB
 # simple_cpu_offload_connector.py DEFAULT_CPU_CAPACITY_BYTES, of one engine.
 SIMPLE_POOL_BYTES = 8 * GIB
-# A pool holds whole chunks, whose size the model decides. No chunk is larger: 256 tokens of the
-# largest KV cache of a token that is known (GPT-3's shape, 4.5 MiB) come to 1.2 GB.
-MOST_CHUNK_BYTES = 2 * GIB
 BOOTSTRAP_PORT = 8998  # vllm/envs.py VLLM_MOONCAKE_BOOTSTRAP_PORT
 HTTP_PORT = 8000
 # What its workers and its keys follow from, with vLLM's defaults; None is left to vLLM.
@@ -466,7 +464,10 @@ class _Connectors:
         if not isinstance(name, str):
             self.refused.append("kv_connector: Input should be a valid string")
             return
-        read = _CONNECTORS.get(name) if not config.get("kv_connector_module_path") else None
+        module = config.get("kv_connector_module_path")
+        # Dynamo's own connector always names its module: kvbm.vllm_integration.connector.
+        own = name == "DynamoConnector" and str(module or "kvbm").startswith(("kvbm", "dynamo"))
+        read = _CONNECTORS.get(name) if own or not module else None
         if not isinstance(extra, dict):
             self.refused.append("kv_connector_extra_config: Input should be a valid dictionary")
         elif read is not None:
@@ -604,8 +605,19 @@ class _Connectors:
     def _add(self, found: Consumer) -> None:
         """Add what a connector's own reader says of it."""
         self.settings |= found.settings
-        for name in ("clients", "pools", "refused", "misread", "ignored", "uncounted"):
+        for name in ("clients", "pools", "ports", "refused", "misread", "ignored", "uncounted"):
             getattr(self, name).extend(getattr(found, name))
+
+    def _ascend(self, extra: dict[str, Any], _role: str) -> None:
+        from preflight.consumers.others import read_ascend_store
+
+        self.registers = "the KV cache on the NPU, whose size only a start tells"
+        self._add(read_ascend_store(extra, self.environment, self.read_file))
+
+    def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
+        from preflight.consumers.others import read_kvbm
+
+        self._add(read_kvbm(self.environment))
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
         """The LMCache server holds the memory; it is a process of its own."""
@@ -619,6 +631,8 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
     "SimpleCPUOffloadConnector": _Connectors._simple,
     "LMCacheConnectorV1": _Connectors._lmcache,
     "LMCacheMPConnector": _Connectors._lmcache_server,
+    "AscendStoreConnector": _Connectors._ascend,
+    "DynamoConnector": _Connectors._kvbm,
 }
 
 

@@ -38,6 +38,7 @@ class Unsure(NamedTuple):
 LEFT = Unsure("left to the engine", "what the engine chooses is not known")
 # SpeculativeAlgorithm.is_eagle: the radix tree and its keys are of pairs of tokens.
 _PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
+VLLM = "vLLM MooncakeStoreConnector"
 _NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
 _TAG = re.compile(r":v?(\d+)\.(\d+)")
@@ -74,7 +75,7 @@ class StoreKeys(NamedTuple):
         """Return the last part of the model's name, "" where it is not known."""
         consumer, server = self.process.consumer, self.process.server
         if consumer is not None:
-            model = consumer.settings["model"].value
+            model = consumer.model
         else:
             model = None if server is None else server.value("model_path")
         return model.rstrip("/").rpartition("/")[2].lower() if isinstance(model, str) else ""
@@ -104,8 +105,10 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
             for client in consumer.clients:
                 if client.family == "LMCache":
                     found.append(_lmcache(process, consumer, client, geometry))
-                elif client.family:
+                elif client.family == VLLM:
                     found.append(_vllm(process, consumer, client, geometry))
+                elif client.family:
+                    found.append(_other(process, client))
     return tuple(found)
 
 
@@ -295,6 +298,14 @@ def _vllm(
     if isinstance(client.store.client, Unknown):
         where = dict.fromkeys(where, client.store.client)
     return StoreKeys(process, client.family, named, held, pattern, drawn, where)
+
+
+def _other(process: LaunchProcess, client: Client) -> StoreKeys:
+    """Return the keys of an engine of whose keys no more is known here than ``client.keys``."""
+    named = {name: value for name, value in client.keys.items() if name != "tenant"}
+    held = {"what else a key has": Unknown(f"the keys of {client.family} are not derived here")}
+    where = _master(client.store.master, client.keys.get("tenant", "default"))
+    return StoreKeys(process, client.family, named, held, "", "", where)
 
 
 def _as_text(value: Any) -> Any:

@@ -38,6 +38,7 @@ class Kind(Enum):
     DYNAMO_SGLANG = "Dynamo SGLang worker"
     DYNAMO_VLLM = "Dynamo vLLM worker"
     LMCACHE = "LMCache server"
+    TRTLLM = "TensorRT-LLM server"
     ENGINE = "inference engine"
     ETCD = "etcd"
     REDIS = "Redis"
@@ -69,14 +70,14 @@ _MODULES = {
     "mindie_llm.server": Kind.ENGINE,
     "atom.entrypoints.openai_server": Kind.ENGINE,
     "sglang_router": Kind.ROUTER,
-    "tensorrt_llm.commands.serve": Kind.ENGINE,
+    "tensorrt_llm.commands.serve": Kind.TRTLLM,
 }
 _PROGRAMS = {
     "vllm": Kind.VLLM,
     "lmcache_server": Kind.LMCACHE,
     "lmdeploy": Kind.ENGINE,
     "text-generation-launcher": Kind.ENGINE,
-    "trtllm-serve": Kind.ENGINE,
+    "trtllm-serve": Kind.TRTLLM,
     "tritonserver": Kind.ENGINE,
     "etcd": Kind.ETCD,
     "redis-server": Kind.REDIS,
@@ -237,6 +238,10 @@ def _consumer(
         from preflight.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
+    if kind is Kind.TRTLLM:
+        from preflight.consumers.others import read_trtllm
+
+        return read_trtllm(arguments, command.environment, read_file)
     return None
 
 

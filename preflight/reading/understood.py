@@ -36,6 +36,7 @@ PROGRAMS = {
     Kind.DYNAMO_SGLANG: "dynamo.sglang",
     Kind.DYNAMO_VLLM: "dynamo.vllm",
     Kind.LMCACHE: "lmcache",
+    Kind.TRTLLM: "engine",
     Kind.ENGINE: "engine",
     Kind.ETCD: "etcd",
     Kind.REDIS: "redis",

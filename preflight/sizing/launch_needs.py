@@ -54,6 +54,7 @@ _PROGRAMS = {
     Kind.VLLM: "vllm",
     Kind.DYNAMO_VLLM: "vllm",
     Kind.LMCACHE: "lmcache",
+    Kind.TRTLLM: "trtllm",
 }
 
 

@@ -12,9 +12,8 @@ from checks.base.needs import LaunchNeeds, Spot
 from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
-from preflight.consumers.consumer import Consumer
+from preflight.consumers.consumer import MOST_CHUNK_BYTES, Consumer
 from preflight.consumers.vllm import (
-    MOST_CHUNK_BYTES,
     expand_numbers,
     read_dynamo_vllm,
     read_vllm,

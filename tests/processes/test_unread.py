@@ -36,7 +36,8 @@ NIXL = """--kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv
         ("lmcache_server 0.0.0.0 8100", Kind.LMCACHE),
         ("python3 -m lmcache.v1.server 0.0.0.0 8100", Kind.LMCACHE),
         (f"python3 -m dynamo.vllm --model m {NIXL}", Kind.DYNAMO_VLLM),
-        ("trtllm-serve m", Kind.ENGINE),
+        ("trtllm-serve m", Kind.TRTLLM),
+        ("text-generation-launcher --model-id m", Kind.ENGINE),
     ],
 )
 def test_an_engine_beside_a_master_is_named_and_nothing_fits(
