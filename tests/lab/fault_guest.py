@@ -12,10 +12,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.lab.faults import FAULTS, HEALTHY, IN_PLACE_OF, LAUNCHES, Fault
+from tests.lab.faults import (
+    CLIENT_PORT,
+    FAULTS,
+    HEALTHY,
+    IN_PLACE_OF,
+    LAUNCHES,
+    PORTS,
+    STARTED,
+    Fault,
+)
 from tests.lab.guest import CACHE, run_in_guest
 from tests.lab.measure import preload
-from tests.real.conftest import Wheel
+from tests.real.conftest import Wheel, install
 
 HERE = Path(__file__).parent
 # A server of 1 GB of L2 is admitted only where more than 10 GiB are free. Memory that the guest
@@ -24,6 +33,11 @@ NODE_MIB = 8192
 # What is installed does not change from fault to fault, and reading it takes longer, emulated, than
 # all the rest. One healthy host is looked at in full.
 WITHOUT_SOFTWARE = ("--skip", "software.*")
+# What the store service imports beside Mooncake.
+BESIDE_AIOHTTP = (
+    "aiohappyeyeballs aiosignal attrs frozenlist idna multidict propcache requests yarl "
+    "typing_extensions"
+).split()
 WORST_FIRST = ("fail", "unknown", "warn")
 
 Row = Mapping[str, Any]
@@ -76,8 +90,8 @@ def healthy_of(fault: Fault) -> Fault:
         fault.launch,
         user=fault.user,
         arguments=fault.arguments,
-        again=False,
         mends=False,
+        starts="ok",
     )
 
 
@@ -86,7 +100,6 @@ HEALTHY_LAUNCHES = tuple(dict.fromkeys(map(healthy_of, (*FAULTS, Fault("", {}, "
 IN_FULL = Fault(
     "healthy: in full",
     {},
-    again=False,
     mends=False,
     in_full=True,
     captured=True,
@@ -100,7 +113,7 @@ def run_faults(
 ) -> dict[str, Seen]:
     """One boot, all ``faults`` in their order; by their ids, those that the guest came to."""
     orders = {
-        "launches": LAUNCHES,
+        "launches": {**LAUNCHES, **STARTED},
         "healthy": HEALTHY,
         "readable": [
             sys.executable,
@@ -121,8 +134,17 @@ def run_faults(
 
 
 def _order(fault: Fault) -> dict[str, Any]:
-    """started: the launch that is started for real."""
-    return {**asdict(fault), "started": IN_PLACE_OF.get(fault.launch, fault.launch)}
+    """started: the launch that is started for real, with ``packages`` beside Mooncake; port: where
+    it answers then."""
+    started = started_of(fault)
+    packages = str(install("aiohttp", "3.14.5", *BESIDE_AIOHTTP)) if started == "service" else ""
+    port = PORTS.get(started, CLIENT_PORT)
+    return {**asdict(fault), "started": started, "port": port, "packages": packages}
+
+
+def started_of(fault: Fault) -> str:
+    """Return the launch that is started for real: the fault's own, or what stands for it."""
+    return IN_PLACE_OF.get(fault.launch, fault.launch)
 
 
 def with_arguments(fault: Fault) -> Fault:

@@ -218,7 +218,11 @@ def start(shell: Shell, order: dict[str, Any]) -> dict[str, Any]:
     """Run the launch itself until its port answers or it has ended."""
     log = PLACE / "launch.log"
     log.unlink(missing_ok=True)
-    shell.run(f"setsid bash {LAUNCHES}/{order['started']}.sh > {log} 2>&1 & launch=$!")
+    words = f"setsid bash {LAUNCHES}/{order['started']}.sh"
+    if order["packages"]:  # of this Python
+        programs = Path(sys.executable).parent
+        words = f"PATH={programs}:$PATH PYTHONPATH=$PYTHONPATH:{order['packages']} {words}"
+    shell.run(f"{words} > {log} 2>&1 & launch=$!")
     _, pid = shell.run("echo $launch")
     deadline = time.monotonic() + LIMIT_SECONDS
     said = f"nothing within {LIMIT_SECONDS} s"
@@ -300,8 +304,7 @@ def run_fault(order: dict[str, Any]) -> dict[str, Any]:
                 answer["defect"] = f"{order['then']}: {said}"
                 return answer
         answer["mended"] = check(shell, order)
-        if order["again"]:
-            answer["mended_start"] = start(shell, order)
+        answer["mended_start"] = start(shell, order)
     except (OSError, ValueError) as error:
         answer["defect"] = f"{type(error).__name__}: {error}"
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-MASTER_PORT, OTHER_MASTER_PORT, CLIENT_PORT = 5051, 6051, 5052
+MASTER_PORT, OTHER_MASTER_PORT, CLIENT_PORT, SERVICE_PORT = 5051, 6051, 5052, 5081
 USER = 1000
 
 # The client's own settings; each launch that runs for real starts its master too.
@@ -52,18 +52,27 @@ LAUNCHES: Mapping[str, str] = {
     ),
     "service": (
         f"{_HUGE}export MOONCAKE_MASTER=${{MASTER:-127.0.0.1:{OTHER_MASTER_PORT}}}\n"
-        "export MOONCAKE_PROTOCOL=rdma\n"
-        "export MOONCAKE_TE_META_DATA_SERVER=P2PHANDSHAKE MOONCAKE_LOCAL_HOSTNAME=10.0.0.1\n"
+        "export MOONCAKE_PROTOCOL=rdma MOONCAKE_LOCAL_HOSTNAME=10.0.0.1\n"
+        "export MOONCAKE_TE_META_DATA_SERVER=${METADATA:-P2PHANDSHAKE}\n"
         "export MOONCAKE_GLOBAL_SEGMENT_SIZE=83886080 MOONCAKE_LOCAL_BUFFER_SIZE=16777216\n"
-        f"exec python3 -m mooncake.mooncake_store_service --port=5081\n"
+        f"exec python3 -m mooncake.mooncake_store_service --port={SERVICE_PORT}\n"
     ),
     "master": f"exec mooncake_master --rpc_port={MASTER_PORT} --metrics_port=5053\n",
     "sglang": f"{_SGLANG}\n",
     "sglang-two": f"{_SGLANG} --tp 2\n",
 }
 
-# What is started for real in the place of what the guest does not have: the store on the same host.
-IN_PLACE_OF = {"sglang": "client", "sglang-two": "client", "service": "client"}
+# What is started for real in the place of SGLang, which the guest does not have: the store on the
+# same host, with the devices and the name of its own that the launch gives the store.
+IN_PLACE_OF = {"sglang": "sglang-store", "sglang-two": "sglang-store"}
+STARTED = {
+    "sglang-store": (
+        f"{_HUGE}{_MASTER}exec {_CLIENT.replace('10.0.0.1', '${HERE:-10.0.0.1}')} {_SEGMENT} "
+        "${MOONCAKE_DEVICE:+--device_names=$MOONCAKE_DEVICE}\n"
+    ),
+}
+# The port that says that a launch has started.
+PORTS = {"service": SERVICE_PORT, "master": MASTER_PORT}
 
 # What a healthy host has. The sysctls are those that mooncake-preflight itself asks for.
 OTHER_MASTER = (
@@ -111,6 +120,16 @@ echo vm.nr_hugepages = 1200 > {OURS}
 for n in 0 1; do echo 600 > /sys/devices/system/node/node$n/hugepages/hugepages-2048kB/nr_hugepages
 done"""
 
+METADATA = "http://127.0.0.1:8080/metadata"
+END_OTHER_MASTER = (
+    "kill -9 $(cat /run/master.pid); "
+    f"while ss -ltn | grep -q :{OTHER_MASTER_PORT}; do sleep 0.2; done"
+)
+WITH_METADATA = OTHER_MASTER.replace(" > ", " --enable_http_metadata_server=true > ", 1)
+# The guest reaches no name server: without this a name is not known not to resolve.
+NO_DNS = "cp /etc/hosts /etc/nsswitch.conf /run; echo hosts: files > /etc/nsswitch.conf"
+DNS_AS_BEFORE = "cp /run/hosts /run/nsswitch.conf /etc"
+
 POOL = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 ALL_POOLS = f"for n in 0 1; do echo 600 > {POOL.format('$n')}; done"
 GROUP = "/sys/fs/cgroup/lab"
@@ -153,7 +172,7 @@ class Fault:
     by_hand, in_the_shell: what the advice says to do where no command can say it, by root and in
     the launch's shell. mends: False where nothing of that is possible in the guest.
     starts: whether the real launch then "fails" or comes up ("ok"); empty: not tried. says: what
-    its log, with how it ended in the last line, then matches. again: try it once more when mended.
+    its log, with how it ended in the last line, then matches. Once mended it is started as well.
     then: by root after the remedy; what it has to succeed with before the check looks again.
     captured: keep a capture of the guest as it is then. in_full: check what is installed too.
     """
@@ -174,11 +193,9 @@ class Fault:
     arguments: tuple[str, ...] = ()
     starts: str = ""
     says: str = ""
-    again: bool = True
     mends: bool = True
     captured: bool = False
     in_full: bool = False
-    port: int = CLIENT_PORT
     notes: str = ""
 
 
@@ -207,7 +224,6 @@ FAULTS = (
         inject="sysctl -qw vm.nr_hugepages=20",
         undo=ALL_POOLS,
         applied=True,
-        again=False,
     ),
     Fault(
         "pool on the wrong node, mended by apply",
@@ -217,7 +233,6 @@ FAULTS = (
         arguments=NODES,
         before="export LD_PRELOAD=$NIC_NODES_LIBRARY",
         applied=True,
-        again=False,
     ),
     Fault(
         "pages held by another process",
@@ -252,7 +267,6 @@ FAULTS = (
         user=USER,
         starts="ok",
         says="Found 0 HCAs",
-        again=False,
     ),
     Fault(
         "no permission for one uverbs node",
@@ -260,7 +274,6 @@ FAULTS = (
         inject="chmod 600 /dev/infiniband/uverbs1",
         undo="chmod 666 /dev/infiniband/uverbs*",
         user=USER,
-        again=False,
     ),
     Fault(
         "one port down",
@@ -284,14 +297,12 @@ FAULTS = (
         launch="client-one",
         inject="ip link set eth0 down",
         undo="ip link set eth0 up",
-        again=False,
     ),
     Fault(
         "wrong device name",
         {"rdma.device-missing": "fail"},
         launch="sglang",
         before="export MOONCAKE_DEVICE=mlx5_9",
-        again=False,
     ),
     Fault(
         "wrong device name of a client",
@@ -308,7 +319,6 @@ FAULTS = (
         {"rdma.device-missing": "warn"},
         launch="sglang",
         before="export MOONCAKE_DEVICE=rxe0,mlx5_9",
-        again=False,
     ),
     Fault(
         "a filter that leaves no device",
@@ -316,13 +326,11 @@ FAULTS = (
         before="export MC_TE_FILTERS=mlx5_0",
         starts="ok",
         says="Found 0 HCAs",
-        again=False,
     ),
     Fault(
         "TCP forced",
         {"rdma.no-device": "warn", "force-tcp-is-presence": "warn"},
         before="export MC_FORCE_TCP=0",
-        again=False,
     ),
     Fault(
         "addresses gone from the GID tables",
@@ -330,27 +338,23 @@ FAULTS = (
         inject="for n in 0 1; do ip -4 address flush dev eth$n; done",
         by_hand="for n in 0 1; do ip address add 10.0.0.$((n + 1))/24 dev eth$n; done",
         undo="for n in 0 1; do ip address replace 10.0.0.$((n + 1))/24 dev eth$n; done",
-        again=False,
     ),
     Fault(
         "an index behind the GID tables' last entry",
         {"rdma.gid": "fail"},
         before="export MC_GID_INDEX=40",
-        again=False,
     ),
     Fault(
         "a stray IPv6 address",
         {"rdma.gid": "warn"},
         inject="ip address add fec0::5/64 dev eth0; ip address add fec0::6/64 dev eth1; sleep 2",
         undo="ip address del fec0::5/64 dev eth0; ip address del fec0::6/64 dev eth1",
-        again=False,
     ),
     Fault(
         "rails on two subnets",
         {"rdma.subnets": "warn"},
         inject="ip -4 address flush dev eth1; ip address add 10.1.0.2/24 dev eth1",
         undo="ip -4 address flush dev eth1; ip address add 10.0.0.2/24 dev eth1",
-        again=False,
     ),
     Fault(
         "MTU unequal",
@@ -358,13 +362,11 @@ FAULTS = (
         inject="ip link set eth1 mtu 9000",
         undo="ip link set eth1 mtu 1500",
         possible="ip link set eth1 mtu 9000 && ip link set eth1 mtu 1500",
-        again=False,
     ),
     Fault(
         "a partition key that does not exist",
         {"rdma.pkey": "fail"},
         before="export MC_PKEY_INDEX=5",
-        again=False,
     ),
     Fault(
         "no provider library for the devices",
@@ -375,7 +377,6 @@ FAULTS = (
         notes="the remedy installs a package, and the guest reaches no archive",
         starts="ok",
         says="Found 0 HCAs",
-        again=False,
     ),
     Fault(
         "rdma cgroup limit",
@@ -385,7 +386,6 @@ FAULTS = (
         undo=LEAVE_GROUP,
         starts="ok",
         says="Found 0 HCAs",
-        again=False,
     ),
     Fault(
         "rdma cgroup limit, devices named",
@@ -395,7 +395,6 @@ FAULTS = (
         undo=LEAVE_GROUP,
         starts="fails",
         says="No available RNIC",
-        again=False,
     ),
     Fault(
         "memory cgroup limit",
@@ -427,7 +426,6 @@ FAULTS = (
         arguments=("--rank-numa-nodes", "1"),
         inject=f"{ENTER_GROUP}; echo 0 > {GROUP}/cpuset.mems",
         undo=LEAVE_GROUP,
-        again=False,
     ),
     Fault(
         "memory policies refused",
@@ -435,14 +433,12 @@ FAULTS = (
         arguments=NODES,
         refuse="policies",
         notes="the remedy is another security profile, which a running process cannot get",
-        again=False,
     ),
     Fault(
         "an L2 pool that ends within a huge page, with rdma-core before 51",
         {"rdma.fork-safe": "fail"},
         launch="sglang",
         before="unset RDMAV_HUGEPAGES_SAFE",
-        again=False,
     ),
     Fault(
         "a buffer that ends within a huge page, with rdma-core before 51",
@@ -458,14 +454,12 @@ FAULTS = (
         launch="sglang-two",
         inject="mount -o remount,size=32M /dev/shm",
         undo="mount -o remount,size=1G /dev/shm",
-        again=False,
     ),
     Fault(
         "max_map_count low",
         {"memory.max-map-count": "warn"},
         inject="sysctl -qw vm.max_map_count=65530",
         undo="sysctl -qw vm.max_map_count=262144",
-        again=False,
     ),
     Fault(
         "overcommit refused",
@@ -474,7 +468,6 @@ FAULTS = (
         inject="sysctl -qw vm.overcommit_memory=2 vm.overcommit_kbytes=$(awk "
         "'/Committed_AS/ {print $2 + 300000}' /proc/meminfo)",
         undo="sysctl -qw vm.overcommit_memory=0 vm.overcommit_ratio=50",
-        again=False,
     ),
     Fault(
         "open files limited",
@@ -482,7 +475,6 @@ FAULTS = (
         launch="sglang",
         before="ulimit -n 1024",
         user=USER,
-        again=False,
     ),
     Fault(
         "port taken",
@@ -496,16 +488,13 @@ FAULTS = (
         inject="sysctl -qw net.ipv4.ip_local_port_range='5000 60999'",
         undo="sysctl -qw net.ipv4.ip_local_port_range='32768 60999' "
         "net.ipv4.ip_local_reserved_ports=",
-        again=False,
     ),
     Fault(
         "master down",
         {"service.reachable": "fail"},
         launch="service",
-        inject="kill -9 $(cat /run/master.pid); "
-        f"while ss -ltn | grep -q :{OTHER_MASTER_PORT}; do sleep 0.2; done",
+        inject=END_OTHER_MASTER,
         by_hand=OTHER_MASTER,
-        again=False,
     ),
     Fault(
         "not a master",
@@ -516,7 +505,68 @@ FAULTS = (
             7051, 'exec("while 1:\\n c = s.accept()[0]; c.sendall(b\\"SSH-2.0\\"); c.close()")'
         ),
         in_the_shell="unset MASTER",
-        again=False,
+    ),
+    Fault(
+        "no metadata server",
+        {"service.reachable": "fail"},
+        launch="service",
+        before=f"export METADATA={METADATA}",
+        by_hand=f"{END_OTHER_MASTER}; {WITH_METADATA}",
+        undo=f"{END_OTHER_MASTER}; {OTHER_MASTER}",
+        starts="fails",
+    ),
+    Fault(
+        "another web server in the metadata server's place",
+        {"service.reachable": "fail"},
+        launch="service",
+        before=f"export METADATA={METADATA}",
+        inject="python3 -m http.server 8080 > /run/web.log 2>&1 & "
+        "until ss -ltn | grep -q :8080; do sleep 0.2; done",
+        by_hand=f"kill -9 $!; wait; {END_OTHER_MASTER}; {WITH_METADATA}",
+        undo=f"{END_OTHER_MASTER}; {OTHER_MASTER}",
+    ),
+    Fault(
+        "a master's name that does not resolve",
+        {"service.address": "fail", "service.reachable": "unknown"},
+        launch="service",
+        before=f"export MASTER=store-master:{OTHER_MASTER_PORT}",
+        inject=NO_DNS,
+        by_hand="echo 127.0.0.1 store-master >> /etc/hosts",
+        undo=DNS_AS_BEFORE,
+    ),
+    Fault(
+        "a name of its own that does not resolve",
+        {"network.advertised-address": "fail"},
+        launch="sglang",
+        before="export HERE=store-node",
+        inject=NO_DNS,
+        by_hand="echo 10.0.0.1 store-node >> /etc/hosts",
+        undo=DNS_AS_BEFORE,
+    ),
+    Fault(
+        "a master's address without its port",
+        {"service.reachable": "fail"},
+        launch="service",
+        before="export MASTER=127.0.0.1",
+        in_the_shell="unset MASTER",
+    ),
+    Fault(
+        "a master's address at which another host refuses",
+        {"service.reachable": "fail"},
+        launch="service",
+        before=f"export MASTER=10.0.0.9:{OTHER_MASTER_PORT}",
+        inject="ip neigh replace 10.0.0.9 lladdr 52:54:00:00:00:99 dev eth0 nud permanent",
+        in_the_shell="unset MASTER",
+        undo="ip neigh del 10.0.0.9 dev eth0",
+        starts="fails",
+    ),
+    Fault(
+        "a master that listens and does not answer",
+        {"service.reachable": "fail"},
+        launch="service",
+        inject="kill -STOP $(cat /run/master.pid)",
+        by_hand="kill -CONT $(cat /run/master.pid)",
+        undo="kill -CONT $(cat /run/master.pid)",
     ),
     Fault(
         "proxy set",
@@ -524,7 +574,6 @@ FAULTS = (
         launch="sglang",
         before="export http_proxy=http://10.9.9.9:3128",
         in_the_shell="unset http_proxy",
-        again=False,
     ),
     Fault(
         "hostname of another machine",
@@ -532,7 +581,6 @@ FAULTS = (
         launch="sglang",
         before="export HERE=10.7.7.7",
         in_the_shell="unset HERE",
-        again=False,
     ),
     Fault(
         "io_uring refused by a seccomp profile",
@@ -540,7 +588,6 @@ FAULTS = (
         launch="client-uring",
         refuse="io_uring",
         notes="the remedy is another security profile, which a running process cannot get",
-        again=False,
     ),
     Fault(
         "io_uring disabled",
@@ -549,7 +596,6 @@ FAULTS = (
         possible="test -e /proc/sys/kernel/io_uring_disabled",
         inject="sysctl -qw kernel.io_uring_disabled=2",
         undo="sysctl -qw kernel.io_uring_disabled=0",
-        again=False,
     ),
     Fault(
         "offload folder missing",
@@ -558,7 +604,6 @@ FAULTS = (
         inject="rmdir /mnt/ssd/offload",
         undo="mkdir -p -m 777 /mnt/ssd/offload",
         notes="the space of a folder that is not there cannot be known",
-        again=False,
     ),
     Fault(
         "offload folder of another user",
@@ -567,7 +612,6 @@ FAULTS = (
         inject="chmod 755 /mnt/ssd/offload",
         undo="chown 0 /mnt/ssd/offload; chmod 777 /mnt/ssd/offload",
         user=USER,
-        again=False,
     ),
     Fault(
         "offload folder read-only",
@@ -576,7 +620,6 @@ FAULTS = (
         inject="mount -o remount,ro /mnt/ssd",
         by_hand="mount -o remount,rw /mnt/ssd",
         undo="mount -o remount,rw /mnt/ssd",
-        again=False,
     ),
     Fault(
         "offload folder full",
@@ -584,7 +627,6 @@ FAULTS = (
         launch="client-offload",
         inject="dd if=/dev/zero of=/mnt/ssd/other bs=1M count=50 status=none",
         undo="rm -f /mnt/ssd/other",
-        again=False,
     ),
     # What a boot sets: each remedy is followed by what a boot does with the files.
     Fault(

@@ -30,6 +30,7 @@ from tests.lab.fault_guest import (
     Seen,
     healthy_of,
     run_faults,
+    started_of,
     with_arguments,
 )
 from tests.lab.faults import FAULTS, Fault
@@ -135,7 +136,7 @@ def faults(folder: Path, ids: Collection[str]) -> None:
     """Faults, and what is healthy, each with a capture of the guest as it is then."""
     chosen = _chosen(EVERY_FAULT, ids)
     shown = [
-        replace(one, id=name, in_full=True, starts="", again=False, mends=False)
+        replace(one, id=name, in_full=True, starts="", mends=False)
         for name, fault in SHOWN.items()
         for one in chosen
         if one.id == fault
@@ -162,6 +163,7 @@ def record_faults(seen: Mapping[str, Seen], folder: Path) -> None:
             "id": one.id,
             "order": plain(one),
             "arguments": with_arguments(one).arguments,
+            "started": started_of(one),
             "impossible": found.impossible,
             "then": _said(found.broken),
             "mended": None if found.mended is None else _said(found.mended),
