@@ -36,9 +36,9 @@ SYS_RESOURCE_BIT = 24
 INITIAL_USER_NAMESPACE = "user:[4026531837]"
 _DAEMON_LIMITS = ("memlock", "nofile")
 _WHOLE_RANGE = ["0", "0", "4294967295"]
-# Rows of /proc/PID/limits that bound what a process maps or writes, and how a shell sets each.
+# Rows of /proc/PID/limits that bound what a process maps or writes, and the name of each limit.
 ADDRESS_SPACE, DATA_SIZE, FILE_SIZE = "Max address space", "Max data size", "Max file size"
-SIZE_ROWS = {ADDRESS_SPACE: "ulimit -v", DATA_SIZE: "ulimit -d", FILE_SIZE: "ulimit -f"}
+SIZE_ROWS = {ADDRESS_SPACE: "as", DATA_SIZE: "data", FILE_SIZE: "fsize"}
 
 
 class Pinned(NamedTuple):

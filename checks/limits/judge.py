@@ -42,6 +42,7 @@ SGLANG_FILES = 65535
 LEAST_FILES = 24
 # What libraries, stacks and arenas of a process's threads map besides: a round figure.
 PROGRAM_BYTES = 16 * GIB
+_RAISE = "Raise the limit where the process is started."
 _NO_MEMORY = "the limit refuses memory though some is free: the process aborts"
 _REFUSED = {
     ADDRESS_SPACE: _NO_MEMORY,
@@ -142,18 +143,21 @@ def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
             have=format_bytes(soft, f"{{}} ({row})"),
             need=format_bytes(certain[row] if refused else usual, "more than {}"),
             evidence=(Evidence(LIMITS, f"{row}: {soft}"),),
-            advice=f"raise it where the process is started: {SIZE_ROWS[row]} unlimited",
         )
+        settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
         if refused:
-            judged.append(one.failed(_REFUSED[row]))
+            judged.append(one.failed(_REFUSED[row], _RAISE, settings))
         elif row == ADDRESS_SPACE and process.gpu is not None:
-            judged.append(one.warned("CUDA maps far more than there is, and is refused"))
+            text = "CUDA maps far more than there is, and is refused"
+            judged.append(one.warned(text, _RAISE, settings))
         elif soft < usual:
-            judged.append(one.warned("its threads, libraries and files may reach the limit"))
+            text = "its threads, libraries and files may reach the limit"
+            judged.append(one.warned(text, _RAISE, settings))
         else:
             judged.append(one)
     worst = (Status.FAIL, Status.WARN, Status.PASS)
-    return min(judged, key=lambda one: worst.index(one.status))
+    settings = tuple(setting for one in judged for setting in one.settings)
+    return min(judged, key=lambda one: worst.index(one.status))._replace(settings=settings)
 
 
 @CHECKS.check("limits.run-as", the_launch)

@@ -20,6 +20,7 @@ from preflight.settings.targets import (
     LIMITS_FILE,
     MODPROBE_FILE,
     MODULES_FILE,
+    NOT_OF_A_CONTAINER,
     NR_HUGEPAGES,
     ORDERS,
     SYSCTL_FILE,
@@ -205,6 +206,8 @@ def _ulimit(setting: Setting, context: Context) -> Lines:
         lines = _unit_limit(name, value, setting.unit, context.sudo)
         return [*_on_the_host(context), *map(comment, lines)] if context.container else lines
     number = "-1" if value == "unlimited" else value
+    if name in NOT_OF_A_CONTAINER and context.container in ("compose", "docker", "podman"):
+        return [comment(f"no engine takes --ulimit {name}: raise it for the daemon, in its unit")]
     if context.container == "compose":
         return [comment(f"in the service: ulimits: {{{name}: {number}}}")]
     if context.container in ("docker", "podman"):

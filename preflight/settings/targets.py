@@ -18,6 +18,8 @@ UNIT_FILE = OWN_UNIT
 UNIT_NAME = UNIT_FILE.rpartition("/")[2]
 WANTS_FILE = f"{SYSTEMD}/multi-user.target.wants/{UNIT_NAME}"
 CONTAINERD = "containerd.service"
+# Limits that Docker and Podman refuse with --ulimit (github.com/docker/go-units, ulimit.go).
+NOT_OF_A_CONTAINER = ("as",)
 
 NR_HUGEPAGES = "vm.nr_hugepages"
 # These order something once instead of setting it.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Status
+from checks.base.finding import Kind, Status
 from checks.base.needs import ContainerLimits
 from checks.base.root import Root
 from checks.base.units import GIB
@@ -28,7 +28,12 @@ def _judged(row: str, size: int | None, **other: Any) -> Status:
     (finding,) = found
     if finding.status is not Status.PASS:
         assert row in finding.have
-        assert SIZE_ROWS[row] in finding.advice
+        (setting,) = finding.settings
+        assert (setting.kind, setting.name, setting.wanted) == (
+            Kind.ULIMIT,
+            SIZE_ROWS[row],
+            "unlimited",
+        )
     return finding.status
 
 
@@ -67,11 +72,12 @@ def test_a_limit_is_held_against_what_counts_to_it(
 
 
 def test_the_worst_of_several_is_said() -> None:
-    low = limits(sizes={ADDRESS_SPACE: Limit(30 * GIB, None), DATA_SIZE: Limit(GIB, None)})
+    low = limits(sizes={ADDRESS_SPACE: Limit(20 * GIB, None), DATA_SIZE: Limit(GIB, None)})
     needs = launch(rank(regular_bytes=10 * GIB))
     (found,) = findings(judge.CHECKS, facts(low), needs, "limits.memory")
     assert found.status is FAIL
     assert found.have == "1.00 GiB (Max data size)"
+    assert [setting.name for setting in found.settings] == ["as", "data"]
 
 
 def test_limits_and_sizes_that_are_not_known_are_unknown() -> None:

@@ -365,6 +365,28 @@ def test_containerds_drop_in_reads_back_as_unlimited(rdma_plan: Plan, tmp_path: 
     assert "containerd.service" in notes(rdma_plan, "systemd")
 
 
+SIZES = tuple(Setting(Kind.ULIMIT, name, "unlimited", "9") for name in ("as", "data", "fsize"))
+
+
+def test_limits_of_sizes_in_every_dialect(tmp_path: Path) -> None:
+    """Docker and Podman have no --ulimit as: it is named, and never written as an option."""
+    found = of_settings(tmp_path, *SIZES, MEMLOCK)
+    for name in ("systemd", "containerd"):
+        rows = text(found, name).splitlines()
+        assert {"LimitAS=infinity", "LimitDATA=infinity", "LimitFSIZE=infinity"} < set(rows)
+    assert "*    - as      unlimited" in text(found, "limits")
+    finite = of_settings(tmp_path / "kib", SIZES[1]._replace(wanted="4097"))
+    assert "root - data    5" in text(finite, "limits")
+    options = text(found, "docker")
+    assert [f"{name}=-1:-1" in options for name in ("as", "data", "fsize")] == [False, True, True]
+    service = yaml.safe_load(text(found, "compose"))["services"]["sglang"]
+    assert set(service["ulimits"]) == {"memlock", "data", "fsize"}
+    for name in ("docker", "compose"):
+        assert "no engine takes --ulimit as" in notes(found, name)
+    for name in ("as", "data", "fsize", "memlock"):
+        assert f"{name} has no field in Kubernetes" in notes(found, "k8s")
+
+
 def test_without_a_limit_to_set_there_is_no_drop_in(tmp_path: Path) -> None:
     found = of_settings(tmp_path)
     assert [text(found, name) for name in ("limits", "systemd", "containerd")] == ["", "", ""]

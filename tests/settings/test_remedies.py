@@ -83,6 +83,16 @@ def lines(kind: Kind, name: str, wanted: str, context: Context) -> tuple[str, ..
             PODMAN,
             "# start the container with: podman run --ulimit nofile=65535 ...",
         ),
+        (
+            Setting(Kind.ULIMIT, "as", "unlimited"),
+            BARE,
+            "prlimit --pid $$ --as=unlimited:unlimited",
+        ),
+        (
+            Setting(Kind.ULIMIT, "as", "unlimited"),
+            DOCKER,
+            "# no engine takes --ulimit as: raise it for the daemon, in its unit",
+        ),
         (Setting(Kind.SHM_SIZE, "/dev/shm", "64"), USER, "sudo mount -o remount,size=64 /dev/shm"),
         (
             Setting(Kind.SHM_SIZE, "/dev/shm", "64"),

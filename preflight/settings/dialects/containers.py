@@ -8,7 +8,7 @@ from checks.base.finding import Kind
 from preflight.base.shell import quote
 from preflight.settings.dialects import Names, Rendering, service_name
 from preflight.settings.dialects.environment import variables
-from preflight.settings.dialects.limits import ulimits
+from preflight.settings.dialects.limits import container_limits
 from preflight.settings.records import Plan
 from preflight.settings.targets import header
 
@@ -22,13 +22,15 @@ def docker(plan: Plan, names: Names) -> Rendering:
     gpus = plan.value(Kind.GPUS, "gpus")
     if gpus is not None:
         options.append(("--gpus", "all"))
-    for name, value in ulimits(plan).items():
+    limits, left = container_limits(plan)
+    for name, value in limits.items():
         number = "-1" if value == "unlimited" else value
         options.append(("--ulimit", f"{name}={number}:{number}"))
     options += [("--cap-add", setting.name) for setting in plan.of(Kind.CAPABILITY)]
     options += [("--security-opt", _security(s.name, s.wanted)) for s in plan.of(Kind.SECURITY)]
     options += [("--device", setting.name) for setting in plan.of(Kind.DEVICE)]
     kept, removed, notes = variables(plan)
+    notes += left
     options += [("--env", f"{name}={value}") for name, value in kept.items()]
     notes += [f"{name} is not to be set: take its --env out" for name in removed]
     if gpus is not None:
@@ -64,9 +66,8 @@ def compose(plan: Plan, names: Names) -> Rendering:
         service["network_mode"] = "host"
     for option, value in _shared_memory(plan):
         service["ipc" if option == "--ipc" else "shm_size"] = value
-    limits = {
-        name: -1 if value == "unlimited" else int(value) for name, value in ulimits(plan).items()
-    }
+    found, left = container_limits(plan)
+    limits = {name: -1 if value == "unlimited" else int(value) for name, value in found.items()}
     if limits:
         service["ulimits"] = {name: {"soft": n, "hard": n} for name, n in limits.items()}
     lists = {
@@ -76,6 +77,7 @@ def compose(plan: Plan, names: Names) -> Rendering:
     }
     service |= {key: found for key, found in lists.items() if found}
     kept, removed, notes = variables(plan)
+    notes += left
     if kept:
         # Compose fills in ${...} of every value, and takes $$ for a dollar sign.
         service["environment"] = {name: value.replace("$", "$$") for name, value in kept.items()}

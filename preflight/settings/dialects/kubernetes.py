@@ -113,10 +113,11 @@ def _notes(plan: Plan, names: Names) -> list[str]:
     kind = plan.workload.kind
     if kind and kind not in _POD_PATHS:
         notes.append(f"kubectl merges nothing into a {kind}: write it where its pod's spec stands")
-    if "memlock" in ulimits(plan):
+    for name in ulimits(plan):
+        instead = ", or runs as user 0 with IPC_LOCK" if name == "memlock" else ""
         notes.append(
-            "memlock has no field in Kubernetes: a pod has the runtime's (plan --format "
-            "containerd, on each node), or runs as user 0 with IPC_LOCK"
+            f"{name} has no field in Kubernetes: a pod has the runtime's (plan --format "
+            f"containerd, on each node){instead}"
         )
     if plan.of(Kind.DEVICE):
         notes.append(

@@ -5,10 +5,17 @@ from __future__ import annotations
 from checks.base.finding import Kind
 from preflight.settings.dialects import DEFAULT_SERVICE, Names, Rendering
 from preflight.settings.records import Plan
-from preflight.settings.targets import CONTAINERD, LIMITS_FILE, drop_in, header, limit_line
+from preflight.settings.targets import (
+    CONTAINERD,
+    LIMITS_FILE,
+    NOT_OF_A_CONTAINER,
+    drop_in,
+    header,
+    limit_line,
+)
 
-# limits.conf(5): memlock is in KiB, the others as the kernel counts them.
-_KIB_LIMITS = ("memlock",)
+# limits.conf(5): sizes are in KiB, the others as the kernel counts them.
+_KIB_LIMITS = ("memlock", "as", "data", "fsize")
 _NOTHING = "the plan has no limit to set"
 
 
@@ -17,6 +24,18 @@ def ulimits(plan: Plan) -> dict[str, str]:
     return {
         setting.name: setting.wanted for setting in plan.of(Kind.ULIMIT) if not setting.setting.unit
     }
+
+
+def container_limits(plan: Plan) -> tuple[dict[str, str], list[str]]:
+    """Return what an engine takes with --ulimit, and a note on each limit that it does not."""
+    found = ulimits(plan)
+    notes = [
+        f"no engine takes --ulimit {name}: a container has what its daemon has (plan --format "
+        "systemd, for the daemon's unit)"
+        for name in NOT_OF_A_CONTAINER
+        if name in found
+    ]
+    return {n: value for n, value in found.items() if n not in NOT_OF_A_CONTAINER}, notes
 
 
 def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
