@@ -30,6 +30,7 @@ class Usage(NamedTuple):
     dropped: when its arena cannot be mapped and everything goes its own way.
     serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
     headroom: free pages that a node must show for a moment, beyond those kept.
+    among: the NUMA nodes that alone give its pages, where they are several, not all.
     """
 
     process: str
@@ -37,6 +38,7 @@ class Usage(NamedTuple):
     dropped: Pages
     serves_all: bool
     headroom: Pages
+    among: tuple[int, ...] = ()
 
 
 class MemoryKind(str, Enum):
@@ -138,7 +140,8 @@ class ProcessNeeds(NamedTuple):
     program: sglang, store_service, mooncake_client, mooncake_master, metadata_server, router, or
     another engine's worker (vllm, lmcache).
     environment: the variables that it will run with, those resolved. node: the NUMA node that its
-    memory is bound to. gpu: its GPU's index, None without one. regions: see ``Region``.
+    memory is bound to. among: those nodes, where they are several and not all.
+    gpu: its GPU's index, None without one. regions: see ``Region``.
     gpu_registered_bytes: device memory registered (prefill/decode transfer), 0 for none.
     segment_nodes: the NUMA nodes to which Mooncake binds shares of its segment, () for one mapping.
     regular_bytes: memory on regular pages that it takes and keeps. bound_bytes: of that, what
@@ -168,6 +171,7 @@ class ProcessNeeds(NamedTuple):
     bound_bytes: Mapping[int, int] = {}
     id: ProcessId = ProcessId()
     role: str = ""
+    among: tuple[int, ...] = ()
 
     @property
     def runtime(self) -> str:

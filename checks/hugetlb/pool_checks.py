@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, passed, skip, unknown
-from checks.base.needs import Spot
+from checks.base.finding import Evidence, Finding, or_unjudged, passed, skip, unknown
+from checks.base.needs import Spot, Usage
 from checks.base.units import KIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Stock
+from checks.hugetlb.fit import Stock, fit_needs, start_needs
 from checks.hugetlb.pools import POOLS, Pool
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
-from checks.numa.nodes import NODES
+from checks.numa.nodes import NODES, node_list
 
 CHECKS = CheckSet()
 
@@ -145,8 +145,51 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
-    if not spots:
+    groups = wanted.groups()
+    for size, nodes in groups:
+        yield _judge_group(size, nodes, hugetlb, wanted)
+    if not spots and not groups:
         yield skip("nothing is bound to a NUMA node")
+
+
+@or_unjudged
+def _judge_group(size: int, nodes: tuple[int, ...], facts: HugetlbFacts, wanted: Wanted) -> Finding:
+    """Several nodes together, but not all, against what processes that are bound there take."""
+    spots = [Spot(size, node) for node in nodes]
+    usages: list[Usage] = []
+    beside = 0  # pages of others that are bound to one of them
+    for usage in wanted.usages:
+        if usage.among and set(usage.among) <= set(nodes):
+            usages.append(usage)
+        else:
+            beside += sum(usage.mapped.get(spot, 0) for spot in spots)
+    everything, start = (
+        beside + judged.get(Spot(size, None), 0)
+        for judged in (fit_needs(usages), start_needs(usages))
+    )
+    need = counted(everything, "pages", f"{{}} ({format_bytes(everything * size)})")
+    found = passed(f"{format_page_size(size)} pages on {node_list(nodes)}", need=need)
+    stocks = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, spots).values()
+    each = [found.known(stock) for stock in stocks]
+    least, most = sum(one.least_pages for one in each), sum(one.most_pages for one in each)
+    have = str(least) if least == most else f"{least} to {most}"
+    pool = facts.hugetlb.pool(size)
+    evidence = tuple(row for spot in spots for row in _evidence(pool, spot))
+    found = found._replace(
+        have=Quantity(f"{have} pages available", least, "pages"), evidence=evidence
+    )
+    advice = (
+        f"reserve {everything - least} pages more on {node_list(nodes)}, or bind it to more nodes"
+    )
+    if least >= everything:
+        return found
+    if least >= start:
+        return found.warned("the arena, or another mapping that can do without, falls back", advice)
+    if most < start:
+        return found.failed(
+            f"{start - most} pages are missing there: {_consequence(Spot(size, None))}", advice
+        )
+    return found.unknown("which nodes promised pages come from is not known", advice=advice)
 
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)

@@ -20,8 +20,18 @@ class Wanted:
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
         self.needs = needs
+        self.usages = needs.usages
         self.everything: Pages = fit_needs(needs.usages) if needs.usages else {}
         self.start: Pages = start_needs(needs.usages) if needs.usages else {}
+
+    def groups(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Each page size with several nodes to which processes are bound, where not to all."""
+        used = (
+            (usage.among, pages) for usage in self.usages for pages in (usage.mapped, usage.dropped)
+        )
+        return sorted(
+            {(spot.page_size_bytes, among) for among, pages in used if among for spot in pages}
+        )
 
     def spots(self, bound: bool) -> list[Spot]:
         found = {*self.everything, *self.start}

@@ -156,8 +156,8 @@ def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
         else:
             judged.append(one)
     worst = (Status.FAIL, Status.WARN, Status.PASS)
-    settings = tuple(setting for one in judged for setting in one.settings)
-    return min(judged, key=lambda one: worst.index(one.status))._replace(settings=settings)
+    every = tuple(setting for one in judged for setting in one.settings)
+    return min(judged, key=lambda one: worst.index(one.status))._replace(settings=every)
 
 
 @CHECKS.check("limits.run-as", the_launch)

@@ -20,6 +20,7 @@ from checks.gpu.hardware_use import (
 )
 from checks.memory.facts import MemoryFacts
 from checks.numa.facts import NumaFacts
+from checks.numa.nodes import NODES, node_list
 from checks.pci.facts import PathClass, PciFacts
 from checks.placement.mooncake_topology import ANY_PROCESS, View, predicted
 from checks.rdma.devices import DEVICES as RDMA_DEVICES
@@ -33,51 +34,60 @@ CHECKS = CheckSet()
 @CHECKS.check("numa.node-memory", the_launch)
 def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
     placed = (node for process in needs.processes for node in (process.node, *process.bound_bytes))
-    bound = sorted({node for node in placed if node is not None})
+    bound: list[tuple[int, ...]] = sorted({(node,) for node in placed if node is not None})
+    bound += sorted({process.among for process in needs.processes if process.among})
     if not bound:
         return [passed("launch", "nothing is bound to a node")]
     policy = numa.policy
     if not isinstance(policy, Unknown) and policy.set_mempolicy:
         return [skip("set_mempolicy is refused here, so nothing is bound", "launch")]
-    return [_memory_of(node, needs.processes, memory, numa) for node in bound]
+    return [_memory_of(nodes, needs.processes, memory, numa) for nodes in bound]
 
 
 @or_unjudged
 def _memory_of(
-    number: int,
+    numbers: tuple[int, ...],
     everything: tuple[ProcessNeeds, ...],
     memory: MemoryFacts,
     numa: NumaFacts,
 ) -> Finding:
-    finding = passed(f"node {number}")
-    processes = [process for process in everything if process.node == number]
-    shares = [p.bound_bytes[number] for p in everything if number in p.bound_bytes]
+    where = node_list(numbers)
+    finding = passed(where)
+    processes = [p for p in everything if _lies_on(p, numbers)]
+    shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:
         size = finding.known(process.regular_bytes, "what its processes take is not known: ")
         # What Mooncake binds itself lies where that says, here or elsewhere.
         need += size - sum(process.bound_bytes.values())
-    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} bound to it"
+    it = "it" if len(numbers) == 1 else "them"
+    count = f"{len(processes)} process{'es' if len(processes) > 1 else ''} bound to {it}"
     share = f"{format_bytes(sum(shares))} of segments that are split over the NICs' nodes"
     names = " + ".join([*([count] if processes else []), *([share] if shares else [])])
     finding = finding._replace(need=format_bytes(need), formula=names)
-    node = numa.node(number)
-    if node is None:
-        return finding.unknown(f"the kernel shows no node {number} here")
-    free = finding.known(node.free_bytes)
-    source = f"/sys/devices/system/node/node{number}/meminfo"
-    finding = finding._replace(
-        have=format_bytes(free, "{} free"), evidence=(Evidence(f"{source} MemFree", str(free)),)
-    )
+    nodes = [numa.node(number) for number in numbers]
+    free = cache = 0
+    evidence = []
+    for number, node in zip(numbers, nodes, strict=True):
+        if node is None:
+            return finding.unknown(f"the kernel shows no node {number} here")
+        free += finding.known(node.free_bytes)
+        source = f"{NODES}/node{number}/meminfo"
+        evidence.append(Evidence(f"{source} MemFree", str(node.free_bytes)))
+    finding = finding._replace(have=format_bytes(free, "{} free"), evidence=tuple(evidence))
     if need <= free:
         return finding
-    cache = finding.known(node.cache_bytes, "more than is free, and ")
-    fewer = f"bind fewer processes to node {number}, or " if len(processes) > 1 else ""
+    for number, node in zip(numbers, nodes, strict=True):
+        assert node is not None
+        cached = finding.known(node.cache_bytes, "more than is free, and ")
+        cache += cached
+        evidence.append(Evidence(f"{NODES}/node{number}/meminfo cache and slab", str(cached)))
+    fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
     finding = finding._replace(
         have=Quantity(
             f"{format_bytes(free)} free + {format_bytes(cache)} page cache", free + cache, "bytes"
         ),
-        evidence=(*finding.evidence, Evidence(f"{source} cache and slab", str(cache))),
+        evidence=tuple(evidence),
     )
     if need <= free + cache:
         text = "it fits once the kernel has dropped page cache, which slows the start"
@@ -96,6 +106,12 @@ def _memory_of(
     return finding.failed(
         f"{short} is missing: the OOM killer ends a rank, though other nodes have some"
     )
+
+
+def _lies_on(process: ProcessNeeds, nodes: tuple[int, ...]) -> bool:
+    """Whether all of its memory is bound to some of these nodes."""
+    bound = process.among or (() if process.node is None else (process.node,))
+    return bool(bound) and set(bound) <= set(nodes)
 
 
 @CHECKS.check("numa.gpu-nic-distance", the_launch)

@@ -128,11 +128,12 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
                 pages_by_spot(_split(dropped.allocations)[0]),
                 _arena_serves_all(must),
                 _headroom(mapped),
+                mapped.process.among,
             )
         )
         if may:
             name = f"{mapped.process.name}, own allocator"
-            usages.append(Usage(name, pages_by_spot(may), {}, True, {}))
+            usages.append(Usage(name, pages_by_spot(may), {}, True, {}, mapped.process.among))
     return tuple(usages)
 
 

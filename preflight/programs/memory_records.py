@@ -111,6 +111,7 @@ class MappedProcess(NamedTuple):
     ``id``: which process of the launch it is.
     ``node``: the NUMA node that its memory is bound to (SGLang starts each rank under
     ``numactl --membind`` with its GPU's node), or None where nothing binds it.
+    ``among``: those that it is bound to, where they are several and not all.
     ``own_allocator``: what maps the host pools; None where Mooncake's does, as shared memory.
     ``metadata_bytes``: plain memory that prefill/decode transfer registers with the NICs.
     ``split_pools``: of each host pool, whether SGLang hands its K and its V over apart; those that
@@ -128,6 +129,7 @@ class MappedProcess(NamedTuple):
     split_pools: tuple[bool, ...] = ()
     id: ProcessId = ProcessId()
     own_pools: tuple[OwnPool, ...] = ()
+    among: tuple[int, ...] = ()
 
 
 class Launch(NamedTuple):

@@ -152,6 +152,7 @@ def _members(
             name=Subject(replay.process.name, "process", (rank,) if ranked else ()),
             role=f"rank {rank}" if ranked else base.role,
             node=replay.process.node,
+            among=replay.process.among,
             gpu=_gpu(process, rank),
             rdma=store_devices(process, rank),
             gpu_registered_bytes=_gpu_registered(process),

@@ -12,7 +12,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
 from checks.numa.meminfo import read_whole_meminfo
-from checks.numa.nodes import numa_nodes, parse_node_list
+from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list
 from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
@@ -79,13 +79,19 @@ def share_of(
 ) -> Share:
     """Return what ``process`` maps. hardware: of a server. memory: to which a server's is added."""
     share = _unbound_share(process, hardware, host, memory)
-    node = bound_node(process.command) if len(numa_nodes(host.root)) > 1 else None
-    if node is None:
+    nodes = bound_nodes(process.command)
+    if nodes is None or len(numa_nodes(host.root)) < 2:
         return share
+    if len(nodes) > 1 and nodes.issuperset(memory_nodes(host.root)):
+        return share
+    node = min(nodes) if len(nodes) == 1 else None
+    among = tuple(sorted(nodes)) if len(nodes) > 1 else ()
 
     def bound(members: tuple[MappedProcess, ...]) -> tuple[MappedProcess, ...]:
         # SGLang's own numactl replaces the one in front of it.
-        return tuple(one if one.node is not None else one._replace(node=node) for one in members)
+        return tuple(
+            one if one.node is not None else one._replace(node=node, among=among) for one in members
+        )
 
     most = share.most
     return share._replace(
@@ -93,8 +99,8 @@ def share_of(
     )
 
 
-def bound_node(command: Command) -> int | None:
-    """The one NUMA node on which the launch has all of a command's memory lie; None: on several.
+def bound_nodes(command: Command) -> set[int] | None:
+    """The NUMA nodes on which alone the launch has a command's memory lie; None: on all.
 
     That of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages too), or
     of its container's ``--cpuset-mems``.
@@ -108,7 +114,7 @@ def bound_node(command: Command) -> int | None:
         with suppress(ValueError):
             these = set(parse_node_list(text))
             nodes = these if nodes is None else nodes & these
-    return nodes.pop() if nodes is not None and len(nodes) == 1 else None
+    return nodes or None
 
 
 def _unbound_share(

@@ -191,3 +191,56 @@ def test_a_launch_that_binds_itself_has_that_nodes_pages_alone(
     findings = json.loads(capsys.readouterr().out)["findings"]
     found = {one["id"]: one["status"] for one in findings}
     assert (found["hugetlb.shortage"], found["hugetlb.node-shortage"]) == ("pass", status)
+
+
+BINDINGS = (
+    "numactl --membind=0,2 {}",
+    "numactl -m 0,2 {}",
+    "docker run --cpuset-mems=0,2 image {}",
+    "docker run --cpuset-mems=0,2 image numactl --membind=2,3,0 {}",
+)
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    ("size", "regular", "pages", "memory"),
+    [
+        ("2000MB", False, "pass", "pass"),
+        ("2800MB", False, "fail", "pass"),  # there on all nodes, and not on these two
+        ("90GB", True, "skip", "pass"),
+        ("100GB", True, "skip", "fail"),
+    ],
+)
+def test_memory_bound_to_several_nodes_is_judged_on_these_together(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    binding: str,
+    size: str,
+    regular: bool,
+    pages: str,
+    memory: str,
+) -> None:
+    """Nodes 0 and 2 have 1024 and 256 of 1792 free pages of 2 MiB, and 95 GiB of memory."""
+    pool = HostPool(nodes={0: (1024, 1024), 1: (512, 512), 2: (256, 256)})
+    root = Host({2 * MIB: pool}, nodes=(0, 1, 2)).write(tmp_path / "host")
+    (root / "proc/self/status").write_text("Mems_allowed_list:\t0-2\n")
+    for node in (0, 1, 2):
+        rows = ["MemTotal: 60000000", "MemFree: 50000000", "Active(file): 0", "Inactive(file): 0"]
+        rows += ["FilePages: 0", "Shmem: 0", "Mlocked: 0", "Unevictable: 0", "SReclaimable: 0"]
+        table = "".join(f"Node {node} {row} kB\n" for row in rows)
+        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
+    with (root / "proc/meminfo").open("a") as file:
+        file.write("SwapFree: 0 kB\n")
+    program = f"mooncake_client --global_segment_size={size} --protocol=tcp"
+    script = tmp_path / "launch.sh"
+    export = "" if regular else "export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB\n"
+    if "docker" in binding and not regular:
+        binding = binding.replace("run ", "run -e MC_STORE_USE_HUGEPAGE -e MC_STORE_HUGEPAGE_SIZE ")
+    script.write_text(f"{export}{binding.format(program)}\n")
+    ids = ("hugetlb.node-shortage", "numa.node-memory")
+    only = [word for id_ in ids for word in ("--only", id_)]
+    run(["check", "--json", *only, "--root", str(root), str(script)])
+    found = {one["id"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert [found[id_]["status"] for id_ in ids] == [pages, memory], found
+    assert pages == "skip" or found[ids[0]]["subject"] == "2 MiB pages on nodes 0, 2"
+    assert found[ids[1]]["subject"] == "nodes 0, 2"
