@@ -15,9 +15,16 @@ from preflight.launches.variables import Layers
 
 _SECTION = re.compile(r"^\[Service\]\s*$", re.MULTILINE)
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')+""", re.DOTALL)
-_QUOTED = re.compile(r"""\\(.)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)", re.ASCII)
+_QUOTED = re.compile(r"""(\\.[^\s"'\\]*)|"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'""", re.DOTALL)
+_ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|[0-7]{3}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_ESCAPES = dict(zip("abfnrtvs\\\"'", "\a\b\f\n\r\t\v \\\"'", strict=True))
+# In a file of variables a backslash counts otherwise, and a quote may stand anywhere.
+_FILE_QUOTED = re.compile(r"""\\(.)|"((?:[^"\\]|\\.)*)"|'([^']*)'""", re.DOTALL)
+_FILE_ESCAPED = re.compile(r"\\([\"\\`$])")
+_VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}", re.ASCII)
+_SPECIFIER = re.compile(r"(?<!%)(?:%%)*(%[a-zA-Z])")  # systemd knows what it stands for
+# A word of its own: the words of the variable stand in its place.
+_ALONE = re.compile(r"\$(?![{$])(.+)", re.DOTALL)
 _PREFIXES = "@-:+!|"
 _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
@@ -26,10 +33,11 @@ def _read(launch: LaunchText) -> Reading:
     variables, notes = with_env_files(launch)
     readings = [Reading((), notes)]
     own: dict[str, Word | None] = {}
+    of_files: dict[str, Word | None] = {}
     starts: list[tuple[Origin, str]] = []
     for origin, key, value in _settings(launch):
         if key == "Environment":
-            own.update(_pairs(value, origin) if value else {})
+            own = {**own, **_pairs(value, origin)} if value else {}
         elif key == "EnvironmentFile":
             path = value.removeprefix("-")
             text = launch.beside(path)
@@ -41,17 +49,18 @@ def _read(launch: LaunchText) -> Reading:
                 kept = (line for line in lines if "=" in line and line[:1] not in "#;")
                 for line in kept:
                     name, _, said = line.partition("=")
-                    own[name.strip()] = Word(_unquoted(said.strip()), Origin(path))
+                    of_files[name.strip()] = Word(_of_file(said.strip()), Origin(path))
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value))
         elif key == "LimitMEMLOCK":
             text = f"LimitMEMLOCK={value}: sets a limit of the processes of this unit"
             readings.append(Reading((), (SourceNote("ulimit", text, origin),)))
-    environment = Layers(variables, own)
+    # Files stand over Environment=, wherever they are named.
+    environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:
-        words = list(_words(line.lstrip(_PREFIXES), origin, environment))
-        readings.append(read_words(words, environment, beside=launch.beside))
+        for words in _commands(line, origin, environment):
+            readings.append(read_words(words, environment, beside=launch.beside))
     return joined(readings)
 
 
@@ -59,11 +68,12 @@ def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
     """Yield the settings of [Service], a continued line as one, with the line it begins at."""
     section, held, begun = "", "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
-        if not held and line.lstrip()[:1] in ("#", ";"):
+        if line.lstrip()[:1] in ("#", ";"):  # between lines that go on, too
             continue
         begun = begun if held else number
-        held += line.removesuffix("\\") + (" " if line.endswith("\\") else "")
-        if line.endswith("\\"):
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        held += f"{line[:-1]} " if goes_on else line
+        if goes_on:
             continue
         text, held = held.strip(), ""
         if text.startswith("["):
@@ -73,12 +83,29 @@ def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
             yield Origin(launch.path, begun), key.strip(), value.strip()
 
 
+def _unescaped(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if len(code) > 1:
+            number = int(code.lstrip("xuU"), 8 if code[0].isdigit() else 16)
+            return chr(number) if number < 0x110000 else match.group()
+        return _ESCAPES.get(code, match.group())
+
+    return _ESCAPED.sub(plain, text)
+
+
 def _unquoted(text: str) -> str:
+    return _QUOTED.sub(lambda match: _unescaped("".join(filter(None, match.groups()))), text)
+
+
+def _of_file(text: str) -> str:
+    """Return a value of an EnvironmentFile."""
+
     def plain(match: re.Match[str]) -> str:
         single, double, quoted = match.groups()
-        return single if single is not None else _ESCAPED.sub(r"\1", double or quoted or "")
+        return single or quoted or _FILE_ESCAPED.sub(r"\1", double or "")
 
-    return _QUOTED.sub(plain, text)
+    return _FILE_QUOTED.sub(plain, text)
 
 
 def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
@@ -86,39 +113,62 @@ def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
     for match in _WORD.finditer(value):
         name, equals, text = _unquoted(match.group()).partition("=")
         if equals:
-            found[name] = Word(text, origin)
+            specifiers = tuple(dict.fromkeys(_SPECIFIER.findall(text)))
+            found[name] = Word(text.replace("%%", "%"), origin, specifiers)
     return found
 
 
-def _words(line: str, origin: Origin, environment: Layers) -> Iterator[Word]:
-    """``$NAME`` alone is split into words, ``${NAME}`` is filled in; ``%`` specifiers stay."""
-    for match in _WORD.finditer(line):
-        text = match.group()
-        alone = _VARIABLE.fullmatch(text)
-        if alone is not None and alone.group(2):
-            word = environment.get(alone.group(2))
-            if word is None:
-                yield Word(text, origin, (alone.group(2),))
-            else:
-                yield from (word._replace(text=part) for part in word.text.split())
+def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[list[Word]]:
+    """Yield the words of each command of a line, as ``;`` stands between them.
+
+    ``@`` in front: the word behind the program is what it is called, no argument. ``:`` in front:
+    no variable is filled in.
+    """
+    raw = [match.group() for match in _WORD.finditer(line)]
+    while raw:
+        end = raw.index(";") if ";" in raw else len(raw)
+        texts, raw = raw[:end], raw[end + 1 :]
+        if not texts:
             continue
-        yield _filled(_unquoted(text), origin, environment)
+        program = texts[0].lstrip(_PREFIXES)
+        prefixes = texts[0][: len(texts[0]) - len(program)]
+        words = [program, *texts[2 if "@" in prefixes else 1 :]]
+        if ":" in prefixes:
+            yield [Word(_unquoted(text).replace("%%", "%"), origin) for text in words]
+        else:
+            yield [word for text in words for word in _words(text, origin, environment)]
+
+
+def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
+    """``$NAME`` alone is split into words, ``${NAME}`` is filled in; ``%`` specifiers stay."""
+    plain = ";" if text == "\\;" else _unquoted(text)
+    alone = _ALONE.fullmatch(plain)
+    if alone is None:
+        yield _filled(plain, origin, environment)
+        return
+    word = environment.get(alone.group(1))
+    if word is None:
+        yield Word(plain, origin, (alone.group(1),))
+    else:
+        parts = (match.group() for match in _WORD.finditer(word.text))
+        yield from (word._replace(text=_of_file(part)) for part in parts)
 
 
 def _filled(text: str, origin: Origin, environment: Layers) -> Word:
-    unresolved = re.findall(r"(?<!%)(?:%%)*(%[a-zA-Z])", text)
+    unresolved = _SPECIFIER.findall(text)
 
     def fill(match: re.Match[str]) -> str:
-        name = match.group(1) or match.group(2)
+        name = match.group(1)
         if name is None:
             return "$"
         word = environment.get(name)
         if word is None:
             unresolved.append(name)
             return match.group()
+        unresolved.extend(word.unresolved)
         return word.text
 
-    filled = _VARIABLE.sub(fill, text).replace("%%", "%")
+    filled = _VARIABLE.sub(fill, text.replace("%%", "%"))
     return Word(filled, origin, tuple(dict.fromkeys(unresolved)))
 
 

@@ -37,7 +37,7 @@ EnvironmentFile=-store.env
 LimitMEMLOCK=infinity
 ExecStartPre=-/bin/mkdir -p /var/lib/x
 ExecStart=
-ExecStart=@/usr/bin/numactl --membind=0 /usr/local/bin/mooncake_client $OPTS \\
+ExecStart=@/usr/bin/numactl numactl --membind=0 /usr/local/bin/mooncake_client $OPTS \\
     --global_segment_size=${SIZE} --name "${NAME}" --host=%H --p=100%% --cost $$5
 [Install]
 WantedBy=multi-user.target
