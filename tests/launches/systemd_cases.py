@@ -108,10 +108,10 @@ def judge() -> dict[str, list[list[list[str]]]]:
             process.kill()
         found: dict[str, list[list[list[str]]]] = {str(number): [] for number in range(COUNT)}
         for line in (folder / "order").read_text().splitlines():
-            number, pid = line.split()
-            said = (folder / "out" / f"{number}.{pid}").read_text()
+            which, pid = line.split()
+            said = (folder / "out" / f"{which}.{pid}").read_text()
             words, _, variables = said.partition("\1")
-            found[number].append([words.split("\0")[:-1], variables.split("\0")[:-1]])
+            found[which].append([words.split("\0")[:-1], variables.split("\0")[:-1]])
         return found
 
 

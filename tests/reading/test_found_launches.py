@@ -14,7 +14,6 @@ from tests.reading.found_launches import FOUND, differences
 
 # The folder in which they lie.
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_LAUNCHES", str(ROOT.parent / "shared/launches/found"))
-NOT_YET = {"e-py-test-disagg-hicache.py": "servers that Python starts are not read"}
 
 
 found = pytest.mark.skipif(
@@ -25,8 +24,6 @@ found = pytest.mark.skipif(
 @found
 @pytest.mark.parametrize("name", FOUND)
 def test_a_launch_of_others(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if name in NOT_YET:
-        pytest.xfail(NOT_YET[name])
     truth, unread = FOUND[name]
     (tmp_path / "host" / "proc").mkdir(parents=True)
     code = run(["read", "--json", "--root", str(tmp_path / "host"), str(Path(FOLDER, name))])
