@@ -103,7 +103,9 @@ def trace_answer(
     page = page_of(found)
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = _behind_router(found, [_plan(server, found.router, asked) for server in found.servers])
+    plans = _behind_router(
+        found, [plan_of(server, found.router, asked) for server in found.servers]
+    )
     replays = [() if isinstance(plan, Unknown) else plan.replays(block) for plan in plans]
     every = [replay for each in replays for replay in each]
     counter = CurveCounter()
@@ -163,7 +165,7 @@ def _held(found: CapacityAnswer, block: int) -> Iterator[int]:
                 yield max(1, tier.tokens.most // block)
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """What is replayed of one server. sizes: the least that its tiers hold, and the most."""
 
     sizes: tuple[TierSizes, ...]
@@ -176,7 +178,7 @@ class _Plan(NamedTuple):
         return tuple(Replay(one, self.rules, block, self.page_tokens) for one in self.sizes)
 
 
-def _behind_router(found: CapacityAnswer, plans: list[_Plan | Unknown]) -> list[_Plan | Unknown]:
+def _behind_router(found: CapacityAnswer, plans: list[Plan | Unknown]) -> list[Plan | Unknown]:
     """Servers that are alike, behind one router, answer one stream of requests: the first is all.
 
     Those that differ are each replayed with all of it.
@@ -191,7 +193,7 @@ def _behind_router(found: CapacityAnswer, plans: list[_Plan | Unknown]) -> list[
         leader = first.setdefault(alike, at)
         if leader != at:
             one = plans[leader]
-            assert isinstance(one, _Plan)
+            assert isinstance(one, Plan)
             caches = one.rules.caches + plan.rules.caches
             plans[leader] = one._replace(rules=one.rules._replace(caches=caches))
             plans[at] = Unknown(
@@ -201,7 +203,7 @@ def _behind_router(found: CapacityAnswer, plans: list[_Plan | Unknown]) -> list[
     return plans
 
 
-def _plan(server: ServerCapacity, router: Router | None, asked: TraceRequest) -> _Plan | Unknown:
+def plan_of(server: ServerCapacity, router: Router | None, asked: TraceRequest) -> Plan | Unknown:
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -243,10 +245,10 @@ def _plan(server: ServerCapacity, router: Router | None, asked: TraceRequest) ->
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
-    return _Plan(each, rules, page, merged, tuple(notes))
+    return Plan(each, rules, page, merged, tuple(notes))
 
 
-def _replay_notes(plan: _Plan, router: Router | None, span: float | None) -> Iterator[str]:
+def _replay_notes(plan: Plan, router: Router | None, span: float | None) -> Iterator[str]:
     """What the answer rests on, and what is left out of it."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:

@@ -25,7 +25,7 @@ that are still on their way; the end of an answer, which a trace does not name.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf
@@ -209,6 +209,11 @@ class _Cache:
         self._l1: OrderedDict[int, int] = OrderedDict()
         self._both: dict[int, None] = {}
         self._host: OrderedDict[int, None] = OrderedDict()
+        # Of the last, what a request parted from its node when it was there alone; and when each
+        # was used last, by the number of the request: what comes out of L1 may be older.
+        self._parted: OrderedDict[int, None] = OrderedDict()
+        self._used: dict[int, int] = {}
+        self._requests = 0
         # The next block of the same node of the tree, but for the last one.
         self._next: dict[int, int] = {}
         self._whole_nodes = rules.whole_nodes
@@ -219,13 +224,14 @@ class _Cache:
 
     def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
         """Serve one request; returns the tier of each block that is found, from the first on."""
-        l1, host, size, self._now = self._l1, self._host, self._sizes[0], now
+        l1, host, parted, size = self._l1, self._host, self._parted, self._sizes[0]
+        self._now, self._requests = now, self._requests + 1
         blocks = blocks[:size]  # what is longer than L1 does not run at all
         found: list[str] = []
         for block in blocks:
             if block in l1:
                 found.append("L1")
-            elif block in host:
+            elif block in host or block in parted:
                 found.append("L2")
             else:
                 break
@@ -237,19 +243,18 @@ class _Cache:
         if self._whole_nodes:
             self._next.update(pairwise(blocks[known : len(found)]))
             self._next.update(pairwise(blocks[len(found) :]))
+        self._used.update(dict.fromkeys(blocks, self._requests))
         for block in reversed(blocks):
             if block in l1:
                 l1.move_to_end(block)
                 continue
             l1[block] = 0
-            if block in host:
-                del host[block]
+            if block in host or block in parted:
+                del (host if block in host else parted)[block]
                 self._both[block] = None
                 self._flows.moved["L2", "L1"] += 1
         while len(l1) > size:
-            gone = self._evict()
-            while l1 and self._next.get(next(iter(l1))) == gone:
-                gone = self._evict()
+            self._evict(self._oldest(l1))
         if self._sizes[1] and not self._back:
             self._write_through(blocks)
         return found
@@ -295,13 +300,19 @@ class _Cache:
 
     def _room(self, wanted: int = 1) -> bool:
         """Make room for so many more in L2; False where it holds nothing that may go."""
-        while len(self._both) + len(self._host) + wanted > self._sizes[1]:
-            if self._back and self._both:
-                del self._both[next(iter(self._both))]
-            elif self._host:
-                gone = self._drop()
-                while self._host and self._next.get(next(iter(self._host))) == gone:
-                    gone = self._drop()
+        both, host, parted, used = self._both, self._host, self._parted, self._used
+        while len(both) + len(host) + len(parted) + wanted > self._sizes[1]:
+            if self._back and both:
+                for block in self._oldest(both):
+                    del both[block]
+            elif host or parted:
+                held = host
+                if parted and (not host or used[next(iter(parted))] <= used[next(iter(host))]):
+                    held = parted
+                for block in self._oldest(held):
+                    del held[block]
+                    self._flows.evicted["L2"] += 1
+                    self._forget(block)
             else:
                 return False
         return True
@@ -314,30 +325,46 @@ class _Cache:
             block = after
         self._next.update(rest[1:])
         for _, after in reversed(rest):
-            for held in (self._l1, self._host):
-                if after in held:  # a write back that found no room drops the end of a node
-                    held.move_to_end(after)
+            if after in self._l1:
+                self._l1.move_to_end(after)
+            elif after in self._host:  # a write back that found no room drops the end of a node
+                del self._host[after]
+                self._parted[after] = None
+            elif after in self._parted:
+                self._parted.move_to_end(after)
+            else:
+                continue
+            self._used[after] = self._requests
 
-    def _drop(self) -> int:
-        """The last of L2."""
-        block, _ = self._host.popitem(last=False)
-        self._flows.evicted["L2"] += 1
+    def _oldest(self, held: Iterable[int]) -> list[int]:
+        """The node that was used least recently of those there, its last block first."""
+        blocks = iter(held)
+        node = [next(blocks)]
+        for block in blocks:
+            if self._next.get(block) != node[-1]:
+                break
+            node.append(block)
+        return node
+
+    def _evict(self, node: Sequence[int]) -> None:
+        """Take a node out of L1. With write_back one without a copy gets it now, or is lost."""
+        written = self._back and self._sizes[1] and node[0] not in self._both
+        room = written and self._room(len(node))
+        for block in node:
+            del self._l1[block]
+            self._flows.evicted["L1"] += 1
+            if block in self._both:
+                del self._both[block]
+                self._host[block] = None
+            elif room:
+                self._host[block] = None
+                self._copied(block)
+            else:
+                self._forget(block)
+
+    def _forget(self, block: int) -> None:
         self._next.pop(block, None)
-        return block
-
-    def _evict(self) -> int:
-        """The last of L1."""
-        block, _ = self._l1.popitem(last=False)
-        self._flows.evicted["L1"] += 1
-        if block in self._both:
-            del self._both[block]
-            self._host[block] = None
-        elif self._back and self._sizes[1] and self._room():
-            self._host[block] = None
-            self._copied(block)
-        else:
-            self._next.pop(block, None)
-        return block
+        del self._used[block]
 
 
 class Replay:

@@ -5,15 +5,20 @@ The flags are those of Mooncake's own benchmark pages; nothing here was fitted t
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checks.base.units import GIB
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.report import first_evicting, first_maybe
-from preflight.capacity.workload import WorkloadOptions
-from tests.builders.capacity_launches import server_of, tokens_of
+from preflight.capacity.trace_answer import Plan, TraceRequest, plan_of, rounds_of
+from preflight.capacity.workload import Workload, WorkloadOptions
+from preflight.traces.generate import rounds_trace
+from tests.builders.capacity_launches import answer_to, server_of, tokens_of
 from tests.paths import ROOT
 
 # The releases whose masters have had each of the two defaults, 0.95 and 0.90.
@@ -179,3 +184,42 @@ def test_the_workload_may_be_given_as_its_command_line(tmp_path: Path) -> None:
     rounds = server_of(tmp_path, H800_L2, wanted=asked).capacity.rounds
     # Half of the clients, and so twice the rounds: 7.6 of them.
     assert first_evicting(rounds, "L2") == 8
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        pytest.param(H800_L2, {"gpu_bytes": 80 * GIB}, id="H800, L2"),
+        pytest.param(H800_POOL, {"gpu_bytes": 80 * GIB}, id="H800, pool"),
+        pytest.param(DGX, {"gpu_bytes": 40 * GIB}, id="DGX"),
+        pytest.param(DGX_SSD, {"gpu_bytes": 40 * GIB}, id="DGX, SSD"),
+        pytest.param(A10, {"gpu_bytes": 24 * GIB, "other_bytes": 150 * GIB}, id="A10"),
+    ],
+)
+def test_the_rounds_come_out_of_a_trace_of_the_same_requests(
+    tmp_path: Path, script: str, options: dict[str, Any]
+) -> None:
+    """Each client's requests one by one, through the tiers: what each round still finds is within
+    what its bounds say, tier by tier."""
+    answer = answer_to(tmp_path, script, **options)
+    (server,), workload = answer.servers, answer.workload
+    assert isinstance(workload, Workload)
+    page = server.page_tokens or 0
+    plan = plan_of(server, None, TraceRequest())
+    assert isinstance(plan, Plan)
+    requests = list(rounds_trace(rounds_of(workload), page, 7).requests)
+    replays = plan.replays(page)
+    for each in server.capacity.rounds:
+        asked = requests[(each.number - 1) * workload.clients : each.number * workload.clients]
+        found = [Counter(chain.from_iterable(map(one.take, asked))) for one in replays]
+        # A prompt that L1 does not take is cut there, and refused by a server.
+        if any(one.flows.too_long for one in replays):
+            assert script == A10
+            assert each.number >= 6
+            break
+        upto = list[str]()
+        for name, least, most in each.hits if each.reusable_tokens else ():
+            upto.append(name)
+            parts = [sum(one[tier] for tier in upto) * page / each.reusable_tokens for one in found]
+            assert least <= parts[0] + 1e-9, (each.number, name)
+            assert parts[-1] <= most + 1e-9, (each.number, name)

@@ -125,6 +125,89 @@ def test_what_cannot_be_meant(
     assert "Traceback" not in out + err
 
 
+ROUTED = "python3 -m sglang_router.launch_router --worker-urls http://a:1 http://b:1 {flags}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "routing", "note"),
+    [
+        ("", "cache-aware", "cache-aware (router"),
+        ("--policy round_robin", "round-robin", "round-robin (--policy at run.sh:"),
+        ("--policy random", "random", "random (--policy at"),
+        ("--policy power_of_two", "random", "and power_of_two is random"),
+        ("--policy prefix_hash", "cache-aware", "policy prefix_hash: it is taken for cache_aware"),
+        ("--policy=cache_aware --cache-threshold 0.5", "cache-aware", "--balance-abs-threshold"),
+        ("--policy random --prefill-policy round_robin", "round-robin", "never acts"),
+    ],
+)
+def test_the_launch_s_router_says_who_gets_a_request(
+    ask: Ask, capsys: pytest.CaptureFixture[str], flags: str, routing: str, note: str
+) -> None:
+    """Two servers that are alike, behind it: one stream of requests, and one pool."""
+    script = f"{QWEN} &\n{QWEN} --port 30001 &\n{ROUTED.format(flags=flags)}"
+    found = answer(ask, capsys, "--gpu-memory", "80gb", script=script)
+    first, second = found["servers"]
+    assert (first["routing"], first["caches"]) == (routing, 2)
+    assert any(note in each for each in first["notes"])
+    assert "the router spreads requests over it and" in second["unknown"]
+
+
+def test_the_command_line_goes_over_the_router(
+    ask: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f"{QWEN} &\n{QWEN} --port 30001 &\n{ROUTED.format(flags='')}"
+    words = ("--gpu-memory", "80gb", "--routing", "round-robin")
+    first, _ = answer(ask, capsys, *words, script=script)["servers"]
+    assert (first["routing"], first["caches"]) == ("round-robin", 2)
+    # Three conversations in turn over two caches: the pool has what the other one wrote.
+    assert {tier["name"]: tier["rate"] for tier in first["least"]["tiers"]}["L3"] > 0
+
+
+def test_servers_with_a_router_in_front(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    script = QWEN.replace("sglang.launch_server", "sglang_router.launch_server")
+    script += " --dp-size 2 --router-policy round_robin --router-cache-threshold 0.2"
+    (server,) = answer(ask, capsys, "--gpu-memory", "80gb", script=script)["servers"]
+    assert (server["routing"], server["caches"]) == ("round-robin", 2)
+
+
+@pytest.mark.parametrize("given", ["1.5", "nan", "half"])
+def test_a_threshold_that_cannot_be(
+    ask: Ask, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    script = f"{QWEN} &\n{ROUTED.format(flags=f'--cache-threshold {given}')}"
+    assert ask("--gpu-memory", "80gb", script=script) == 64
+    assert f"--cache-threshold {given} at run.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("", "evicts 0.05 of its objects at a time; what was asked for stays 10 s"),
+        (
+            "--eviction_ratio=0.2 --default_kv_lease_ttl 5s",
+            "evicts 0.2 of its objects at a time; what was asked for stays 5 s",
+        ),
+        ("--default_kv_lease_ttl=500", "stays 0.5 s (its lease)"),
+    ],
+)
+def test_the_master_s_flags_decide_what_the_pool_evicts(
+    ask: Ask, capsys: pytest.CaptureFixture[str], flags: str, said: str
+) -> None:
+    (server,) = answer(
+        ask, capsys, "--gpu-memory", "80gb", script=f"mooncake_master {flags} &\n{QWEN}"
+    )["servers"]
+    assert said in server["notes"][-1]
+    assert "pins none" in server["notes"][-1]
+
+
+@pytest.mark.parametrize("flag", ["eviction_ratio=2", "default_kv_lease_ttl=soon"])
+def test_a_master_that_does_not_start(
+    ask: Ask, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert ask("--gpu-memory", "80gb", script=f"mooncake_master --{flag} &\n{QWEN}") == 64
+    assert f"mooncake_master --{flag} at run.sh:1" in capsys.readouterr().err
+
+
 def test_the_pictures_show_what_the_text_says(
     ask: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

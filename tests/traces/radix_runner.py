@@ -5,7 +5,8 @@
 FOLDER holds one release's unpacked wheel. The case: ``sizes``, in blocks, and ``requests``, lists
 of whole numbers, each of which stands for a block. A block is a token of a page of one here, and
 memory is a count: the class sees an allocator that frees. With a write policy it is HiRadixCache
-(0.5.10), whose L2 is twice as large; copies are there at once.
+(0.5.10) or what replaced it, UnifiedRadixCache (0.5.23); L2 is twice as large as L1, and copies are
+there at once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import sys
 import types
 from array import array
+from pathlib import Path
 from typing import Any
 
 from tests.sglang.runner import prepare
@@ -164,13 +166,150 @@ def tier_hits(size: int, requests: list[list[int]], policy: str) -> list[tuple[i
     return found
 
 
+class TreeAllocator(Allocator):
+    """The same for UnifiedRadixCache: what is free is what the tree does not hold."""
+
+    page_size = 1
+    page_shard_size = None
+    tree: Any = None
+
+    def __init__(self, size: int, full: Any) -> None:
+        self.size, self.full = size, full
+
+    def available_size(self) -> int:
+        held = self.tree.component_evictable_size_, self.tree.component_protected_size_
+        return self.size - sum(each[self.full] for each in held)
+
+    def mamba_full_cache_donor(self) -> None:
+        """There are no states of Mamba here."""
+
+    def __getattr__(self, name: str) -> None:
+        """Parts that other kinds of attention have."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+class Host:
+    """In place of L2's pool."""
+
+    shared_allocation_domain = host_evict_fn = None
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self.host_pool = self.anchor_entry = self
+
+    def available_size(self) -> int:
+        return self.left
+
+    def free(self, values: Any, pool: Any = None) -> None:
+        self.left += len(values)
+
+    def clear(self) -> None:
+        """Nothing but a count."""
+
+
+class UnifiedController:
+    """In place of HybridCacheController."""
+
+    enable_storage = False
+
+    def __init__(self, allocator: TreeAllocator, host: Host, policy: str) -> None:
+        self.allocator, self.mem_pool_host, self.write_policy = allocator, host, policy
+        self.reset()
+
+    def reset(self) -> None:
+        self.ack_write_queue: list[Any] = []
+        self.ack_load_queue: list[Any] = []
+
+    def start_writing(self) -> None:
+        """All is written already."""
+
+    def write(self, values: Any, node_id: int, extra_pools: Any, flush: bool) -> Any:
+        if self.mem_pool_host.left < len(values):
+            return None
+        self.mem_pool_host.left -= len(values)
+        return self._moved(self.ack_write_queue, len(values), node_id)
+
+    def load(self, host_indices: Any, node_id: int, extra_pools: Any) -> Any:
+        if self.allocator.available_size() < len(host_indices):
+            return None
+        return self._moved(self.ack_load_queue, len(host_indices), node_id)
+
+    def _moved(self, queue: list[Any], count: int, node_id: int) -> Any:
+        torch: Any = importlib.import_module("torch")
+        queue.append(types.SimpleNamespace(finish_event=Done(), node_ids=[node_id]))
+        return torch.zeros(count, dtype=torch.int64)
+
+
+def unified_tier_hits(size: int, requests: list[list[int]], policy: str) -> list[tuple[int, int]]:
+    """The same by UnifiedRadixCache."""
+    torch: Any = importlib.import_module("torch")
+    radix: Any = importlib.import_module("sglang.srt.mem_cache.radix_cache")
+    base: Any = importlib.import_module("sglang.srt.mem_cache.base_prefix_cache")
+    params: Any = importlib.import_module("sglang.srt.mem_cache.cache_init_params")
+    unified: Any = importlib.import_module("sglang.srt.mem_cache.unified_radix_cache")
+    kinds: Any = importlib.import_module("sglang.srt.mem_cache.unified_cache.component_type")
+    full = kinds.ComponentType.FULL
+    allocator, host = TreeAllocator(size, full), Host(2 * size)
+    cache = unified.UnifiedRadixCache(
+        params.CacheInitParams(
+            disable=False,
+            req_to_token_pool=None,
+            token_to_kv_pool_allocator=allocator,
+            page_size=1,
+            tree_components=(full,),
+            tree_core_backend="python",
+        )
+    )
+    # init_hicache wants GPU pools: what it sets is set here.
+    allocator.tree = tree = cache.tree_core
+    cache.cache_controller, cache.host_pool_group = UnifiedController(allocator, host, policy), host
+    cache.components[full]._full_kv_pool_host = host
+    tree.set_hicache_enabled()
+    cache.is_write_back = tree.is_write_back = policy == "write_back"
+    threshold = 1 if policy == "write_through" else 2
+    cache.write_through_threshold = tree.write_through_threshold = threshold
+    cache.load_back_threshold = 1
+    found = []
+    for request in requests:
+        key = radix.RadixKey(array("q", request), None)
+        match = cache.match_prefix(base.MatchPrefixParams(key=key))
+        in_l1, in_l2, last = match.device_prefix_len, 0, match.last_device_node
+        if match.host_hit_length:
+            asking = types.SimpleNamespace(
+                last_node=last,
+                kv=types.SimpleNamespace(mamba_pool_idx=None),
+                swa_host_hit_length=0,
+                mamba_host_hit_length=0,
+            )
+            asked = base.InitLoadBackParams(
+                best_match_node=match.best_match_node,
+                host_hit_length=match.host_hit_length,
+                req=asking,
+            )
+            in_l2, last = cache.init_load_back(asked)
+        found.append((in_l1, in_l2))
+        lock = cache.inc_lock_ref(last)
+        needed = len(request) - in_l1 - in_l2 - allocator.available_size()
+        if needed > 0:
+            cache.evict(base.EvictParams(num_tokens=needed))
+        value = torch.zeros(len(request), dtype=torch.int64)
+        again = radix.RadixKey(array("q", request), None)
+        cache.insert(base.InsertParams(key=again, value=value))
+        cache.dec_lock_ref(last, lock.to_dec_params())
+        cache.loading_check()
+        cache.writing_check()
+    return found
+
+
 def main() -> None:
     prepare(sys.argv[1])
     case = json.load(sys.stdin)
     requests = case["requests"]
     if len(sys.argv) > 2:
-        policy = sys.argv[2]
-        json.dump([tier_hits(size, requests, policy) for size in case["sizes"]], sys.stdout)
+        old = Path(sys.argv[1], "sglang/srt/mem_cache/hiradix_cache.py").exists()
+        two = tier_hits if old else unified_tier_hits
+        json.dump([two(size, requests, sys.argv[2]) for size in case["sizes"]], sys.stdout)
     else:
         json.dump([hits(size, requests) for size in case["sizes"]], sys.stdout)
 
