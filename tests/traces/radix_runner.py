@@ -178,7 +178,7 @@ class TreeAllocator(Allocator):
 
     def available_size(self) -> int:
         held = self.tree.component_evictable_size_, self.tree.component_protected_size_
-        return self.size - sum(each[self.full] for each in held)
+        return int(self.size - sum(each[self.full] for each in held))
 
     def mamba_full_cache_donor(self) -> None:
         """There are no states of Mamba here."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.traces import growing
 from preflight.traces.curve import Curve, CurveCounter, optimum
 from preflight.traces.formats import Request, chained, open_trace
 
@@ -138,6 +139,22 @@ def test_a_sample_takes_bounded_memory_and_says_its_error() -> None:
     assert sampled.sampled < 0.5
     apart = max(abs(sampled.rate(at * 100) - exact.rate(at * 100)) for at in range(1, 200))
     assert 0 < apart < 4 * sampled.error < 0.2
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_sample_does_not_grow() -> None:
+    """Ten times as many accesses of ten times as many blocks: the counts of distances grow with the
+    logarithm alone, and nothing else does."""
+    taken = []
+    for accesses in (1e6, 1e7):
+        counter = CurveCounter(20_000)
+        for blocks in growing(accesses):
+            counter.take(blocks)
+        counter.curve()
+        steps = [counter._whole, *counter._counted, *(stack.steps for stack in counter._stacks)]
+        stacks = [len(stack.last) + len(stack.tree) for stack in counter._stacks]
+        taken.append(sum(stacks) + sum(map(len, steps)))
+    assert taken[1] < 2 * taken[0] < 200_000
 
 
 @published
