@@ -131,8 +131,8 @@ def test_where_each_block_is_found(
     assert replayed(prompts, size, rules)[0] == found
 
 
-def pool(memory: int, **rules: float) -> StorePool:
-    return StorePool(memory, None, StoreRules(**{"watermark": 0.5, "ratio": 0.1, **rules}), Flows())
+def pool(memory: int, lease_seconds: float = 0.0) -> StorePool:
+    return StorePool(memory, None, StoreRules(0.5, 0.1, lease_seconds), Flows())
 
 
 def test_the_store_evicts_a_part_and_what_is_above_the_watermark() -> None:
