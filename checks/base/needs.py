@@ -149,7 +149,8 @@ class ProcessNeeds(NamedTuple):
     certainly puts into /dev/shm. hugetlb_bytes: on huge pages. memfd_bytes: of that, the size of
     each memfd. ring_bytes: the SSD offload's
     buffer, which io_uring pins besides all that is registered, once at start and once more for each
-    later I/O thread.
+    later I/O thread. waited: what follows in the launch runs only once it has ended. gpu_fraction:
+    the part of its GPU that it is told to take, None where nobody says.
     """
 
     name: str
@@ -172,6 +173,8 @@ class ProcessNeeds(NamedTuple):
     id: ProcessId = ProcessId()
     role: str = ""
     among: tuple[int, ...] = ()
+    waited: bool = False
+    gpu_fraction: float | None = None
 
     @property
     def runtime(self) -> str:

@@ -72,7 +72,34 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     for process in processes:
         setting = passed("launch").known(visible_setting(gpus, process))
         groups.setdefault(setting, []).append(process)
-    return [_count_of(group, setting, gpus) for setting, group in groups.items()]
+    found = [_count_of(group, setting, gpus) for setting, group in groups.items()]
+    # Ranks of other hosts have the same numbers.
+    return [*found, *_shared(processes, gpus)] if needs.hosts == 1 else found
+
+
+def _shared(processes: list[ProcessNeeds], gpus: GpuFacts) -> Iterable[Finding]:
+    """GPUs that two programs take, of those that run at one time and outside of containers."""
+    taken: dict[str, list[ProcessNeeds]] = {}
+    for process in processes:
+        visible = visible_gpus(gpus, process)
+        place = f"GPU {process.gpu} of CUDA_VISIBLE_DEVICES={visible_setting(gpus, process)}"
+        if not isinstance(visible, Unknown) and process.gpu is not None:
+            place = visible[process.gpu] if process.gpu < len(visible) else ""
+        if place and process.container is None:
+            taken.setdefault(place, []).append(process)
+    found = []
+    for place, there in taken.items():
+        together = [one for one in there[:-1] if not one.waited] + there[-1:]
+        shares = [1.0 if one.gpu_fraction is None else one.gpu_fraction for one in together]
+        if len({one.id.command for one in together}) > 1 and sum(shares) > 1:
+            names = " and ".join(one.name for one in together)
+            found.append(
+                passed(place, f"{len(together)} processes ({names})", "1").warned(
+                    "each takes a share of the whole GPU: those that start later find too little",
+                    "give each its own GPUs: --base-gpu-id, or CUDA_VISIBLE_DEVICES",
+                )
+            )
+    return fold(found)
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:

@@ -132,6 +132,8 @@ def _members(
         container=container_limits(process.command),
         id=ProcessId(process.number),
         role=process.kind.value,
+        waited=process.command.waited,
+        gpu_fraction=_gpu_fraction(process),
     )
     sized = process.server is not None or process.store is not None
     ranked = process.server is not None or process.consumer is not None
@@ -209,6 +211,11 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
     if not isinstance(first, int) or not isinstance(step, int):
         return None
     return first + rank * step
+
+
+def _gpu_fraction(process: LaunchProcess) -> float | None:
+    fraction = None if process.server is None else process.server.value("mem_fraction_static")
+    return fraction if isinstance(fraction, float) else None
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:

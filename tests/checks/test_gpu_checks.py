@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.gpu.facts import CudaAbility, Nvml
 from checks.run.facts import Facts, read_facts
+from preflight.cli.main import run
 from tests.builders.synthetic import (
     GIB,
     MIB,
@@ -460,3 +462,33 @@ def test_unreadable_rdma_devices_are_not_taken_for_none(facts: Facts) -> None:
 
 def test_every_outcome_is_declared() -> None:
     assert_declared(JUDGES)
+
+
+ONE = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 "
+
+
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        ((f"{ONE} --port 1 &", f"{ONE} --port 2 &", "wait"), 2),
+        ((f"{ONE} --port 1 &", f"{ONE} --port 2 --base-gpu-id 1 &", "wait"), 1),
+        ((f"{ONE} --port 1 &", f"{ONE} --port 2 --base-gpu-id 2 &", "wait"), 0),
+        ((f"{ONE} --port 1 &", f"CUDA_VISIBLE_DEVICES=2,3 {ONE} --port 2 &", "wait"), 0),
+        ((f"{ONE} --port 1 &", f"CUDA_VISIBLE_DEVICES=3,1 {ONE} --port 2 &", "wait"), 1),
+        # One after the other; parts that leave room; containers, whose GPUs have other numbers.
+        ((f"{ONE} --port 1", f"{ONE} --port 2"), 0),
+        ((*[f"{ONE} --port {n} --mem-fraction-static 0.4 &" for n in (1, 2)], "wait"), 0),
+        ((*[f"{ONE} --port {n} --mem-fraction-static 0.6 &" for n in (1, 2)], "wait"), 2),
+        ((*[f"docker run --gpus 2 image {ONE} --port {n} &" for n in (1, 2)], "wait"), 0),
+    ],
+)
+def test_two_servers_on_one_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: tuple[str, ...], warned: int
+) -> None:
+    script = tmp_path / "launch.sh"
+    script.write_text("\n".join(lines) + "\n")
+    run(["check", "--json", "--only", "gpu.count", "--root", "demo:h800", str(script)])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    subjects = [one["subject"] for one in found if one["status"] == "warn"]
+    assert len(subjects) == warned
+    assert not any(one["status"] == "fail" for one in found)
