@@ -15,7 +15,7 @@ from preflight.launches.container import (
     image_words,
 )
 from preflight.launches.documents import Node, load_documents
-from preflight.launches.kubernetes_pods import Pod, pods
+from preflight.launches.kubernetes_pods import Pod, pods, ray_unread
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import (
@@ -78,6 +78,9 @@ def read_kubernetes(text: str, name: str, environment: Mapping[str, str | Word])
                 files = _mounted_files(pod.spec, container, maps, secrets, name)
                 readings.append(_Container(container, wrapper, name, pod, maps, files).reading())
             readings.append(Reading((), tuple(_finished(pod.spec, name))))
+        for said in ray_unread(item):
+            note = SourceNote("resource-not-read", said, Origin(name, item.line))
+            readings.append(Reading((), (note,)))
         if kind and not found and kind not in ("ConfigMap", "Secret"):
             known = _STARTS_NOTHING.search(kind) is not None
             said = f"{kind} {called} starts no process"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from preflight.launches.documents import Node
+from preflight.launches.documents import Node, load_documents
+from preflight.launches.source import SourceError
 
 
 class Pod(NamedTuple):
@@ -31,6 +32,12 @@ _PODS: dict[str, tuple[str, ...]] = {
         ("DaemonSet", "Deployment", "Job", "ReplicaSet", "StatefulSet"),
         ("spec", "template", "spec"),
     ),
+}
+# Where the cluster stands in the kinds of KubeRay.
+_RAY: dict[str, tuple[str, ...]] = {
+    "RayCluster": ("spec",),
+    "RayJob": ("spec", "rayClusterSpec"),
+    "RayService": ("spec", "rayClusterConfig"),
 }
 # Lists that a strategic merge patch merges item by item, and what tells the items apart
 # (patchMergeKey in k8s.io/api/core/v1). Any other list is replaced.
@@ -69,6 +76,8 @@ def pods(item: Node) -> Iterator[Pod]:
         times = _number(item.at("spec", "replicas"))
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
+    elif kind in _RAY:
+        yield from _ray(item)
     elif kind != "CustomResourceDefinition":
         templates = {
             node.at("name").text or "": node.at("template") for node in _role_templates(item)
@@ -76,6 +85,81 @@ def pods(item: Node) -> Iterator[Pod]:
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
         for pod in _walk(item.at("spec"), (), templates):
             yield _with_variables(pod, shared) if shared else pod
+
+
+def _ray(item: Node) -> Iterator[Pod]:
+    """Yield the pods of a cluster of Ray, and what its job or its applications run on the head.
+
+    Source: github.com/ray-project/kuberay ``ray-operator/apis/ray/v1``; ``ray.serve.llm``
+    ``LLMConfig``, whose ``engine_kwargs`` are vLLM's own arguments.
+    """
+    cluster = item.at(*_RAY[item.at("kind").text or ""])
+    head = cluster.at("headGroupSpec", "template", "spec")
+    yield Pod(_running(head, ["ray", "start"], keeps=True), ("head",), open=True)
+    for group in cluster.at("workerGroupSpecs").items:
+        spec = _running(group.at("template", "spec"), ["ray", "start"], keeps=True)
+        copies = _number(group.at("replicas")) * _number(group.at("numOfHosts"))
+        yield Pod(spec, ("worker", group.at("groupName").text or ""), open=True, copies=copies)
+    job = item.at("spec", "entrypoint").text
+    if job is not None:
+        given = _text_at(item.at("spec", "runtimeEnvYAML")).at("env_vars").fields
+        variables = [Node({"name": Node(key), "value": value}) for key, value in given.items()]
+        pod = Pod(_running(head, ["bash", "-c", job]), ("job",), open=True)
+        yield _with_variables(pod, variables)
+    for application in _text_at(item.at("spec", "serveConfigV2")).at("applications").items:
+        for config in application.at("args", "llm_configs").items:
+            loads, deployed = config.at("model_loading_config"), config.at("deployment_config")
+            model = loads.at("model_source").text or loads.at("model_id").text or ""
+            words = ["vllm", "serve", model]
+            for key, value in config.at("engine_kwargs").fields.items():
+                flag = f"--{key.replace('_', '-')}"
+                if value.not_text == "bool":
+                    words += [flag] if (value.text or "").lower() == "true" else []
+                elif value.text is not None:
+                    words += [flag, value.text]
+            least = deployed.at("autoscaling_config", "min_replicas")
+            copies = _number(deployed.at("num_replicas"), _number(least))
+            yield Pod(_running(head, words), ("application", model), open=True, copies=copies)
+
+
+def ray_unread(item: Node) -> Iterator[str]:
+    """Yield what is started in a cluster of Ray and not read."""
+    kind, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
+    if kind not in _RAY:
+        return
+    head = item.at(*_RAY[kind], "headGroupSpec", "template", "spec", "containers")
+    own = next(iter(head.items), Node(None))
+    if kind == "RayCluster" and not own.at("command").items and not own.at("args").items:
+        yield f"what is submitted to RayCluster {called} is not read: give its job's entrypoint"
+    applications = _text_at(item.at("spec", "serveConfigV2")).at("applications").items
+    for application in applications:
+        if not application.at("args", "llm_configs").items:
+            path = application.at("import_path").text or application.at("name").text
+            yield f"what the application {path} of RayService {called} starts is not read"
+    if kind == "RayService" and not applications:
+        yield f"serveConfigV2 of RayService {called} is not read"
+
+
+def _text_at(node: Node) -> Node:
+    """Return the YAML that stands in a text; an empty node where it is none."""
+    try:
+        return next(iter(load_documents(node.text or "", "")), Node(None))
+    except SourceError:
+        return Node(None)
+
+
+def _running(spec: Node, words: list[str], keeps: bool = False) -> Node:
+    """Return a pod of which the first container runs these words alone.
+
+    keeps: unless it has a command of its own, and with the other containers.
+    """
+    first, *others = spec.at("containers").items or [Node({})]
+    if keeps and (first.at("command").items or first.at("args").items):
+        return spec
+    fields = {key: node for key, node in first.fields.items() if key != "args"}
+    fields["command"] = Node([Node(word, first.line) for word in words], first.line)
+    containers = [Node(fields, first.line), *(others if keeps else [])]
+    return Node({**spec.fields, "containers": Node(containers, first.line)}, spec.line)
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:

@@ -376,3 +376,98 @@ def test_a_resource_whose_pods_an_operator_makes_is_named() -> None:
     text = "kind: VLLMRuntime\nmetadata: {name: v}\nspec: {}\n---\nkind: Service\nspec: {}\n"
     ids = [note.id for note in read_kubernetes(text, "m.yaml", {}).notes]
     assert ids == ["resource-not-read", "kind-not-read"]
+
+
+RAY = """\
+apiVersion: ray.io/v1
+kind: %s
+metadata: {name: r}
+spec:
+%s
+  %s:
+    headGroupSpec: {template: {spec: {containers: [{name: h, image: "lmsysorg/sglang:v0.5.9"}]}}}
+    workerGroupSpecs:
+    - groupName: g
+      replicas: 3
+      numOfHosts: 2
+      template: {spec: {containers: [{name: w, image: i}]}}
+"""
+ENGINE = "{model_loading_config: {model_source: m}, engine_kwargs: {tensor_parallel_size: 2}}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "cluster", "last", "unread"),
+    [
+        (
+            "RayJob",
+            "  entrypoint: A=1 python3 -m sglang.launch_server --model-path m --tp 4\n"
+            "  runtimeEnvYAML: |\n    env_vars: {MOONCAKE_MASTER: 'h:1'}",
+            "rayClusterSpec",
+            "python3 -m sglang.launch_server --model-path m --tp 4",
+            [],
+        ),
+        (
+            "RayService",
+            f"  serveConfigV2: |\n    applications: [{{args: {{llm_configs: [{ENGINE}]}}}}]",
+            "rayClusterConfig",
+            "vllm serve m --tensor-parallel-size 2",
+            [],
+        ),
+        (
+            "RayService",
+            "  serveConfigV2: |\n    applications: [{import_path: 'a:b'}]",
+            "rayClusterConfig",
+            "ray start",
+            ["what the application a:b of RayService r starts is not read"],
+        ),
+    ],
+)
+def test_what_kuberay_starts(
+    kind: str, own: str, cluster: str, last: str, unread: list[str]
+) -> None:
+    """The cluster's own pods run ray start; a job and an application run on its head."""
+    reading = read_kubernetes(RAY % (kind, own, cluster), "r.yaml", {})
+    head, worker = reading.commands[:2]
+    assert [" ".join(w.text for w in each.words) for each in (head, worker)] == ["ray start"] * 2
+    assert (head.copies, worker.copies) == (1, 6)
+    command = reading.commands[-1]
+    assert " ".join(word.text for word in command.words) == last
+    if kind == "RayJob":
+        assert command.environment["MOONCAKE_MASTER"].text == "h:1"
+        assert command.container is not None
+        assert command.container.image == "lmsysorg/sglang:v0.5.9"
+    assert [note.text for note in reading.notes if note.id == "resource-not-read"] == unread
+
+
+def test_a_cluster_of_ray_alone_says_what_it_does_not_show() -> None:
+    text = RAY.replace("\n%s\n  %s:\n", "\n").replace("    ", "  ") % "RayCluster"
+    (note,) = [n for n in read_kubernetes(text, "r.yaml", {}).notes if n.id == "resource-not-read"]
+    assert note.text.startswith("what is submitted to RayCluster r is not read")
+
+
+@pytest.mark.parametrize(
+    ("text", "started"),
+    [
+        (
+            "kind: ModelServing\nspec:\n  replicas: 2\n  template:\n    roles:\n"
+            "    - name: prefill\n      replicas: 3\n      workerReplicas: 1\n"
+            "      entryTemplate: {spec: {containers: [{name: e, command: [mooncake_client]}]}}\n"
+            "      workerTemplate: {spec: {containers: [{name: w, command: [mooncake_master]}]}}\n",
+            [("mooncake_client", 6), ("mooncake_master", 6)],
+        ),
+        (
+            "apiVersion: nvidia.com/v1alpha1\nkind: DynamoComponentDeployment\nspec:\n"
+            "  replicas: 2\n  extraPodSpec: {mainContainer: {command: [mooncake_client]}}\n",
+            [("mooncake_client", 2)],
+        ),
+        (
+            "apiVersion: nvidia.com/v1beta1\nkind: DynamoComponentDeployment\nspec:\n"
+            "  replicas: 4\n  podTemplate:\n"
+            "    spec: {containers: [{name: main, command: [mooncake_client]}]}\n",
+            [("mooncake_client", 4)],
+        ),
+    ],
+)  # fmt: skip
+def test_kinds_of_operators(text: str, started: list[tuple[str, int]]) -> None:
+    reading = read_kubernetes(text, "m.yaml", {})
+    assert [(each.words[0].text, each.copies) for each in reading.commands] == started

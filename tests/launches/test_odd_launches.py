@@ -251,3 +251,10 @@ def test_a_python_program_that_builds_its_lists(tmp_path: Path) -> None:
 def test_a_program_that_grows_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"give the launch alone|is not Python"):
         read(tmp_path, "serve.py", text)
+
+
+def test_the_arguments_of_a_server_in_python(tmp_path: Path) -> None:
+    text = "from sglang import ServerArgs\nServerArgs(model_path='m', tp_size=2, page_size=PAGE)\n"
+    (command,) = read(tmp_path, "serve.py", text).commands
+    assert " ".join(word.text for word in command.words[3:7]) == "--model-path m --tp-size 2"
+    assert command.words[-1].unresolved == ("PAGE",)
