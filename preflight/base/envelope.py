@@ -59,9 +59,11 @@ _SINGULARS = {
 # The same in answers that are about one host: a node is a NUMA node there, a machine in a fleet's.
 _NUMA = {"node": "numa_node", "nodes": "numa_nodes"}
 _OF_SCHEMA: Mapping[str, Mapping[str, str]] = {
-    **dict.fromkeys(("check", "rehearse", "topology"), _NUMA),
+    "check": _NUMA,
+    "rehearse": {**_NUMA, "distribution": "wheel", "python": "interpreter"},
+    "topology": {**_NUMA, "release": "mooncake_version"},
     **{key: {**_NUMA, "unknown": "unknowns"} for key in ("fit", "plan")},
-    "sizing": {**_NUMA, "findings": "rules"},
+    "sizing": {**_NUMA, "findings": "rules", "owner": "process"},
 }
 # Objects whose keys are the host's or the launch's own words; what nothing of is renamed.
 MAPS = ("environment", "held", "inputs", "named", "release", "repeats", "store", "values")
@@ -78,6 +80,7 @@ SUBJECTS = {
     "gpu.driver": "software",
     "gpu.imex": "device",
     "hugetlb.": "page pool",
+    "io-uring.": "process",
     "limits.threads": "kernel",
     "memlock.": "service",
     "memory.": "kernel",
@@ -87,13 +90,14 @@ SUBJECTS = {
     "numa.": "numa node",
     "numa.unknown-nic-node": "device",
     "pci.": "device",
-    "rails.": "node",
     "rdma.": "device",
     "rdma.cgroup-limit": "cgroup",
     "service.": "service",
+    "sglang.": "process",
     "shm.": "path",
     "software.": "software",
     "storage.": "path",
+    "store.": "process",
     "topology.": "process",
 }
 # Subjects that are what they are called.
@@ -204,7 +208,8 @@ def _amount(text: str) -> Json | None:
 def _subject(text: str, check: str) -> Json:
     known = text if isinstance(text, Subject) else Subject(text)
     beginnings = [one for one in SUBJECTS if check.startswith(one)]
-    usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "process"
+    # A rule's is a place in the launch; one without a check is a process.
+    usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     kind = known.kind or (text if text in _ITSELF else usual)
     return {"kind": kind, "name": text, "ranks": list(known.ranks)}
 

@@ -105,15 +105,22 @@ def json_version(asked: str | None = None, usual: str = "v2") -> str:
     return asked or os.environ.get(JSON_VARIABLE) or usual
 
 
-def say_json(
+def say_json(answer: dict[str, Any], *, err: bool = False, **more: Any) -> None:
+    """One object on standard output: an answer of the first version, in the one that was asked for.
+
+    more: see ``in_version``.
+    """
+    say_plain_json(in_version(answer, **more), err=err)
+
+
+def in_version(
     answer: dict[str, Any],
     *,
     launch: tuple[str, str] | None = None,
     version: str | None = None,
     command: str = "",
-    err: bool = False,
-) -> None:
-    """One object on standard output: an answer of the first version, in the one that was asked for.
+) -> dict[str, Any]:
+    """Return an answer of the first version in the one that was asked for.
 
     launch: its source and summary, where the first version has no place for them. version, command:
     where no command is running that could be asked.
@@ -126,15 +133,20 @@ def say_json(
         from preflight.base.envelope import second
 
         host = None if context is None else context.params.get("root")
-        answer = second(answer, command, launch, host)
-    say_plain_json(answer, err=err)
+        return second(answer, command, launch, host)
+    return answer
 
 
 def say_plain_json(answer: dict[str, Any], *, err: bool = False) -> None:
-    """One object as it is; what is not known is null where the first version has no reason."""
+    """One object as it is, on standard output."""
+    say(json_text(answer), err=err)
+
+
+def json_text(answer: dict[str, Any]) -> str:
+    """Return an object as text; a raw Unknown is null: the first version has no reason there."""
     import json
 
-    say(json.dumps(answer, indent=2, default=_null), err=err)
+    return json.dumps(answer, indent=2, default=_null)
 
 
 def _null(value: object) -> None:

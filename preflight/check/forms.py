@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Status
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
 from preflight.base.shell import wanted_text
@@ -48,6 +47,11 @@ def report_object(report: Report, protocol: str, exit_code: int) -> Json:
         "findings": [_finding(row) for row in report.rows],
         "unused_ignores": list(report.unused_waivers),
     }
+
+
+def launch_of(report: Report) -> tuple[str, str] | None:
+    """Return what the launch is called, and what it starts in one sentence; None without one."""
+    return None if report.needs is None else (report.needs.source, report.understood)
 
 
 def error_object(protocol: str, exit_code: int, message: str) -> Json:
@@ -85,11 +89,11 @@ def _needs(needs: LaunchNeeds) -> Json:
         **fields(needs, "source", "hosts", "mooncake_version", "sglang_version"),
         "processes": [_process(process) for process in needs.processes],
         "services": [
-            {"kind": service.kind, "host": _or_null(service.host), "port": service.port}
+            {"kind": service.kind, "host": service.host, "port": service.port}
             for service in needs.services
         ],
-        "ports": [{"what": port.what, "port": _or_null(port.port)} for port in needs.ports],
-        "storage": [{"kind": path.kind, "path": _or_null(path.path)} for path in needs.storage],
+        "ports": [{"what": port.what, "port": port.port} for port in needs.ports],
+        "storage": [{"kind": path.kind, "path": path.path} for path in needs.storage],
     }
 
 
@@ -100,10 +104,6 @@ def _process(process: ProcessNeeds) -> Json:
         **fields(process, "name", "program", "node", "gpu", *sizes),
         "devices": None if process.rdma is None else plain(process.rdma.devices),
     }
-
-
-def _or_null(value: str | int | Unknown) -> str | int | None:
-    return None if isinstance(value, Unknown) else value
 
 
 _KINDS = {Status.FAIL: "failure", Status.UNKNOWN: "error", Status.SKIP: "skipped"}

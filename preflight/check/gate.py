@@ -34,10 +34,12 @@ def run_behind_the_gate(
     report_path: str | None,
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
+    as_json: bool = False,
 ) -> int:
     """Check, then become the command. Returns an exit code only where the command is not run.
 
-    Raises UsageError for a mode or a check that there is not.
+    as_json: what the check says, as one object, on standard error. Raises UsageError for a mode
+    or a check that there is not.
     """
     mode = _mode(os.environ)
     if mode != "off" and chosen != ALL_CHECKS:
@@ -50,7 +52,7 @@ def run_behind_the_gate(
 
     def judge() -> bytes:
         judged = _judged(
-            launch, fail_on, apply_environment, report_path, timeout_seconds, mode, chosen
+            launch, fail_on, apply_environment, report_path, timeout_seconds, mode, chosen, as_json
         )
         return json.dumps(judged).encode() + b"\n"
 
@@ -60,7 +62,7 @@ def run_behind_the_gate(
             os._exit(int(answer))
         reason = "no answer in time" if not answer else f"it ended with code {answer.decode()}"
         starts = mode == "warn" or not _refused(None, fail_on)
-        _say(None, reason, "started all the same" if starts else "not started")
+        _say(None, reason, "started all the same" if starts else "not started", as_json)
         judged = Judged(starts, {})
     else:
         judged = Judged(*json.loads(answer))
@@ -84,6 +86,7 @@ def _judged(
     timeout_seconds: float,
     mode: str,
     chosen: Chosen,
+    as_json: bool,
 ) -> Judged:
     """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
 
@@ -94,7 +97,10 @@ def _judged(
         report, reason = _checked(launch, timeout_seconds, chosen)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
-        say(f"{NAME}: nothing to check: {error}", err=True)
+        if as_json:
+            _say(None, f"nothing to check: {error}", "", as_json)
+        else:
+            say(f"{NAME}: nothing to check: {error}", err=True)
         return Judged(True, changes)
     if apply_environment and report is not None:
         changes = recommended(report)
@@ -106,9 +112,9 @@ def _judged(
     _save(report_path, report, reason, timeout_seconds)
     starts = mode == "warn" or not _refused(report, fail_on)
     if not starts:
-        _say(report, reason, "not started")
-    elif report is None or report.verdict is not Status.PASS:
-        _say(report, reason, "started all the same")
+        _say(report, reason, "not started", as_json)
+    elif report is None or report.verdict is not Status.PASS or as_json:
+        _say(report, reason, "started all the same", as_json)
     return Judged(starts, changes)
 
 
@@ -170,8 +176,11 @@ def _refused(report: Report | None, fail_on: str) -> bool:
     return verdict in FAIL_ON[fail_on]
 
 
-def _say(report: Report | None, reason: str, what: str) -> None:
+def _say(report: Report | None, reason: str, what: str, as_json: bool) -> None:
     """On standard error: standard output is the server's."""
+    if as_json:
+        say(_object_text(report, reason), err=True)
+        return
     if report is None:
         say(f"{NAME}: nothing was checked: {reason}: {what}", err=True)
         return
@@ -188,15 +197,19 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
     if path is None:
         return
     from preflight.base.within import save
-    from preflight.check.forms import error_object, report_object
 
-    found = (
-        error_object("native", 3, reason)
-        if report is None
-        else report_object(report, "native", report.exit_code)
-    )
-    content = (json.dumps(found, indent=2) + "\n").encode()
+    content = f"{_object_text(report, reason)}\n".encode()
     try:
         save(f"--report {path}", path, content, 0o644, limit_seconds)
     except UsageError as error:
         say(f"{NAME}: {error}", err=True)
+
+
+def _object_text(report: Report | None, reason: str) -> str:
+    from preflight.base.output import in_version, json_text
+    from preflight.check.forms import error_object, launch_of, report_object
+
+    if report is None:
+        return json_text(in_version(error_object("native", 3, reason)))
+    found = report_object(report, "native", report.exit_code)
+    return json_text(in_version(found, launch=launch_of(report)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
+from preflight.cli.options import JSON, ROOT, TIMEOUT, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--persist", is_flag=True, help="Write drop-ins too, so that a reboot keeps it.")
 @click.option("--force", is_flag=True, help="With --persist: replace files that others wrote.")
 @click.option("--undo", is_flag=True, help="Put back what apply changed, in reverse.")
+@JSON
 @TIMEOUT
 @ROOT
 @with_launch
@@ -33,6 +34,7 @@ def apply(
     persist: bool,
     force: bool,
     undo: bool,
+    as_json: bool,
     timeout_seconds: float,
     root: str,
     launch: LaunchWords,
@@ -48,7 +50,14 @@ def apply(
     program; 77 not permitted: the commands are printed instead.
     """
     from preflight.base.usage_error import UsageError
-    from preflight.settings.apply_plan import Consent, apply_plan, this_machine, undo_changes
+    from preflight.settings.apply_plan import (
+        Account,
+        Consent,
+        apply_object,
+        apply_plan,
+        this_machine,
+        undo_changes,
+    )
     from preflight.settings.plan import plan_of
 
     if root.rstrip("/"):
@@ -57,10 +66,22 @@ def apply(
         )
     if force and not persist:
         raise UsageError("--force is about files, which --persist writes")
-    consent = Consent(dry_run, yes)
+    consent = Consent(dry_run, yes, as_json)
+    account = Account([], [], [], [], [])
+    source = ""
     if undo:
         if launch.words or persist:
             raise UsageError("--undo takes back what was done, whatever the launch: give it alone")
-        return undo_changes(this_machine(), consent)
-    plan = plan_of(launch, "/", timeout_seconds)
-    return apply_plan(plan, launch.words, this_machine(), consent, persist=persist, force=force)
+        code = undo_changes(this_machine(), consent, account)
+    else:
+        plan = plan_of(launch, "/", timeout_seconds)
+        source, machine = plan.source, this_machine()
+        code = apply_plan(
+            plan, launch.words, machine, consent, persist=persist, force=force, account=account
+        )
+    if as_json:
+        from checks.capture.secrets import public
+        from preflight.base.output import say_json
+
+        say_json(public(apply_object(account, source, code)))
+    return code

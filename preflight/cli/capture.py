@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import ROOT, TIMEOUT, command, with_launch
+from preflight.cli.options import JSON, ROOT, TIMEOUT, command, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import LaunchWords
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-launch", is_flag=True, help="All that the launch says, not only what is understood."
 )
+@JSON
 @TIMEOUT
 @ROOT
 @with_launch
@@ -30,6 +31,7 @@ def capture(
     file: str,
     keep_names: bool,
     keep_launch: bool,
+    as_json: bool,
     timeout_seconds: float,
     root: str,
     launch: LaunchWords,
@@ -41,7 +43,8 @@ def capture(
     """
     from checks.base.archive import archive_bytes, is_stream
     from checks.capture.capture import LARGEST_BYTES, capture_files
-    from preflight.base.output import say
+    from preflight.base.output import say, say_json
+    from preflight.base.program_version import program_version
     from preflight.base.within import save
     from preflight.inputs.host_record import own_names, record
     from preflight.inputs.host_source import open_host
@@ -58,12 +61,25 @@ def capture(
     extras["names"] = "kept" if keep_names else "replaced"
     content = archive_bytes(capture_files(answers, extras))
     save(path, path, content, 0o600, timeout_seconds)
-    said = "as they are" if keep_names else "replaced"
-    say(
-        f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
-        f"{len(content)} bytes, names and addresses {said}",
-        err=is_stream(path),
-    )
+    if as_json:
+        found = {
+            "schema": "mooncake-preflight/capture/v1",
+            "version": program_version(),
+            "exit_code": 0,
+            "file": path,
+            "files": len(answers.texts),
+            "calls": len(answers.calls),
+            "size_bytes": len(content),
+            "names": extras["names"],
+        }
+        say_json(found, err=is_stream(path))
+    else:
+        said = "as they are" if keep_names else "replaced"
+        say(
+            f"{path}: {len(answers.texts)} files and {len(answers.calls)} other answers, "
+            f"{len(content)} bytes, names and addresses {said}",
+            err=is_stream(path),
+        )
     if len(content) > LARGEST_BYTES:
         say(f"mooncake-preflight: {path} has more than {LARGEST_BYTES} bytes", err=True)
     return 0

@@ -132,9 +132,9 @@ def check(
 
         _write("--html", html, timeout_seconds, check_page(report, seen, _made()))
     if as_json:
-        from preflight.check.forms import report_object
+        from preflight.check.forms import launch_of, report_object
 
-        say_json(public(report_object(report, protocol, code)))
+        say_json(public(report_object(report, protocol, code)), launch=launch_of(report))
     elif "-" not in (junit, html):
         text = protocol_line(report, protocol)
         if text is None:

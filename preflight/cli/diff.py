@@ -90,8 +90,12 @@ def diff(
     if lock is not None:
         from preflight.base.within import save
 
-        text = locked_text(names[1], answer_of(sides[1], timeout_seconds))
+        answer = answer_of(sides[1], timeout_seconds)
+        text = locked_text(names[1], answer)
         save(f"--lock {lock}", lock, text.encode(), 0o644, timeout_seconds)
+        if as_json:  # nothing differs from what is written
+            same = differences_object((names[1], names[1]), answer, answer)
+            say_json(public({**same, "lock": lock}))
         return 0
     if locked is None:
         before, after = (answer_of(side, timeout_seconds) for side in sides)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.cli.options import TIMEOUT, command, with_checks, with_launch
+from preflight.cli.options import TIMEOUT, command, with_checks, with_json, with_launch
 
 if TYPE_CHECKING:
     from preflight.inputs.launch_words import Chosen, LaunchWords
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
 @click.option("--report", metavar="FILE", help="The JSON of the check, whatever it says.")
+@with_json("What the check says as one object, on standard error.")
 @with_checks
 @TIMEOUT
 @with_launch
@@ -36,6 +37,7 @@ def exec_(
     fail_on: str,
     apply_env: bool,
     report: str | None,
+    as_json: bool,
     chosen: Chosen,
     timeout_seconds: float,
     launch: LaunchWords,
@@ -51,4 +53,6 @@ def exec_(
     from preflight.check.gate import run_behind_the_gate
 
     command_line = launch._replace(is_command=True)
-    return run_behind_the_gate(command_line, fail_on, apply_env, report, timeout_seconds, chosen)
+    return run_behind_the_gate(
+        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json
+    )

@@ -51,7 +51,9 @@ LATER = {
 # Those whose JSON is of a schema of its own, on every way out; the others speak as check does.
 SCHEMAS = {
     "advisories": "mooncake-preflight/advisories/v1",
+    "apply": "mooncake-preflight/apply/v1",
     "capacity": "mooncake-preflight/capacity/v1",
+    "capture": "mooncake-preflight/capture/v1",
     "diff": "mooncake-preflight/diff/v1",
     "explain": "mooncake-preflight/explain-log/v1",
     "facts": "mooncake-preflight/facts/v1",

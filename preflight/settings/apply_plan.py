@@ -5,29 +5,51 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.root import Root
 from preflight.base import exit_codes
 from preflight.base.output import say
+from preflight.base.program_version import program_version
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
+from preflight.render.plain_data import fields
 from preflight.settings.apply import Step, Steps, adopt, carry_out, difference, steps_of
 from preflight.settings.commands import Context, commands
 from preflight.settings.dialects.kernel import overruled
-from preflight.settings.records import Plan
+from preflight.settings.records import Plan, Planned
 from preflight.settings.undo import Journal, JournalError, state_folder, undo
 from preflight.settings.writer import Writer
 
 NAME = "mooncake-preflight apply"
 
 
+SCHEMA = "mooncake-preflight/apply/v1"
+
+
 class Consent(NamedTuple):
-    """dry_run: show the changes, and make none. yes: do not ask."""
+    """dry_run: show the changes, and make none. yes: do not ask.
+
+    as_json: standard output is for one object alone, and what is said goes to standard error.
+    """
 
     dry_run: bool = False
     yes: bool = False
+    as_json: bool = False
+
+
+class Account(NamedTuple):
+    """What was done, for ``--json``; it is filled in on the way.
+
+    reasons: why something was not done. left: what apply does not do, with how to.
+    """
+
+    changes: list[Step]
+    left: list[tuple[Planned, str]]
+    done: list[str]
+    taken_back: list[str]
+    reasons: list[str]
 
 
 class Machine(NamedTuple):
@@ -50,14 +72,16 @@ def apply_plan(
     *,
     persist: bool = False,
     force: bool = False,
+    account: Account | None = None,
 ) -> int:
     """Bring the machine to ``plan``, that of the launch ``words``; returns the exit code.
 
     persist: write drop-ins too. force: replace files that others wrote. Raises UsageError.
     """
+    told = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
-        return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN)
+        return _refused([gap.reason for gap in unknown], exit_codes.UNKNOWN, told)
     if persist and plan.context.container:
         raise UsageError(
             f"--persist: this is a container ({plan.context.container}), and drop-ins belong on "
@@ -72,51 +96,59 @@ def apply_plan(
             f"--persist: {', '.join(steps.refused)} was not written by mooncake-preflight: move it "
             "away, or replace it with --force (apply --undo puts it back)"
         )
-    _show(steps, plan, persist)
+    told.changes.extend(steps.steps)
+    told.left.extend(steps.left)
+    _show(steps, plan, persist, consent)
     if not steps.steps:
-        say("nothing to change")
+        say("nothing to change", err=consent.as_json)
         return 0
     grows = any(step.pool for step in steps.steps)
     if plan.impossible and grows:
-        return _refused(plan.impossible, exit_codes.FAIL)
+        return _refused(plan.impossible, exit_codes.FAIL, told)
     # Pages that nobody counted the rest of the host against press it out: the others wait too.
     if plan.undecided and grows:
-        return _refused(plan.undecided, exit_codes.UNKNOWN)
+        return _refused(plan.undecided, exit_codes.UNKNOWN, told)
     lost = [step.path for step in steps.steps if step.kind == "value" and step.before is None]
     if lost:
-        return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN)
+        return _refused((f"{', '.join(lost)} cannot be read",), exit_codes.UNKNOWN, told)
     if consent.dry_run:
-        say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)")
+        say(f"{_count(steps.steps)} to make; nothing was changed (--dry-run)", err=consent.as_json)
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _not_permitted(forbidden, words, plan.context)
+        return _not_permitted(forbidden, words, plan.context, consent, told)
     if not _wanted(consent, f"Make {_count(steps.steps)}?"):
         say("nothing was changed", err=True)
+        told.reasons.append("it was not wanted")
         return exit_codes.WARN
-    return _carry_out(steps.steps, machine)
+    return _carry_out(steps.steps, machine, consent, told)
 
 
-def _refused(reasons: Iterable[str], exit_code: int) -> int:
+def _refused(reasons: Iterable[str], exit_code: int, told: Account) -> int:
     for reason in reasons:
+        told.reasons.append(reason)
         say(f"{NAME}: {reason}: nothing was changed", err=True)
     return exit_code
 
 
-def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
+def _carry_out(steps: tuple[Step, ...], machine: Machine, consent: Consent, told: Account) -> int:
     try:
         with Journal(machine.state) as journal:
             for broken_off in adopt(journal, machine.root, machine.writer):
                 say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
+        told.reasons.append(str(error))
         say(f"{NAME}: {error}: nothing was changed", err=True)
         return exit_codes.NOT_PERMITTED
+    told.done.extend(outcome.lines)
     for done in outcome.lines:
-        say(done)
+        say(done, err=consent.as_json)
     if not outcome.failure:
-        say("done; apply --undo puts it back")
+        say("done; apply --undo puts it back", err=consent.as_json)
         return 0
+    told.reasons.append(outcome.failure)
+    told.taken_back.extend(undone.text for undone in outcome.undone)
     say(f"{NAME}: {outcome.failure}", err=True)
     for undone in outcome.undone:
         say(f"{NAME}: taken back: {undone.text}", err=True)
@@ -125,31 +157,35 @@ def _carry_out(steps: tuple[Step, ...], machine: Machine) -> int:
     return exit_codes.FAIL
 
 
-def undo_changes(machine: Machine, consent: Consent) -> int:
+def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
     """Put back what the journal has; returns the exit code. Raises UsageError."""
+    told = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
             entries = list(journal.entries)
             if not entries:
-                say("nothing to undo")
+                say("nothing to undo", err=consent.as_json)
                 return 0
             if consent.dry_run or not consent.yes:  # else what is done is said soon enough
                 for entry in reversed(entries):
                     was = "not there" if entry.before is None else "as it was"
                     shown = entry.before or "nothing" if entry.kind == "value" else was
-                    say(f"{entry.path}: to be put back to {shown}")
+                    say(f"{entry.path}: to be put back to {shown}", err=consent.as_json)
             if consent.dry_run:
-                say("nothing was changed (--dry-run)")
+                say("nothing was changed (--dry-run)", err=consent.as_json)
                 return 0
             if not _wanted(consent, f"Undo {_count(entries)}?"):
                 say("nothing was changed", err=True)
+                told.reasons.append("it was not wanted")
                 return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
+        told.reasons.append(str(error))
         say(f"{NAME}: {error}", err=True)
         return exit_codes.NOT_PERMITTED
+    told.taken_back.extend(result.text for result in results)
     for result in results:
-        say(result.text)
+        say(result.text, err=consent.as_json)
     return 0 if all(result.whole for result in results) else exit_codes.WARN
 
 
@@ -164,21 +200,24 @@ def _wanted(consent: Consent, question: str) -> bool:
     return click.confirm(question, err=True)
 
 
-def _show(steps: Steps, plan: Plan, persist: bool) -> None:
+def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
     if steps.steps:
-        say(difference(steps.steps))
-        say("")
+        say(difference(steps.steps), err=consent.as_json)
+        say("", err=consent.as_json)
     if steps.left:
-        say("left for you:")
+        say("left for you:", err=consent.as_json)
         for setting, how in steps.left:
             wanted = wanted_text(setting.setting) or "removed"
-            say(f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}")
+            say(
+                f"  {setting.setting.label}: {setting.now or 'not set'} -> {wanted}: {how}",
+                err=consent.as_json,
+            )
     for note in overruled(plan) if persist else ():
-        say(note)
+        say(note, err=consent.as_json)
     passing = [s for s in plan.settings if not s.lasts and s.kind in (Kind.SYSCTL, Kind.SYSFS)]
     if passing and not persist:
         names = ", ".join(dict.fromkeys(setting.name for setting in passing))
-        say(f"until the next boot: {names}; --persist makes it last")
+        say(f"until the next boot: {names}; --persist makes it last", err=consent.as_json)
 
 
 def _count(changes: Iterable[object]) -> str:
@@ -186,14 +225,42 @@ def _count(changes: Iterable[object]) -> str:
     return f"{number} change" if number == 1 else f"{number} changes"
 
 
-def _not_permitted(forbidden: list[Step], words: Sequence[str], context: Context) -> int:
+def _not_permitted(
+    forbidden: list[Step], words: Sequence[str], context: Context, consent: Consent, told: Account
+) -> int:
     """Print the same to be done by hand, for who may."""
     places = ", ".join(step.path for step in forbidden)
+    told.reasons.append(f"not permitted to write {places}")
     say(f"{NAME}: not permitted to write {places}: nothing was changed", err=True)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
     for one in commands(values, context):
-        say(one)
+        say(one, err=consent.as_json)
     if any(step.kind != "value" for step in forbidden):
         command = ("mooncake-preflight", "apply", "--persist", *words)
-        say(comment(f"as root: {line(command)}"))
+        say(comment(f"as root: {line(command)}"), err=consent.as_json)
     return exit_codes.NOT_PERMITTED
+
+
+def apply_object(account: Account, source: str, exit_code: int) -> dict[str, Any]:
+    """Return what was done, as ``schemas/apply-v1.schema.json`` has it. source: of the launch."""
+    return {
+        "schema": SCHEMA,
+        "version": program_version(),
+        "exit_code": exit_code,
+        "reason": "; ".join(account.reasons),
+        "source": source,
+        "changes": [
+            {**fields(one, "kind", "path", "wanted"), "now": one.before} for one in account.changes
+        ],
+        "left": [
+            {
+                "name": one.setting.label,
+                "now": one.now,
+                "wanted": wanted_text(one.setting),
+                "how": how,
+            }
+            for one, how in account.left
+        ],
+        "done": account.done,
+        "taken_back": account.taken_back,
+    }

@@ -16,12 +16,14 @@ import jsonschema
 import pytest
 
 from checks.base.finding import Finding, Status
+from preflight.advisories.records import advisories
 from preflight.base import envelope
 from preflight.base.output import JSON_VARIABLE
 from preflight.base.output import _null as null
+from preflight.check.catalogue import catalogue
 from preflight.cli.main import NAME, run
 from preflight.cli.main import command as program
-from preflight.cli.schema import second_schema
+from preflight.cli.schema import MESSAGES, second_schema
 from preflight.cli.sizing import command as sizing
 from preflight.cli.sizing import run as run_sizing
 from preflight.logs.patterns import read_patterns
@@ -48,9 +50,12 @@ SIZING = "mooncake-hicache-sizing"
 # What each command needs beside --json for its words to be taken, and the schema of its errors.
 COMMANDS: dict[Words, tuple[Words, str]] = {
     ("advisories",): ((), "advisories"),
+    ("apply",): ((), "apply"),
     ("capacity",): ((), "capacity"),
+    ("capture",): (("x",), "capture"),
     ("check",): ((), "check"),
     ("diff",): (("--to", "sglang=0.5.9"), "diff"),
+    ("exec",): (("--", "true"), "check"),
     ("explain",): (("--log", "x"), "explain-log"),
     ("facts",): ((), "facts"),
     ("fit",): ((), "fit"),
@@ -283,6 +288,21 @@ def test_an_answer_is_as_its_schema_says(
     assert (found["exit_code"], found["status"]) == (code, status)
 
 
+def test_what_commands_do_is_an_object_too(
+    launched: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """apply, which changes nothing here, capture, and diff --lock."""
+    script = launched(SMALL)
+    found = object_of(("apply",), ["--dry-run", *PATIENCE, script], capsys)
+    assert {one["name"] for one in found["left"]} >= {"nofile"} or found["changes"] is not None
+    words = [*PATIENCE, "host.tar.gz", script]
+    assert (
+        object_of(("capture",), words, capsys)["size_bytes"] == Path("host.tar.gz").stat().st_size
+    )
+    words = ["--lock", "good.json", *PATIENCE, "--root", "host.tar.gz"]
+    assert object_of(("diff",), words, capsys)["lock"] == "good.json"
+
+
 @pytest.mark.parametrize("protocol", ["native", "nagios", "npd", "slurm-prolog", "k8s"])
 @pytest.mark.parametrize("worst", [Status.PASS, Status.WARN, Status.FAIL, Status.UNKNOWN])
 def test_a_check_is_as_its_schema_says(
@@ -442,3 +462,165 @@ def test_an_error_is_taken_whole_or_not_at_all(id_: str) -> None:
     for name in error:
         assert not valid({**error, name: ["of another type"]}), name
         assert not valid({key: value for key, value in error.items() if key != name}), name
+
+
+# The second version ----------------------------------------------------------------------------
+
+# Names that would be of one thing: the first is the one that is used.
+ONE_THING = (
+    ("actions", "commands", "host_commands", "remedies"),
+    ("advice", "remedy", "to_do", "fix"),
+    ("check", "id", "rule_id"),
+    ("host", "root"),
+    ("interpreter", "python"),
+    ("mooncake_version", "mooncake_release"),
+    ("now", "before", "current"),
+    ("origin", "where"),
+    ("page_size_bytes", "page_bytes", "page_size", "pagesize_bytes"),
+    ("default_page_size_bytes", "default_page_bytes"),
+    ("process", "owner"),
+    ("reason", "why"),
+    ("size_bytes", "bytes", "length_bytes"),
+    ("subjects", "subject"),
+    ("text", "said", "message"),
+    ("wheel", "distribution"),
+)
+OF_FINDINGS = {"check", "status", "subjects", "have", "need", "text"}
+
+
+def properties(schema: Json) -> Iterator[tuple[str, str, Json]]:
+    """Every property of a schema: where it stands, its name, and what it may be."""
+    for path, part in parts(schema):
+        if path.rpartition("/")[2] == "properties":
+            for name, value in part.items():
+                yield path, name, value
+
+
+SECOND = {
+    id_: schema.schema for id_, schema in SECONDS.items() if id_.split("/")[1] not in MESSAGES
+}
+
+
+def test_no_two_names_are_of_one_thing() -> None:
+    """In all schemas together; and each of the names is there, else the table is of nothing."""
+    names = {name for schema in SECOND.values() for _, name, _ in properties(schema)}
+    for used, *others in ONE_THING:
+        assert used in names, used
+        assert not names & set(others), (used, names & set(others))
+    assert not {name for name in names if name.endswith(("_unknown", "_why"))}
+    # A number of bytes, seconds or tokens says so.
+    assert {name for name in names if name.startswith("size")} <= {"size", "size_bytes", "sizes"}
+    numa = [
+        id_
+        for id_, schema in SECOND.items()
+        if "numa_node" in {n for _, n, _ in properties(schema)}
+    ]
+    machines = [
+        id_ for id_, schema in SECOND.items() if "node" in {n for _, n, _ in properties(schema)}
+    ]
+    assert not set(numa) & set(machines)
+
+
+@pytest.mark.parametrize("id_", SECOND)
+def test_amounts_subjects_and_actions_are_the_same_in_all(id_: str) -> None:
+    schema = SECOND[id_]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    null = {"type": "null"}
+    for path, name, value in properties(schema):
+        inside = (path, name)
+        if name in ("have", "need") and "probe" not in id_:
+            assert value == {"oneOf": [null, {"$ref": "#/$defs/quantity"}]}, inside
+        if name in ("subjects", "actions"):
+            kind = {"subjects": "subject", "actions": "action"}[name]
+            assert value["items"] == {"$ref": f"#/$defs/{kind}"}, inside
+    found = schema["properties"]["findings"]
+    for each in found.get("anyOf", []):
+        items = each["items"]
+        items = schema["$defs"][items["$ref"].rpartition("/")[2]] if "$ref" in items else items
+        assert set(items["required"]) >= OF_FINDINGS
+
+
+@pytest.mark.parametrize("id_", SECOND)
+def test_an_envelope_is_taken_whole_or_not_at_all(id_: str) -> None:
+    envelope_: Json = {
+        "schema": id_,
+        "version": "1",
+        "command": "check",
+        "status": "error",
+        "exit_code": 64,
+        "reason": "why",
+        "launch": {"source": "a", "summary": None},
+        "host": None,
+        "findings": [],
+        "answer": None,
+    }
+    valid = SECONDS[id_].is_valid
+    assert valid(envelope_)
+    assert not valid({**envelope_, "more": 1})
+    for name in envelope_:
+        assert not valid({**envelope_, name: ["of another type"]}), name
+        assert not valid({key: value for key, value in envelope_.items() if key != name}), name
+
+
+def test_a_finding_has_numbers_ranks_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """As data, of the recorded host: the limit in bytes, eight ranks, and who has to do what."""
+    run(["check", "--json", *PATIENCE, "--root", "demo:h800", "--only", "memlock.limit"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["launch"]["summary"].startswith("1 SGLang server (Qwen3-32B, tp 8")
+    (one,) = found["findings"]
+    assert one["have"] == {"value": 8 << 20, "unit": "bytes", "text": "8.00 MiB (this shell)"}
+    assert (one["need"]["unit"], one["need"]["text"]) == ("bytes", "287.66 GiB")
+    (subject,) = one["subjects"]
+    assert (subject["kind"], subject["ranks"]) == ("process", list(range(8)))
+    first = one["actions"][0]
+    assert (first["kind"], first["needs_root"], first["restarts"]) == ("run", True, "launch")
+    assert first["argv"][0] == "prlimit"
+    assert {one["kind"] for one in one["actions"][1:]} == {"by hand"}
+    assert first["mends"] == ["memlock.limit"]
+
+
+def test_which_kind_a_checks_subjects_are_is_said_of_checks_that_there_are() -> None:
+    ids = {*catalogue().ids, *(one.check for one in advisories())}
+    for beginning in envelope.SUBJECTS:
+        assert any(id_.startswith(beginning) for id_ in ids), beginning
+
+
+@pytest.mark.parametrize("words", [("--json",), ("--json-schema", "v2"), ("--json-schema", "v1")])
+def test_which_version_is_printed(
+    words: Words, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second, but for the documented helper; what is asked for; what the environment says."""
+    asked = words[1] if len(words) > 1 else None
+
+    def printed(run_one: Callable[[list[str]], int], path: Words) -> str:
+        assert run_one([*path, *words, "--no-such-option"]) == 64
+        return str(json.loads(capsys.readouterr().out)["schema"].rpartition("/")[2])
+
+    assert printed(run, ("check",)) == (asked or "v2")
+    assert printed(run_sizing, ()) == (asked or "v1")
+    monkeypatch.setenv(JSON_VARIABLE, "v1")
+    assert printed(run, ("fit",)) == (asked or "v1")
+    monkeypatch.setenv(JSON_VARIABLE, "v2")
+    assert printed(run_sizing, ()) == (asked or "v2")
+
+
+def test_a_version_that_there_is_not_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(JSON_VARIABLE, "v9")
+    assert run(["list", "--json"]) == 64
+    assert "MOONCAKE_PREFLIGHT_JSON=v9: one of v1, v2" in capsys.readouterr().err
+    assert run(["list"]) == 0
+
+
+def test_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """All names, and each schema of either version."""
+    assert run(["schema"]) == 0
+    names = capsys.readouterr().out.split()
+    assert names == sorted(id_.split("/")[1] for id_ in SCHEMAS)
+    for version, schemas in (("v1", SCHEMAS), ("v2", SECOND)):
+        for id_, schema in schemas.items():
+            assert run(["schema", "--json-schema", version, id_.split("/")[1]]) == 0
+            assert json.loads(capsys.readouterr().out) == schema
+    assert run(["schema", "nope"]) == 64
+    assert "one of advisories, apply" in capsys.readouterr().err
