@@ -125,13 +125,14 @@ def second(
     if launch is None and isinstance(inner := first.get("launch"), dict) and "source" in inner:
         launch = inner["source"], ""
     findings = rest.pop("findings", [])
+    reason = first.get("error") or first.get("reason") or (first.get("exact") or {}).get("reason")
     return {
         "schema": f"{first['schema'].rpartition('/')[0]}/v2",
         "version": program_version(),
         "command": command,
         "status": status,
         "exit_code": code,
-        "reason": first.get("error", first.get("reason")) or None,
+        "reason": reason or None,
         "launch": launch and {"source": launch[0], "summary": launch[1] or None},
         "host": hosts[0] if hosts else host,
         "findings": findings,

@@ -130,8 +130,10 @@ def in_version(
         version = version or context.meta.get(JSON_VARIABLE)
         command = command or context.command_path.partition(" ")[2] or context.command_path
     if json_version(version) == "v2":
+        from checks.capture.secrets import public
         from preflight.base.envelope import second
 
+        launch = None if launch is None else (public(launch[0]), public(launch[1]))
         host = None if context is None else context.params.get("root")
         return second(answer, command, launch, host)
     return answer

@@ -36,7 +36,7 @@ from preflight.capacity.store_tiers import (
 from preflight.capacity.workload import Workload, WorkloadOptions, workload_of
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.processes.processes import Kind, LaunchOptions
+from preflight.processes.processes import Kind, LaunchOptions, LaunchProcess
 from preflight.programs.mooncake_flags import is_on
 from preflight.sizing.launch_inputs import LaunchInputs, worst
 from preflight.sizing.sizing_inputs import choose_mooncake
@@ -70,6 +70,7 @@ class CapacityAnswer(NamedTuple):
     """workload: None where none was asked about. conversation_tokens: of one client at its end.
 
     router: in front of the servers; None for none. unread: what of the launch is not in it.
+    source, processes: the launch.
     """
 
     servers: tuple[ServerCapacity, ...]
@@ -78,6 +79,8 @@ class CapacityAnswer(NamedTuple):
     notes: tuple[str, ...]
     router: Router | None = None
     unread: tuple[str, ...] = ()
+    source: str = ""
+    processes: tuple[LaunchProcess, ...] = ()
 
 
 class _Store(NamedTuple):
@@ -103,7 +106,11 @@ def capacity_of(
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
     found = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
-    return found._replace(unread=sized.sizing.not_whole)
+    return found._replace(
+        unread=sized.sizing.not_whole,
+        source=sized.needs.source,
+        processes=sized.sizing.inputs.processes,
+    )
 
 
 def compute_capacity(

@@ -100,7 +100,10 @@ def _of_launch(
         rows = [_object(one.advisory) | _verdict_object(one) for one in shown]
         source = None if seen.needs is None else seen.needs.source
         answer = {"schema": SCHEMA, "exit_code": code, "launch": source, "advisories": rows}
-        say_json(public(answer))
+        from preflight.reading.understood import about
+
+        processes = seen.launch.sizing.inputs.processes
+        say_json(public(answer), launch=about(source or "", processes))
         return code
     paint, width = painter(color), columns()
     lines = [_row(one.advisory, _said(one), paint, width) for one in shown]

@@ -196,13 +196,14 @@ def capacity(
     code = exit_codes.UNKNOWN if missing or isinstance(found.workload, Unknown) else 0
     if as_json:
         from preflight.capacity.report import capacity_object
+        from preflight.reading.understood import about
 
         told_object = capacity_object(found, code)
         if replayed is not None:
             from preflight.capacity.trace_report import trace_object
 
             told_object["trace"] = trace_object(found, replayed)
-        say_json(public(told_object))
+        say_json(public(told_object), launch=about(found.source, found.processes))
     else:
         from preflight.capacity.report import capacity_text
         from preflight.pictures.bars import draws_blocks

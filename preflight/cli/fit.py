@@ -167,8 +167,9 @@ def fit(
         found = found._replace(written=written)
     if as_json:
         from preflight.fit.report import fit_object
+        from preflight.reading.understood import about
 
-        say_json(public(fit_object(found, hits)))
+        say_json(public(fit_object(found, hits)), launch=about(found.launch, found.processes))
     else:
         from preflight.fit.report import fit_text
 

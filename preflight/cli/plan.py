@@ -85,9 +85,10 @@ def plan(
         elif found.gaps:
             code = exit_codes.UNKNOWN
     if format_ == "json" or as_json:
+        from preflight.reading.understood import about
         from preflight.settings.dialects.plan_object import plan_object
 
-        say_json(plan_object(found, code))
+        say_json(plan_object(found, code), launch=about(found.source, found.processes))
         return code
     gaps, impossible = missing(found, format_), refused(found, format_)
     if FORMATS[format_].launch and not found.source and not gaps:

@@ -229,9 +229,12 @@ def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool,
     from checks.capture.secrets import public
 
     if as_json:
+        from preflight.reading.understood import about
+        from preflight.sizing.launch_needs import source_name
         from preflight.sizing.sizing_json import launch_object
 
-        say_json(public(launch_object(sizing, rule)))
+        launch = about(source_name(sizing), sizing.inputs.processes)
+        say_json(public(launch_object(sizing, rule)), launch=launch)
     else:
         from preflight.sizing.sizing_text import launch_text
 

@@ -37,7 +37,12 @@ from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, open_host, size_within
+<<<<<<< HEAD
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
+=======
+from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
+from preflight.processes.processes import LaunchProcess
+>>>>>>> d03daf7 (What a launch starts, in one sentence, in the JSON of each command that has one)
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
 
@@ -66,7 +71,7 @@ class Fitted(NamedTuple):
     first launch. host_commands: what sets the pools. assumptions: of a host that was described.
     state, machine: what was asked about. hints: what would let more fit. ignored: checks that
     count for nothing, with the reason; waivers_over: those that count again. unread: what of the
-    launch is in no number.
+    launch is in no number. processes: what the launch starts.
     """
 
     launch: str
@@ -86,6 +91,7 @@ class Fitted(NamedTuple):
     ignored: tuple[tuple[str, str], ...] = ()
     waivers_over: tuple[Waiver, ...] = ()
     unread: tuple[str, ...] = ()
+    processes: tuple[LaunchProcess, ...] = ()
 
 
 class FirstLaunch(NamedTuple):
@@ -246,6 +252,7 @@ def fitted(
         ignored=tuple(selection.ignore.items()),
         waivers_over=tuple(selection.over),
         unread=sized.sizing.not_whole,
+        processes=sized.sizing.inputs.processes,
     )
 
 

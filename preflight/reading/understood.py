@@ -294,6 +294,11 @@ def _flags(words: Sequence[Word]) -> Iterator[tuple[str, Value]]:
         yield name.replace("-", "_"), _value(name, value)
 
 
+def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | None:
+    """Return what a launch is called, and what it starts; None without one."""
+    return (source, sentence(processes)) if source or processes else None
+
+
 def sentence(processes: Sequence[LaunchProcess]) -> str:
     """Say in one sentence what was understood: ``2 SGLang servers (Qwen3-14B, tp 2), 1 master``."""
     counted: dict[tuple[Kind, str], int] = {}

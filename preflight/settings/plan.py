@@ -70,7 +70,11 @@ def plan_of(words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
     if seen.launch is None or isinstance(seen.launch, Unknown):
         return found
     sizing = seen.launch.sizing
-    return found._replace(workload=workload_of(seen.launch.needs, sizing), unread=sizing.not_whole)
+    return found._replace(
+        workload=workload_of(seen.launch.needs, sizing),
+        unread=sizing.not_whole,
+        processes=sizing.inputs.processes,
+    )
 
 
 def plan(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Kind, Setting
 from checks.base.unknown import Unknown
 from checks.hugetlb.boot import PoolWriter
 from preflight.settings.commands import Context
 from preflight.settings.targets import pool_file, pool_name
+
+if TYPE_CHECKING:
+    from preflight.processes.processes import LaunchProcess
 
 
 class Scope(Enum):
@@ -120,7 +123,7 @@ class Plan(NamedTuple):
     impossible: why the missing pages cannot be had now, whatever is tried. too_large: why they
     cannot be had at a boot either. undecided: what could
     not be read, and decides whether pages may be taken. workload: what a patch is merged into.
-    unread: what of the launch is not in the plan.
+    unread: what of the launch is not in the plan. processes: what it starts.
     """
 
     source: str
@@ -139,6 +142,7 @@ class Plan(NamedTuple):
     workload: Workload = Workload()
     too_large: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    processes: tuple[LaunchProcess, ...] = ()
 
     @property
     def grows(self) -> bool:

@@ -90,7 +90,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     launch = shown.inputs.launch if shown is not None else None
     versions = {} if shown is None else shown.inputs.shown
     return LaunchNeeds(
-        _source_name(sizing),
+        source_name(sizing),
         tuple(members),
         source.most if isinstance(source.most, Unknown) else hugetlb_usages(source.most.launch),
         services(source.processes),
@@ -104,7 +104,8 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     )
 
 
-def _source_name(sizing: LaunchSizing) -> str:
+def source_name(sizing: LaunchSizing) -> str:
+    """Return what a launch is called: its file, or that it is several, or none."""
     shown = sizing.shown
     if shown is not None and shown.inputs.source:
         return shown.inputs.source

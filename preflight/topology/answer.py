@@ -31,6 +31,7 @@ from checks.software.facts import Environment
 from preflight.base.usage_error import UsageError
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
+from preflight.processes.processes import LaunchProcess
 from preflight.topology.build import Topology, topology_of
 
 TOPICS = ("gpus", "numa", "pci", "rdma", "software")
@@ -60,6 +61,7 @@ class TopologyAnswer(NamedTuple):
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     status: Status
+    processes: tuple[LaunchProcess, ...] = ()
 
 
 def topology_answer(
@@ -85,7 +87,9 @@ def topology_answer(
     found = tuple(judge(facts, needs, _checks()))
     source = "" if needs is None else needs.source
     status = _status(found, views)
-    return TopologyAnswer(host.name, source, drawn, engine, views, measure, found, said, status)
+    of_launch = () if sized is None else sized.sizing.inputs.processes
+    answer = (host.name, source, drawn, engine, views, measure, found, said, status)
+    return TopologyAnswer(*answer, of_launch)
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:

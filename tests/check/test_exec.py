@@ -10,8 +10,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from preflight.cli.schema import schema_of
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -164,6 +166,22 @@ def test_a_launch_that_would_fail_is_refused_with_78(tools: Path, tmp_path: Path
     assert not marker.exists()
     found = json.loads(report.read_text())
     assert found["status"] == "fail"
+
+
+def test_what_the_check_says_is_one_object_where_that_is_asked_for(tools: Path) -> None:
+    """On standard error, whether the command is refused, or is none that is known."""
+    _program(tools, "print('started')", "python3")
+    valid = jsonschema.Draft202012Validator(schema_of("check", "v2")).validate
+    done = _run(tools, "--json", *REFUSED)
+    found = json.loads(done.stderr)
+    valid(found)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert (found["command"], found["status"], found["exit_code"]) == ("exec", "fail", 2)
+    done = _run(tools, "--json", "--", "sh", "-c", "echo shell")
+    found = json.loads(done.stderr)
+    valid(found)
+    assert (done.stdout, found["status"]) == ("shell\n", "error")
+    assert found["reason"].startswith("nothing to check: ")
 
 
 @pytest.mark.parametrize(
