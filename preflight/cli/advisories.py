@@ -135,9 +135,8 @@ def _said(verdict: Verdict) -> str:
 
 
 def _verdict_object(verdict: Verdict) -> dict[str, Any]:
-    holds = verdict.holds
     return {
-        "affected": holds if isinstance(holds, bool) else None,
+        "affected": verdict.holds,
         "said": _said(verdict),
         "process": verdict.process.name,
     }

@@ -189,7 +189,7 @@ def _schema(node: Any, within: str, name: str) -> Any:
         elif key not in ("properties", "required", "$comment"):
             found[key] = value
     if node.get("$comment") == NOT_KNOWN:
-        found = _or_unknown(found)
+        found = {"anyOf": [found, {"$ref": "#/$defs/unknown"}]}
     if "properties" in node:
         words = words_of(within, name)
         properties: Json = {}
