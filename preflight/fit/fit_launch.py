@@ -37,12 +37,8 @@ from preflight.fit.launch_edit import Edit, Edited, edited, launch_texts
 from preflight.fit.launch_values import knobs, with_values
 from preflight.fit.solver import solve
 from preflight.inputs.host_source import Host, open_host, size_within
-<<<<<<< HEAD
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
-=======
-from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 from preflight.processes.processes import LaunchProcess
->>>>>>> d03daf7 (What a launch starts, in one sentence, in the JSON of each command that has one)
 from preflight.settings.commands import Context, commands, context_of
 from preflight.sglang.model import Models
 
