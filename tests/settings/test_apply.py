@@ -54,8 +54,10 @@ YES, ASKING, DRY = Consent(yes=True), Consent(), Consent(dry_run=True, yes=True)
 MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
 
 
-def applied(consent: Consent, planned: Plan, on: Machine, **how: bool) -> int:
-    return apply_plan(planned, ("run.sh",), on, consent, **how)
+def applied(
+    consent: Consent, planned: Plan, on: Machine, *, persist: bool = False, force: bool = False
+) -> int:
+    return apply_plan(planned, ("run.sh",), on, consent, persist=persist, force=force)
 
 
 class Kernel(Writer):
