@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from preflight.launches.container import ContainerSettings
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import Command, Origin, Reading, Word
+from preflight.launches.source import Command, Origin, Reading, SourceNote, Word
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -60,6 +60,16 @@ def _read(launch: LaunchText) -> Reading:
                 words += [Word("--nnodes", origin), Word(str(nodes // workers), origin)]
             files = {}
             store = backend.at("mooncake_kv_store")
+            if "sglang" in program:
+                own |= dict(_store_variables(store, launch.path))
+                if kind != "aggregated" and "disaggregation-mode" not in _names(node):
+                    origin = Origin(launch.path, node.line)
+                    words += [Word("--disaggregation-mode", origin), Word(kind, origin)]
+            for key, apart in store.fields.items():
+                if "standalone" in key and apart.fields:
+                    said = f"what {key} of job {called} starts is not read: give its processes"
+                    note = SourceNote("resource-not-read", said, Origin(launch.path, apart.line))
+                    notes = (*notes, note)
             if "vllm" in program and store.fields:
                 origin = Origin(launch.path, store.line)
                 own["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, origin)
@@ -76,7 +86,28 @@ def _read(launch: LaunchText) -> Reading:
             commands += [
                 one._replace(copies=len(range(number, workers, beside))) for number in range(beside)
             ]
-    return Reading(tuple(commands), notes)
+    return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
+
+
+def _names(node: Node) -> set[str]:
+    return {name.replace("_", "-") for name in node.fields}
+
+
+def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
+    """Yield what the job gives SGLang's workers of its store; its master's address comes later.
+
+    Source: github.com/NVIDIA/srt-slurm ``srtctl/backends/sglang.py`` ``get_mooncake_worker_env``.
+    """
+    if not store.fields:
+        return
+    origin = Origin(path, store.line)
+    yield "MOONCAKE_LOCAL_HOSTNAME", Word("$WORKER_IP", origin, ("the address of the worker",))
+    for name, value in store.at("env").fields.items():
+        yield name, Word(value.text or "", Origin(path, value.line))
+    node = ("the address of the infra node",)
+    yield "MOONCAKE_MASTER", Word("$INFRA_IP:8700", origin, node)
+    metadata = "http://$INFRA_IP:8701/metadata"
+    yield "MOONCAKE_TE_META_DATA_SERVER", Word(metadata, origin, node)
 
 
 def _store_file(store: Node) -> str:
@@ -101,14 +132,16 @@ def _number(node: Node) -> int:
 def _words(program: str, node: Node, job: Node, path: str) -> Iterator[Word]:
     origin = Origin(path, node.line)
     yield from (Word(text, origin) for text in ("python3", "-m", program))
-    names = {name.replace("_", "-") for name in node.fields}
     model = job.at("model", "path")
     flag = "--model" if "vllm" in program else "--model-path"
-    if not names & {"model", "model-path"} and model.text is not None:
+    if not _names(node) & {"model", "model-path"} and model.text is not None:
         yield Word(flag, Origin(path, model.line))
-        yield Word(model.text, Origin(path, model.line))
+        yield Word(model.text.removeprefix("hf:"), Origin(path, model.line))
     for name, value in node.fields.items():
         at = Origin(path, value.line)
+        name = name.replace("_", "-")
+        if value.value is None:
+            continue
         if value.text in ("true", "false") and value.plain:
             if value.text == "true":
                 yield Word(f"--{name}", at)

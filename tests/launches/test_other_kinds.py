@@ -160,13 +160,13 @@ def test_the_variants_of_a_job_of_srt_slurm_are_jobs_of_their_own(tmp_path: Path
         (command.wrappers[0][1:], command.copies, " ".join(w.text for w in command.words[5:]))
         for command in found.commands
     ]
-    decode = "--tp-size 1"
+    decode, prefill = "--tp-size 1 --disaggregation-mode decode", "--disaggregation-mode prefill"
     assert said == [
-        (("small", "prefill"), 1, "--tp-size 8"),
+        (("small", "prefill"), 1, f"--tp-size 8 {prefill}"),
         *[(("small", "prefill"), 1, decode)] * 3,
-        (("tp_0", "prefill"), 2, "--tp-size 16 --page-size 64 --nnodes 2"),
+        (("tp_0", "prefill"), 2, f"--tp-size 16 --page-size 64 --nnodes 2 {prefill}"),
         *[(("tp_0", "decode"), 1, decode)] * 3,
-        (("tp_1", "prefill"), 2, "--tp-size 32 --page-size 64 --nnodes 2"),
+        (("tp_1", "prefill"), 2, f"--tp-size 32 --page-size 64 --nnodes 2 {prefill}"),
         *[(("tp_1", "decode"), 1, decode)] * 3,
     ]
     groups = host_groups(understand(found.commands, lambda path: Unknown(path)))
@@ -198,6 +198,29 @@ backend:
         "local_buffer_size": 4096,
         "enable_offload": False,
     }
+
+
+def test_what_a_job_of_srt_slurm_adds_for_sglang(tmp_path: Path) -> None:
+    """As srtctl/backends/sglang.py writes a worker's words and its environment."""
+    text = """\
+model: {path: "hf:Qwen/Qwen3-8B"}
+frontend: {type: sglang}
+resources: {prefill_workers: 1}
+backend:
+  mooncake_kv_store:
+    env: {MOONCAKE_PROTOCOL: rdma, MOONCAKE_MASTER: mine}
+    standalone_store: {placements: {prefill: {}}}
+  sglang_config: {prefill: {tp_size: 4, page-size: null, cuda-graph-bs: [1, 2]}}
+"""
+    reading = read(tmp_path, text, "job.yaml")
+    (command,) = reading.commands
+    assert [word.text for word in command.words[3:]] == [
+        *"--model-path Qwen/Qwen3-8B --tp-size 4 --cuda-graph-bs 1 2".split(),
+        *"--disaggregation-mode prefill".split(),
+    ]
+    assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
+    assert command.environment["MOONCAKE_MASTER"].unresolved == ("the address of the infra node",)
+    assert [note.id for note in reading.notes] == ["resource-not-read"]
 
 
 def test_a_template_is_to_be_rendered_first(tmp_path: Path) -> None:

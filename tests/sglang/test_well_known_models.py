@@ -46,6 +46,7 @@ def kv_bytes_per_token(name: str) -> int:
         ("Qwen3-Next-80B-A3B", 12 * 2 * 512 * 2),  # one layer in four keeps tokens
         ("Llama-3.1-405B", 126 * 8 * 256 * 2),
         ("Mistral-Large-Instruct-2407", 88 * 8 * 256 * 2),
+        ("Mistral-Nemo-Instruct-2407", 40 * 8 * 256 * 2),
         ("DeepSeek-R1-0528", 61 * 576 * 2),
         ("Kimi-K2-Thinking", 61 * 576 * 2),
         ("Kimi-K2.5", 61 * 576 * 2),  # its config.json nests the language model
@@ -97,6 +98,7 @@ DENSE = {
     "Llama-3.1-405B": (128256, 53248, ""),
     "Llama-3.3-70B": (128256, 28672, ""),
     "Mistral-Large-Instruct-2407": (32768, 28672, ""),
+    "Mistral-Nemo-Base-2407": (131072, 14336, ""),
 }
 
 
