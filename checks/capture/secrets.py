@@ -84,6 +84,7 @@ _FORMS = re.compile(
     r"|AGE-SECRET-KEY-1[0-9A-Z]{20,})"
     r"|(?<=hooks\.slack\.com/services/)[\w/]+"
     r"|(?<=/api/webhooks/)[\w/\-]+"
+    r"|(?<=grub\.pbkdf2\.)\S+"
 )
 # Numbers and switches, which MC_PKEY_INDEX and --token-usage have.
 _PLAIN = re.compile(

@@ -121,6 +121,9 @@ class SglangRelease(NamedTuple):
     indexer_name: str = "NSA"  # as the gate's message spells it
     compact_index: bool = False  # layers that share another's index keep no index keys on the host
     sliding_pools: bool = False  # a host pool for sliding-window layers exists
+    # mooncake_store.py: a key names the pipeline stage, and has a place for it where there is one
+    # stage and no rank: KEY_k of latent rows becomes KEY__k.
+    stage_in_keys: bool = False
     hybrid_size: HybridSize = HybridSize.NONE
     # A pool for K and V of different width: two tensors; before, such models had none.
     asymmetric_heads: bool = False
@@ -177,6 +180,7 @@ _CHANGES = (
         set_counts=True,
     ),
     _change("0.5.7", absent=_OFFLOAD | _TENANT, backend_allocates=True),
+    _change("0.5.8", stage_in_keys=True),
     _change("0.5.9", indexer=Indexer.INSIDE_PER_LAYER, typed=_PREFETCH | _PREFIX),
     _change(
         "0.5.10",

@@ -101,6 +101,11 @@ def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     )
 
 
+def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
+    """Return the same host with another kernel."""
+    return system._replace(kernel_release=release, kernel=_kernel(release))
+
+
 @or_unknown
 def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
     release = known(release)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from checks.base.finding import Evidence, Finding, Status
 from checks.base.unknown import Unknown
+from checks.run.facts import Facts
+from checks.system.facts import with_kernel
 from preflight.advisories.facts import Subject, fact
 from preflight.advisories.records import (
     PRODUCTS,
@@ -25,7 +27,7 @@ from preflight.judging.launch_checks import ADVISORIES
 from preflight.processes.processes import LaunchProcess
 
 # What the records ask of the host; a host whose topics were not all read is unknown in those.
-TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
+TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software", "boot")
 
 
 class Verdict(NamedTuple):
@@ -114,6 +116,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
             found.append(_unsure(verdict, verdict.holds))
         else:
             later.add(one.check)
+    found += _after_boot(seen)
     said = {each.check for each in found}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
@@ -126,6 +129,27 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         have = f"{_count(judged - said)}, none of them here"
         found.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
     return found
+
+
+def _after_boot(seen: JudgedHost) -> list[Finding]:
+    """What affects the kernel that starts next, and not the one that runs (``boot.kernel``)."""
+    boot, system = seen.facts.topic("boot"), seen.facts.topic("system")
+    if isinstance(boot, Unknown) or isinstance(system, Unknown) or isinstance(boot.next, Unknown):
+        return []
+    if boot.next.release == system.kernel_release or system.container.inside:
+        return []
+    facts = Facts({**seen.facts.topics, "system": with_kernel(system, boot.next.release)})
+    now = {(one.advisory.id, one.process.number) for one in verdicts(seen) if one.holds is True}
+    return [
+        _finding(
+            one,
+            Status.WARN,
+            f"After the next boot, which starts it. What is seen: {one.advisory.seen}",
+        )
+        for one in verdicts(seen._replace(facts=facts))
+        if one.holds is True and not one.advisory.covered_by and not one.advisory.arises
+        if (one.advisory.id, one.process.number) not in now
+    ]
 
 
 def _count(ids: set[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.finding import Kind, Status
@@ -12,8 +12,9 @@ from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
-from preflight.check.answer import checked, selection_of
+from preflight.check.answer import Checked, checked, selection_of
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
+from preflight.judging.judge_host import JudgedHost
 
 if TYPE_CHECKING:
     from preflight.check.report import Report
@@ -25,6 +26,8 @@ STEPS = 5
 STOPPED = (b"129", b"130", b"143")
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
+# What is said of a host that is held against a locked answer, and whether it is refused for that.
+Held = Callable[[JudgedHost], tuple[str, bool]]
 
 
 def run_behind_the_gate(
@@ -35,11 +38,13 @@ def run_behind_the_gate(
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
     as_json: bool = False,
+    held: Held | None = None,
 ) -> int:
     """Check, then become the command. Returns an exit code only where the command is not run.
 
-    as_json: what the check says, as one object, on standard error. Raises UsageError for a mode
-    or a check that there is not.
+    as_json: what the check says, as one object, on standard error. held: says how the host differs
+    from a locked answer, and whether it refuses the start for that; the verdict alone refuses
+    nothing then. Raises UsageError for a mode or a check that there is not.
     """
     mode = _mode(os.environ)
     if mode != "off" and chosen != ALL_CHECKS:
@@ -52,7 +57,15 @@ def run_behind_the_gate(
 
     def judge() -> bytes:
         judged = _judged(
-            launch, fail_on, apply_environment, report_path, timeout_seconds, mode, chosen, as_json
+            launch,
+            fail_on,
+            apply_environment,
+            report_path,
+            timeout_seconds,
+            mode,
+            chosen,
+            as_json,
+            held,
         )
         return json.dumps(judged).encode() + b"\n"
 
@@ -87,6 +100,7 @@ def _judged(
     mode: str,
     chosen: Chosen,
     as_json: bool,
+    held: Held | None,
 ) -> Judged:
     """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
 
@@ -94,7 +108,7 @@ def _judged(
     """
     changes: dict[str, str] = {}
     try:
-        report, reason = _checked(launch, timeout_seconds, chosen)
+        found, reason = _checked(launch, timeout_seconds, chosen)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
         if as_json:
@@ -102,15 +116,21 @@ def _judged(
         else:
             say(f"{NAME}: nothing to check: {error}", err=True)
         return Judged(True, changes)
-    if apply_environment and report is not None:
-        changes = recommended(report)
+    if apply_environment and found is not None:
+        changes = recommended(found.report)
         if changes:
             environment = _changed(os.environ, changes)
             os.environ.clear()
             os.environ.update(environment)
-            report, reason = _checked(launch, timeout_seconds, chosen)
+            found, reason = _checked(launch, timeout_seconds, chosen)
+    report = None if found is None else found.report
     _save(report_path, report, reason, timeout_seconds)
-    starts = mode == "warn" or not _refused(report, fail_on)
+    refused = _refused(report, fail_on)
+    if found is not None and held is not None:
+        text, refused = held(found.seen)
+        if not as_json:
+            say(f"{NAME}: {text}", err=True)
+    starts = mode == "warn" or not refused
     if not starts:
         _say(report, reason, "not started", as_json)
     elif report is None or report.verdict is not Status.PASS or as_json:
@@ -151,10 +171,10 @@ def _mode(environment: Mapping[str, str]) -> str:
 
 def _checked(
     launch: LaunchWords, timeout_seconds: float, chosen: Chosen
-) -> tuple[Report | None, str]:
+) -> tuple[Checked | None, str]:
     """The report; without one, why: no launch that is known, or one that could not be read."""
     try:
-        return checked(launch, "/", timeout_seconds, chosen=chosen).report, ""
+        return checked(launch, "/", timeout_seconds, chosen=chosen), ""
     except NoLaunchError:
         raise
     except UsageError as error:

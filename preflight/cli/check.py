@@ -20,7 +20,9 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from preflight.check.report import Report
     from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.judging.judge_host import JudgedHost
     from preflight.pictures.check_page import Made
 
 # As preflight.check.forms, which is imported where it is used.
@@ -56,6 +58,9 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @click.option(
     "--html", type=FILE, metavar="FILE", help="A page with pictures too; - prints it instead."
 )
+@click.option(
+    "--lock", type=FILE, metavar="FILE", help="Write what was found good, for exec --locked."
+)
 @click.option("--memory-map", is_flag=True, help="Draw where each NUMA node's memory goes, too.")
 @click.option("--ascii", "plain", is_flag=True, help="Draw it with ASCII characters alone.")
 @COLOR
@@ -70,6 +75,7 @@ def check(
     fail_on: str | None,
     junit: str | None,
     html: str | None,
+    lock: str | None,
     memory_map: bool,
     plain: bool,
     as_json: bool,
@@ -92,6 +98,10 @@ def check(
     from preflight.check.answer import checked
     from preflight.check.forms import exit_code, protocol_line
 
+    if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
+        raise click.UsageError(
+            "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
+        )
     topics: tuple[str, ...] = ()
     if html is not None:
         from preflight.pictures.check_page import PAGE_TOPICS
@@ -123,6 +133,8 @@ def check(
             _write("--html", html, timeout_seconds, error_page(message, _made()))
         raise
     code = exit_code(report.verdict, protocol, fail_on)
+    if lock is not None:
+        _lock(lock, report, seen, timeout_seconds)
     if junit is not None:
         from preflight.check.forms import report_junit
 
@@ -183,6 +195,20 @@ def _refuse_two_outputs(
             "--memory-map is drawn below the text: leave out --json, --junit -, --html - and "
             "protocols of one line"
         )
+
+
+def _lock(path: str, report: Report, seen: JudgedHost, limit_seconds: float) -> None:
+    """Write the answer where it is good; a launch that will not start is nothing to hold to."""
+    from checks.base.finding import Status
+    from preflight.base.output import say
+    from preflight.diff.full_answer import full_answer, locked_text
+
+    if report.verdict is Status.FAIL:
+        say(f"--lock {path}: not written: the launch fails here", err=True)
+    else:
+        source = "launch" if seen.needs is None else seen.needs.source
+        text = locked_text(source, full_answer(seen))
+        _write("--lock", path, limit_seconds, text)
 
 
 def _say_slow(topics: list[str]) -> None:

@@ -9,13 +9,16 @@ import click
 from preflight.cli.options import TIMEOUT, command, with_checks, with_json, with_launch
 
 if TYPE_CHECKING:
+    from preflight.check.gate import Held
     from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.judging.judge_host import JudgedHost
 
 
 @command(
     "exec",
     "mooncake-preflight exec -- python3 -m sglang.launch_server --tp 8 ...",
     "MOONCAKE_PREFLIGHT_MODE=warn mooncake-preflight exec -- python3 -m ...",
+    "mooncake-preflight exec --locked good.json -- python3 -m ...",
 )
 @click.option(
     "--fail-on",
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
 )
 @click.option("--report", metavar="FILE", help="The JSON of the check, whatever it says.")
 @with_json("What the check says as one object, on standard error.")
+@click.option(
+    "--locked",
+    metavar="FILE",
+    help="Say what differs from that file of check --lock, and refuse only a worse verdict.",
+)
+@click.option("--strict", is_flag=True, help="With --locked: refuse whatever differs.")
 @with_checks
 @TIMEOUT
 @with_launch
@@ -38,6 +47,8 @@ def exec_(
     apply_env: bool,
     report: str | None,
     as_json: bool,
+    locked: str | None,
+    strict: bool,
     chosen: Chosen,
     timeout_seconds: float,
     launch: LaunchWords,
@@ -50,9 +61,29 @@ def exec_(
     """
     if not launch.words:
         raise click.UsageError("give the command after --, as: exec -- python3 -m ...")
+    if strict and locked is None:
+        raise click.UsageError("--strict is for --locked FILE: give both")
     from preflight.check.gate import run_behind_the_gate
 
     command_line = launch._replace(is_command=True)
+    held = None if locked is None else _held(locked, strict, timeout_seconds)
     return run_behind_the_gate(
-        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json
+        command_line, fail_on, apply_env, report, timeout_seconds, chosen, as_json, held
     )
+
+
+def _held(path: str, strict: bool, limit_seconds: float) -> Held:
+    """Return what says how a host differs from a locked answer, and whether that refuses it."""
+    from preflight.base.output import columns, painter
+    from preflight.diff.differences import differences_text, exit_code
+    from preflight.diff.full_answer import full_answer, read_locked, without_secrets
+
+    name, before = read_locked(path, limit_seconds)
+
+    def held(seen: JudgedHost) -> tuple[str, bool]:
+        after = without_secrets(full_answer(seen))
+        names = (f"{name} ({path})", "what is there")
+        text = differences_text(names, before, after, 0, painter("never"), columns())
+        return text, exit_code(before, after) > (0 if strict else 1)
+
+    return held

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Status
 from checks.base.units import format_bytes, format_page_size
-from checks.base.unknown import Unknown
+from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
 from checks.run.runner import every_check, judge
+from checks.system.facts import with_kernel
 from preflight.advisories.judge import advisory_findings
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.base.usage_error import UsageError
@@ -21,6 +22,7 @@ from preflight.base.within import within
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
 from preflight.judging.judge_host import JudgedHost, judge_host
+from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
 from preflight.programs.sglang_argument_tables import argument_table
@@ -32,8 +34,10 @@ class Section(Enum):
     """What a line of the answer is about, in the order in which they are shown."""
 
     VERDICT = "The verdict"
+    HOST = "The host"
     MEMORY = "Bytes and pages"
     FLAGS = "Flags and defaults"
+    KEYS = "Keys of the store: a page is found again where none of these differs"
     ADVISORIES = "Known problems"
     FINDINGS = "What is found"
     SETTINGS = "What to set"
@@ -97,9 +101,7 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
     if kernel is not None and not isinstance(topics["system"], Unknown):
-        numbers = version_key("kernel", kernel)
-        pair = (numbers[0], numbers[1] if len(numbers) > 1 else 0)
-        topics["system"] = topics["system"]._replace(kernel_release=kernel, kernel=pair)
+        topics["system"] = with_kernel(topics["system"], kernel)
     if library is not None and not isinstance(topics["rdma"], Unknown):
         major = version_key("rdma-core", library)[0]
         libraries = topics["rdma"].libraries._replace(version=major)
@@ -120,7 +122,9 @@ def full_answer(seen: JudgedHost) -> Answer:
     lines = [
         *_verdict(sized, findings),
         *_memory(sized),
+        *_host(seen.facts),
         *_flags(sized),
+        *_keys(sized),
         *_findings(findings),
         *_settings(seen, findings),
     ]
@@ -248,9 +252,47 @@ def _flags_of(process: LaunchProcess, subject: str) -> Iterator[tuple[Key, str]]
 
 
 def _value(name: str, value: Any) -> str:
-    if isinstance(value, Unknown):
-        return value.reason
-    return REMOVED if value is not None and is_secret(name) else str(value)
+    secret = value is not None and not isinstance(value, Unknown) and is_secret(name)
+    return REMOVED if secret else _told(value)
+
+
+def _told(value: Any) -> str:
+    return value.reason if isinstance(value, Unknown) else str(value)
+
+
+def _keys(sized: Sized) -> Iterator[tuple[Key, str]]:
+    """What the keys of each process hold, and what the bytes behind them depend on."""
+    for one in launch_keys(sized.sizing):
+        name = one.process.name
+        yield Key(Section.KEYS, name, "key"), one.random or one.pattern
+        for what, value in one.named.items():
+            # Releases are told from each other by what their keys hold.
+            if what != "SGLang release":
+                yield Key(Section.KEYS, name, f"named: {what}"), _told(value)
+        for what, value in one.held.items():
+            yield Key(Section.KEYS, name, f"held: {what}"), _told(value)
+
+
+def _host(facts: Facts) -> Iterator[tuple[Key, str]]:
+    """What of the host decides most: kernel, driver, rdma-core, NICs with their nodes, pools."""
+    for name, read in _HOST.items():
+        try:
+            value = read(facts)
+        except (UnknownFactError, UnreadTopicError) as error:
+            value = error.fact
+        yield Key(Section.HOST, "host", name), _told(value)
+
+
+_HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
+    "kernel": lambda facts: facts.system.kernel_release,
+    "NVIDIA driver": lambda facts: known(facts.gpus.kernel_module_version) or "none",
+    "rdma-core": lambda facts: str(known(facts.rdma.libraries.version)),
+    "NICs": lambda facts: ", ".join(f"{nic.name} on {nic.node}" for nic in known(facts.rdma.nics)),
+    "huge pages": lambda facts: ", ".join(
+        f"{known(pool).total_pages} of {format_page_size(size)}"
+        for size, pool in sorted(known(facts.hugetlb.hugetlb.pools).items())
+    ),
+}
 
 
 def _findings(findings: list[Finding]) -> Iterator[tuple[Key, str]]:

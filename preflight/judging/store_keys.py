@@ -16,6 +16,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.sglang import sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
 from preflight.processes.services import MASTER_PORT, split_address
@@ -211,6 +212,10 @@ def _sglang(
         ranks = Unsure(f"as {model} has it", why)
         if isinstance(split, int) and split > 1:
             shards = Unsure(split, why)
+    try:
+        stage_in_keys = sglang_release(release).stage_in_keys
+    except ValueError:  # none that is known, or none at all: as the newest
+        stage_in_keys = True
     named = {
         "prefix": prefix,
         "page size": LEFT if page is None else page,
@@ -218,7 +223,8 @@ def _sglang(
         if isinstance(pairs, Unknown)
         else ("pairs" if pairs else "single"),
         "rank in a key": ranks,
-        "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1,
+        "pipeline stage in a key": pp if isinstance(pp, Unknown) else pp > 1 and stage_in_keys,
+        "place of a stage in a key without a rank": stage_in_keys or mla is not True,
         "key scheme": _given(server, "hicache_storage_key_scheme"),
         "decode context parallel": _context(server, tp, pp, page),
         "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
@@ -230,9 +236,9 @@ def _sglang(
         "KV dtype": server.value("kv_cache_dtype"),
         "memory layout": layout,
     }
-    stage = "_<stage>" if pp != 1 else ""
-    rank = stage.removeprefix("_") if mla is True else f"<rank>{stage}"
-    pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>_{rank}_k"
+    stage = "_<stage>" if pp != 1 and stage_in_keys else ""
+    rank = (stage or "_" * stage_in_keys) if mla is True else f"_<rank>{stage}"
+    pattern = f"{prefix if isinstance(prefix, str) else '<model>'}_<sha256 of a page>{rank}_k"
     tenant = store.settings["tenant_id"].value
     where = _master(
         store.value("master_server_address"), "default" if tenant in (None, "") else tenant

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -185,8 +188,20 @@ def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) 
     assert names == {"--hicache-size"}
     smaller = build_host(tmp_path / "small", replace(gpu_host(), pools={2 << 20: 4096}))
     _, changes = differs(capsys, "--root", host, "--root", str(smaller), *known, old)
-    assert {row["section"] for row in changes} <= {"verdict", "memory", "findings", "settings"}
-    assert changes
+    assert {row["section"] for row in changes} <= {
+        *("verdict", "host", "memory", "findings", "settings")
+    }
+    assert {row["name"] for row in changes if row["section"] == "host"} == {"huge pages"}
+
+
+def test_stored_pages_that_are_not_found_again(tmp_path: Path, host: str, capsys: Capture) -> None:
+    """Latent rows have other keys from 0.5.8 on (tests/real/test_changed_keys_real.py)."""
+    path = launch(tmp_path, LAUNCHES["latent, a draft"])
+    versions = ("--from", "sglang=0.5.7", "--to", "sglang=0.5.8", "--mooncake-version", "0.3.8")
+    _, changes = differs(capsys, "--root", host, *versions, path)
+    (key,) = [row for row in changes if row["section"] == "keys" and row["name"] == "key"]
+    assert key["from"].endswith("_<sha256 of a page>_k")
+    assert key["to"].endswith("_<sha256 of a page>__k")
 
 
 @pytest.mark.parametrize(
@@ -241,3 +256,42 @@ def test_what_is_no_locked_answer_is_refused(
     assert f"--locked {lock}: " in capsys.readouterr().err
     both = ("--lock", str(lock), "--locked", str(lock))
     assert run(["diff", "--root", host, *both, path]) == 64
+
+
+@pytest.mark.slow
+def test_check_writes_a_lock_and_exec_holds_the_start_against_it(tmp_path: Path) -> None:
+    """The same starts; what differs is said; what is worse does not start; --strict refuses all."""
+    master = tmp_path / "mooncake_master"
+    master.write_text("#!/bin/sh\necho started\n")
+    master.chmod(0o755)
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+    def ask(command: str, port: str) -> tuple[int, str, str]:
+        words = [*command.split(), "--", "mooncake_master", f"--rpc_port={port}"]
+        done = subprocess.run(
+            [sys.executable, "-m", "preflight.cli.main", *words],
+            env=path,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, _, said = ask("check --lock good.json", "http")
+    assert (code, (tmp_path / "good.json").exists()) == (2, False)
+    assert "--lock good.json: not written: the launch fails here" in said
+    assert ask("check --lock good.json", "50099")[0] in (0, 1, 3)
+    assert ask("check --lock good.json --only memory.*", "50099")[0] == 64
+    code, out, said = ask("exec --locked good.json", "50099")
+    assert (code, out) == (0, "started\n")
+    assert "Flags and defaults" not in said  # of the host something may
+    code, out, said = ask("exec --locked good.json", "50098")
+    assert (code, out) == (0, "started\n")
+    assert "mooncake_master: --rpc_port: 50099 -> 50098" in said
+    assert ask("exec --strict --locked good.json", "50098")[:2] == (78, "")
+    code, out, said = ask("exec --locked good.json", "http")
+    assert (code, out) == (78, "")
+    assert "mooncake-flags-refused: command line: now fail" in said
+    assert ask("exec --strict", "1")[0] == 64
+    assert ask("exec --locked none.json", "50099")[0] == 64

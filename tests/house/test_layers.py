@@ -17,6 +17,7 @@ ORDER = [
     "checks.capture",
     "checks.rdma",
     "checks.system",
+    "checks.boot",
     "checks.numa",
     "checks.pci",
     "checks.limits",

@@ -78,11 +78,15 @@ class Wheel:
         return {**kept, **paths, **more}
 
 
+def seed() -> int:
+    """Another one each time; what a failure prints begins the same course again."""
+    number = int(os.environ.get("PREFLIGHT_SEED") or SystemRandom().randrange(1 << 32))
+    print(f"PREFLIGHT_SEED={number}", flush=True)
+    return number
+
+
 def seeded() -> Random:
-    """Another course each time; what a failure prints begins it again."""
-    seed = SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    return Random(seed)
+    return Random(seed())
 
 
 def install(distribution: str, version: str, *also: str) -> Path:

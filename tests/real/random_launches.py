@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 from typing import Any, NamedTuple
 
 from checks.base.needs import Spot
@@ -32,7 +31,7 @@ from preflight.programs.memory_records import Launch, MappedProcess, StoreSettin
 from preflight.sizing.flag_inputs import Flags
 from preflight.sizing.sizing import size_flags
 from tests.real.cases import Case
-from tests.real.conftest import LIMIT_SECONDS, HugePages, Store, Wheel, install_release
+from tests.real.conftest import LIMIT_SECONDS, HugePages, Store, Wheel, install_release, seed
 
 # Every release whose wheel needs no GPU; 0.3.14 has a stand-in for a driver.
 WHEELS = (
@@ -41,6 +40,7 @@ WHEELS = (
 ).split()
 # Of 2 MiB: what any host gives at once, and clears in a second.
 MOST_PAGES = 700
+NOT_RUN = "not run: "
 # Starts a store service of the wheel: its own code, without the HTTP server that follows.
 SERVICE = """
 import asyncio, inspect, json, os, sys, types
@@ -99,7 +99,9 @@ def draw(random: Random, version: str, folder: Path) -> Drawn:
         for name, texts in _VARIABLES.items()
         if (text := random.choice(texts)) is not None
     }
-    kind = random.choice(("flags", "ranks", "mooncake_client", "store service"))
+    # A rank of a server has a pool of 1 GB at least: it takes longer than ten of the others.
+    kinds = ("flags", "mooncake_client", "store service")
+    kind = "ranks" if random.random() < 0.08 else random.choice(kinds)
     return _DRAWN[kind](random, version, folder, environment)
 
 
@@ -228,7 +230,7 @@ def difference(random: Random, drawn: Drawn, store: Store, huge_pages: HugePages
     pages = max(0, min(needed + by, MOST_PAGES))
     refused = huge_pages.set(pages, 0, 0)
     if refused:
-        return f"not run: {refused}"
+        return f"{NOT_RUN}{refused}"
     launch, status = drawn.read(pages)
     wanted = predicted(launch, StockedPools({Spot(2 * MIB, None): pages}))
     one, refuses = len(launch.processes) <= 1, status.startswith("fails")
@@ -243,6 +245,8 @@ def difference(random: Random, drawn: Drawn, store: Store, huge_pages: HugePages
     if refuses and one and not real.failed:
         return f"with {pages} pages {status!r} was said, it is {real} {said}"
     # A client that ends leaves nothing to count, and so does what its program refuses.
+    if real.failed and one and refuses and said.startswith("ValueError"):
+        return ""
     if real.failed and ((drawn.flags and wanted.failed) or (one and refuses and not wanted.failed)):
         return ""
     return "" if real == wanted else f"with {pages} pages {wanted} was said, it is {real} {said}"
@@ -314,12 +318,6 @@ def _start(
     return {"said": f"exit {each.wait(LIMIT_SECONDS)}", "pages": {}}
 
 
-def seed() -> int:
-    """Return PREFLIGHT_SEED, or a new seed: nothing repeats by itself."""
-    given = os.environ.get("PREFLIGHT_SEED")
-    return int(given) if given else SystemRandom().randrange(1 << 32)
-
-
 def run(
     count: int,
     number: int,
@@ -342,8 +340,10 @@ def run(
         random = Random(f"{number}/{at}")
         version = versions[at % len(versions)]
         drawn = draw(random, version, folder)
-        done[f"{drawn.kind} on {version}"] += 1
         said = difference(random, drawn, store_of(wheel_of(version)), huge_pages)
+        if said.startswith(NOT_RUN):  # this host's memory is in use, or in pieces
+            continue
+        done[f"{drawn.kind} on {version}"] += 1
         if said:
             differences.append(
                 f"PREFLIGHT_SEED={number}, launch {at}, {version}, {drawn.kind}: {said}\n"
@@ -361,7 +361,6 @@ def main() -> int:
     given = parser.parse_args()
     running: dict[str, Store] = {}
     number = seed()
-    print(f"PREFLIGHT_SEED={number}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
 
         def store_of(wheel: Wheel) -> Store:
