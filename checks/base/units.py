@@ -5,9 +5,9 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+TIB = 1024**4
 # What SGLang's --hicache-size is a number of: decimal gigabytes, not GiB.
 GIGABYTE = 10**9
-TIB = 1024**4
 
 
 class Quantity(str):

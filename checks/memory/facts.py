@@ -14,9 +14,9 @@ SHM = "/dev/shm"
 MAX_MAP_COUNT = "/proc/sys/vm/max_map_count"
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 MOUNTS = "/proc/self/mountinfo"
-# Mount option of cgroup v2: huge pages count against memory.max too (since Linux 6.7).
 READ_ONLY, NO_FILE_LEFT = "it is mounted read-only", "it holds as many files as it may"
 SHM_REFUSALS = {"read_only": READ_ONLY, "full_of_files": NO_FILE_LEFT}
+# Mount option of cgroup v2: huge pages count against memory.max too (since Linux 6.7).
 HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 
 

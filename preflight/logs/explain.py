@@ -231,7 +231,7 @@ def explanation(pattern: Pattern, seen: Hits) -> Explanation:
         _filled(case.decided, values),
         _filled(pattern.apart, values),
         _filled(case.remedy or pattern.remedy, values),
-        case.checks or (*pattern.checks, *_records_of(pattern)),
+        (*(case.checks or pattern.checks), *_records_of(pattern)),
     )
 
 

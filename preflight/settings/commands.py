@@ -365,7 +365,6 @@ def _on_the_host(context: Context) -> Lines:
     return [comment("on the host, outside of this container:")] if context.container else []
 
 
-# What a container's description says, and no command on the host.
 _BY_ROOT = (
     Kind.SYSCTL,
     Kind.BOOT_SYSCTL,
@@ -379,6 +378,7 @@ _BY_ROOT = (
     Kind.PACKAGE,
 )
 _OF_THE_LAUNCH = (Kind.ENVIRONMENT, Kind.FLAG, Kind.ULIMIT)
+# What a container's description says, and no command on the host.
 _OF_A_CONTAINER = (Kind.ULIMIT, Kind.SHM_SIZE, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY)
 _RENDERINGS: dict[Kind, Callable[[Setting, Context], Lines]] = {
     Kind.SYSCTL: _sysctl,

@@ -245,6 +245,12 @@ def test_other_lines_decide_what_an_errno_meant(pattern: str, lines: list[str], 
     assert only(lines[::-1], pattern).checks[0] == check
 
 
+def test_a_case_with_checks_of_its_own_keeps_the_records_of_known_problems() -> None:
+    checks = only([HUGE, EINVAL], "mooncake.register-einval").checks
+    assert checks[0] == "rdma.fork-safe"
+    assert {"advisory.mp-2026-0009", "advisory.mp-2026-0025"} < set(checks)
+
+
 def test_a_kill_that_the_kernel_explains_is_a_consequence() -> None:
     """Alone it is all that is known."""
     assert only([KILLED], "process.sigkill").stage is Stage.SYMPTOM
