@@ -33,13 +33,15 @@ _FIRST_SIZE = 125
 class TraceRequest(NamedTuple):
     """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes.
 
-    routing: one of ROUTINGS, in place of what the launch's router does.
+    routing: one of ROUTINGS, in place of what the launch's router does. also: sizes to show on the
+    curve beside the tiers, by name, in tokens.
     """
 
     routing: str | None = None
     prefill_tokens_per_second: float | None = None
     curve: bool = False
     hit_rate: float | None = None
+    also: tuple[tuple[str, int], ...] = ()
 
 
 class ServerReplay(NamedTuple):
@@ -126,7 +128,8 @@ def trace_answer(
             replay.take(request)
     curve = counter.curve()
     span = times[-1] - times[0] if len(times) > 1 else None
-    sizes = sorted({*_doubling(curve), *_held(found, block)})
+    also = (max(1, tokens // block) for _, tokens in asked.also)
+    sizes = sorted({*_doubling(curve), *_held(found, block), *also})
     best: list[float | None] = [None] * len(sizes)
     if counter.uses is not None and curve.accesses:
         best = [hits / curve.accesses for hits in optimum(counter.uses, sizes)]

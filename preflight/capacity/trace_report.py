@@ -153,13 +153,14 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 
 def tier_sizes(found: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
-    """The tiers whose sizes are known, in blocks, of all caches together."""
-    return [
-        (tier.name, tier.tokens.most // answer.block_tokens)
+    """The tiers whose sizes are known, in blocks, of all caches together; and what was asked."""
+    held = [
+        (tier.name, tier.tokens.most)
         for server in found.servers
         for tier in server.capacity.tiers
         if isinstance(tier.tokens, Bounds)
     ]
+    return [(name, tokens // answer.block_tokens) for name, tokens in (*held, *answer.asked.also)]
 
 
 def curve_rows(found: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:

@@ -177,19 +177,9 @@ def capacity(
         replayed = trace_answer(found, opened, told, progress.show)
         progress.clear()
         if html is not None or svg is not None:
-            from preflight.base.within import save
-            from preflight.pictures.check_page import page_style
-            from preflight.pictures.hit_curve import plot_svg, trace_page
+            from preflight.pictures.hit_curve import save_pictures
 
-            if html is not None:
-                written = trace_page(found, replayed, page_style())
-                save(f"--html {html}", html, written.encode(), 0o644, timeout_seconds)
-            if svg is not None:
-                written = plot_svg(found, replayed)
-                if written:
-                    save(f"--svg {svg}", svg, written.encode(), 0o644, timeout_seconds)
-                else:
-                    say(f"--svg {svg}: not written: nothing is asked for twice", err=True)
+            save_pictures(found, replayed, html, svg, timeout_seconds)
     # The answer is not whole where a tier, or the workload that was asked about, is not known.
     tiers = [tier for server in found.servers for tier in server.capacity.tiers]
     missing = any(isinstance(tier.tokens, Unknown) for tier in tiers)

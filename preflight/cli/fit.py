@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from checks.base.unknown import Unknown
     from preflight.fit.fit_launch import Fitted
-    from preflight.fit.judged_values import Hits
+    from preflight.fit.hits import Hits
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 # As preflight.fit.judged_values.Goal, which is imported where it is used.
@@ -44,6 +45,9 @@ GOALS = ("l2", "pool", "balanced", "hits")
     "default with --model), or as most of --trace is answered.",
 )
 @click.option("--trace", metavar="FILE", help="Recorded requests, for --goal hits.")
+@click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
+@click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
+@click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
 @click.option(
     "--keep",
     type=SIZE,
@@ -78,6 +82,9 @@ def fit(
     *,
     goal: str | None,
     trace: str | None,
+    html: str | None,
+    svg: str | None,
+    plain: bool,
     keep: int,
     model: str | None,
     write: bool,
@@ -123,6 +130,10 @@ def fit(
 
     if (goal == "hits") != (trace is not None):
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
+    if (html or svg) and trace is None:
+        raise click.UsageError(
+            "--html and --svg show a trace's curve: give --goal hits --trace FILE"
+        )
     described = Description(memory, gpus, nics, numa)
     host, assumptions = host_to_fit(root, described, timeout_seconds)
     first, path = None, ""
@@ -165,6 +176,10 @@ def fit(
         edited = found.edited.edits
         written = within(timeout_seconds, "--write", lambda: write_edits(edited))
         found = found._replace(written=written)
+    if hits is not None and (html or svg):
+        from preflight.pictures.hit_curve import save_pictures
+
+        save_pictures(hits.chosen, hits.answer, html, svg, timeout_seconds)
     if as_json:
         from preflight.fit.report import fit_object
         from preflight.reading.understood import about
@@ -172,8 +187,10 @@ def fit(
         say_json(public(fit_object(found, hits)), launch=about(found.launch, found.processes))
     else:
         from preflight.fit.report import fit_text
+        from preflight.pictures.bars import draws_blocks
 
-        say(fit_text(found, painter(color), columns(), hits))
+        plain = plain or not draws_blocks(sys.stdout.encoding)
+        say(fit_text(found, painter(color), columns(), hits, plain))
     return found.exit_code
 
 

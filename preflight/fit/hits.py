@@ -7,7 +7,8 @@ change slowly with size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
@@ -19,14 +20,42 @@ from preflight.capacity.answer import (
 )
 from preflight.capacity.deployment import Bounds, Tier
 from preflight.capacity.trace_answer import TraceAnswer, TraceRequest, page_of, trace_answer
+from preflight.capacity.trace_report import tier_sizes
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import Hits, Tried
 from preflight.traces.formats import open_trace
 
 # What is tried: the goal, and the part of the memory that L2 gets.
 TRIED = (("l2", 1.0), ("balanced", 0.75), ("balanced", 0.5), ("balanced", 0.25), ("pool", 0.0))
 # What one GiB more buys is measured with so many: a single one is lost among whole blocks.
 _MORE_GIB = 16
+
+
+class Tried(NamedTuple):
+    """Sizes that fit. rates: hits of each server, least and most, as a part of all accesses."""
+
+    about: str
+    sizes: str
+    rates: tuple[tuple[float, float], ...]
+
+    @property
+    def least(self) -> float:
+        """Of all servers together."""
+        return sum(least for least, _ in self.rates) / len(self.rates)
+
+
+class Hits(NamedTuple):
+    """tried: the best first. next_gib: by size, tokens of the trace that one GiB more saves.
+
+    chosen, answer: the first of them, and the trace on it, with the curve.
+    """
+
+    trace: str
+    ceiling: float
+    tried: tuple[Tried, ...]
+    next_gib: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+    chosen: CapacityAnswer
+    answer: TraceAnswer
 
 
 def fitted_for_hits(
@@ -50,7 +79,8 @@ def fitted_for_hits(
     if not found:
         assert refused is not None
         return refused, None
-    answer = _replayed([capacity for _, capacity in found], name, tell)
+    also = tuple(_as_it_is(*found[0]))
+    answer = _replayed([capacity for _, capacity in found], name, tell, also)
     rates = _rates(answer)
     tried = []
     for (one, capacity), (_, part) in zip(found, TRIED, strict=False):
@@ -59,9 +89,32 @@ def fitted_for_hits(
         tried.append(Tried(f"{part:.0%} to L2", one.answer.values.text, own))
     best = max(range(len(tried)), key=lambda at: tried[at].least)
     chosen, capacity = found[best]
+    before = sum(len(each.servers) for _, each in found[:best])
+    replays = answer.servers[before : before + len(capacity.servers)]
+    shown = {max(1, size) for _, size in tier_sizes(capacity, answer)}
+    rest = {max(1, size) for _, each in found for _, size in tier_sizes(each, answer)} - shown
+    drawn = answer._replace(
+        servers=replays, best=tuple(each for each in answer.best if each[0] not in rest)
+    )
     more = () if name == "-" else _next_gib(chosen, capacity, name, tell)
     order = sorted(tried, key=lambda one: -one.least)
-    return chosen, Hits(name, answer.curve.ceiling, tuple(order), more, answer.notes)
+    hits = Hits(name, answer.curve.ceiling, tuple(order), more, answer.notes, capacity, drawn)
+    return chosen, hits
+
+
+def _as_it_is(one: Fitted, capacity: CapacityAnswer) -> Iterator[tuple[str, int]]:
+    """The launch's own sizes in tokens, by those that fit."""
+    sizes, values = one.answer.sizes, one.answer.values
+    both = (("L2", sizes.l2, values.l2_bytes), ("L3", sizes.segment, values.segment_bytes))
+    for name, knob, fits_bytes in both:
+        held = [
+            tier.tokens.most
+            for server in capacity.servers
+            for tier in server.capacity.tiers
+            if tier.name == name and isinstance(tier.tokens, Bounds)
+        ]
+        if knob is not None and knob.now_bytes and fits_bytes and held:
+            yield f"now: {name}", sum(held) * knob.now_bytes // fits_bytes
 
 
 def _capacity(one: Fitted) -> CapacityAnswer:
@@ -72,11 +125,16 @@ def _capacity(one: Fitted) -> CapacityAnswer:
     )
 
 
-def _replayed(answers: list[CapacityAnswer], name: str, tell: Callable[[str], None]) -> TraceAnswer:
+def _replayed(
+    answers: list[CapacityAnswer],
+    name: str,
+    tell: Callable[[str], None],
+    also: tuple[tuple[str, int], ...] = (),
+) -> TraceAnswer:
     servers = tuple(server for each in answers for server in each.servers)
     every = CapacityAnswer(servers, None, None, ())
     router = answers[0].router
-    asked = TraceRequest(router.routing.how if router else None)
+    asked = TraceRequest(router.routing.how if router else None, also=also)
     return trace_answer(every, open_trace(name, page_of(every)), asked, tell)
 
 

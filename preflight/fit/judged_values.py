@@ -197,29 +197,6 @@ class FitAnswer(NamedTuple):
     reason: str = ""
 
 
-class Tried(NamedTuple):
-    """Sizes that fit. rates: hits of each server, least and most, as a part of all accesses."""
-
-    about: str
-    sizes: str
-    rates: tuple[tuple[float, float], ...]
-
-    @property
-    def least(self) -> float:
-        """Of all servers together."""
-        return sum(least for least, _ in self.rates) / len(self.rates)
-
-
-class Hits(NamedTuple):
-    """tried: the best first. next_gib: by size, tokens of the trace that one GiB more saves."""
-
-    trace: str
-    ceiling: float
-    tried: tuple[Tried, ...]
-    next_gib: tuple[tuple[str, int], ...]
-    notes: tuple[str, ...]
-
-
 def judged_values(
     state: LaunchState,
     host: HostState,

@@ -6,7 +6,7 @@ The sizes, what binds, what to set, and the edited launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from checks.base.finding import Finding, Status
 from checks.base.fold import fold_names
@@ -15,11 +15,14 @@ from checks.capture.secrets import public
 from preflight.base.program_version import program_version
 from preflight.check.report import amounts
 from preflight.fit.fit_launch import Fitted
-from preflight.fit.judged_values import Bound, FitAnswer, Goal, Hits, Share, is_not_described
+from preflight.fit.judged_values import Bound, FitAnswer, Goal, Share, is_not_described
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import table, wrapped
+
+if TYPE_CHECKING:
+    from preflight.fit.hits import Hits
 
 Paint = Callable[[str, str], str]
 Json = dict[str, Any]
@@ -36,8 +39,13 @@ MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
-def fit_text(found: Fitted, paint: Paint, width: int, hits: Hits | None = None) -> str:
-    """Return the whole answer, without a final newline. hits: what it was chosen by."""
+def fit_text(
+    found: Fitted, paint: Paint, width: int, hits: Hits | None = None, plain: bool = False
+) -> str:
+    """Return the whole answer, without a final newline. hits: what it was chosen by.
+
+    plain: draw with plain characters.
+    """
     answer = found.answer
     lines: list[str] = []
     where = "this host" if found.host == "/" else found.host
@@ -58,7 +66,7 @@ def fit_text(found: Fitted, paint: Paint, width: int, hits: Hits | None = None) 
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
     if hits is not None:
-        lines += ["", *_hits(hits, width)]
+        lines += ["", *_hits(hits, paint, width, plain)]
     for line in found.unread:
         lines += ["", *wrapped(line, width, 2)]
     for hint in found.hints:
@@ -233,14 +241,20 @@ def diff(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(*lines, edit.path, edit.path, n=around, lineterm="")
 
 
-def _hits(hits: Hits, width: int) -> Iterator[str]:
+def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
+    from preflight.capacity.trace_report import curve_sentences
+    from preflight.pictures.hit_curve import plot_text
+
     about = f"hits of {hits.trace} by how the memory is shared, the best first"
     yield from wrapped(about, width, 0)
     rows = [
         [one.about, one.sizes, ", ".join(_rate(*rate) for rate in one.rates)] for one in hits.tried
     ]
     yield from table(rows, ["", "", "hits"], right=(2,)).splitlines()
-    yield f"no cache answers more than {100 * hits.ceiling:.1f}% of it"
+    if plot := plot_text(hits.chosen, hits.answer, paint, width, plain):
+        yield from ("", plot, "")
+    for sentence in curve_sentences(hits.chosen, hits.answer):
+        yield from wrapped(sentence, width, 0)
     for size, tokens in hits.next_gib:
         said = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
         yield from wrapped(said, width, 0)

@@ -11,6 +11,8 @@ from math import log2
 from typing import NamedTuple
 
 from checks.base.unknown import Unknown
+from preflight.base.output import say
+from preflight.base.within import save
 from preflight.capacity.answer import CapacityAnswer
 from preflight.capacity.curve import COLOURS, MOST_PLOT, ROWS, letter_of
 from preflight.capacity.trace_answer import TraceAnswer
@@ -23,6 +25,7 @@ from preflight.capacity.trace_report import (
     tier_sizes,
     trace_head,
 )
+from preflight.pictures.check_page import page_style
 from preflight.render.html_page import Html, element, join, page, table
 from preflight.render.text import wrapped
 
@@ -238,6 +241,24 @@ def trace_page(found: CapacityAnswer, answer: TraceAnswer, style: str) -> str:
     said = (*curve_sentences(found, answer), *answer.notes)
     parts.append(element("ul", *(element("li", each) for each in said)))
     return page(title, join(parts, "\n"), style=style)
+
+
+def save_pictures(
+    found: CapacityAnswer,
+    answer: TraceAnswer,
+    html: str | None,
+    svg: str | None,
+    timeout_seconds: float,
+) -> None:
+    """Write the page, and the curve, to the files that are named. Raises UsageError."""
+    if html is not None:
+        written = trace_page(found, answer, page_style()).encode()
+        save(f"--html {html}", html, written, 0o644, timeout_seconds)
+    if svg is not None:
+        if drawn := plot_svg(found, answer):
+            save(f"--svg {svg}", svg, drawn.encode(), 0o644, timeout_seconds)
+        else:
+            say(f"--svg {svg}: not written: nothing is asked for twice", err=True)
 
 
 def _table(heads: list[str], rows: list[list[str]], caption: str) -> Html:

@@ -64,7 +64,7 @@ class Curve(NamedTuple):
         """The least cache that answers so much, in blocks; None above the ceiling."""
         if rate > self.ceiling:
             return None
-        wanted = rate * self.accesses
+        wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded
         at = bisect_left(self.hits, wanted)
         if at == 0:
             return 0

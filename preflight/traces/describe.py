@@ -140,7 +140,8 @@ def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
 
 def salted(name: int, salt: bytes) -> int:
     """A number of 53 bits: more are not whole in every reader of JSON."""
-    digest = blake2b(name.to_bytes(8, "big", signed=True), digest_size=7, key=salt).digest()
+    size = max(8, name.bit_length() // 8 + 1)
+    digest = blake2b(name.to_bytes(size, "big", signed=True), digest_size=7, key=salt).digest()
     return int.from_bytes(digest, "big") >> 3
 
 

@@ -146,8 +146,8 @@ def _open_zst(name: str) -> TextIO:
         zstandard = import_module("zstandard")
     except ImportError:
         raise UsageError(
-            f"--trace {name}: reading .zst needs the package zstandard: install it, or give "
-            f"--trace - and zstd -dc {name} before a pipe"
+            f"--trace {name}: reading .zst needs the package zstandard: pip install "
+            f"'mooncake-preflight[traces]', or give --trace - and zstd -dc {name} before a pipe"
         ) from None
     file: TextIO = zstandard.open(name, "rt", encoding="utf-8")
     return file
@@ -213,7 +213,9 @@ def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, 
 
 # SGLang's --log-requests (level 2 or 3) and vLLM's --enable-log-requests, as text. What SGLang says
 # when a request has ended holds it once more.
-_IDS = re.compile(r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[([\d, ]+)\]")
+_IDS = re.compile(
+    r"(?:input_ids|prompt_token_ids)['\"]?\s*[=:]\s*\[((?:[0-9]{1,18}, ?)*[0-9]{1,18})\]"
+)
 _ENDED = "Finish: obj="
 
 
@@ -294,7 +296,9 @@ def chained(parts: list[Any], field: str) -> list[int]:
         if type(part) is not int:
             if not isinstance(part, str):
                 raise LineError(f'"{field}": {part!r:.60}: must be whole numbers, or texts')
-            part = int.from_bytes(blake2b(part.encode(), digest_size=8).digest(), "big")
+            part = int.from_bytes(
+                blake2b(part.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big"
+            )
         # -1 and -2 have the same hash.
         name = hash((name, part) if part >= 0 else (name, ~part, 1))
         found.append(name)
@@ -433,17 +437,21 @@ def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     if own != size:
         raise LineError(f'"block_size": {own!r:.60}: must be {size}, as in the events before')
     hashes = _list(record, "block_hashes")
-    names = chained(hashes, "block_hashes")  # for its checks: an event's hashes are chained already
+    # For their checks: an event's hashes are chained already.
+    names = chained(hashes, "block_hashes")
+    chained([] if at is None else [at], "parent_block_hash")
     for each in hashes:
         earlier.setdefault(each, at)
         at = each
-    path: list[Any] = []
-    while at is not None and len(path) <= _MOST_TOKENS // size:
-        path.append(at)
+    path: dict[Any, None] = {}
+    while at is not None:
+        if at in path:
+            raise LineError(f'"block_hashes": {at!r:.60}: comes before itself')
+        path[at] = None
         at = earlier.get(at)
     if not names:
         return ()
-    blocks = chained(path[::-1], "block_hashes")
+    blocks = chained([*path][::-1], "block_hashes")
     return (Request(blocks, len(blocks) * size, 0, _seconds(record, 1)),)
 
 

@@ -37,6 +37,7 @@ def test_the_share_with_the_most_hits_is_chosen(
     (tmp_path / "run.sh").write_text(SCRIPT)
     (tmp_path / "t.jsonl").write_text(cycle(120))
     words = ["fit", *HOST, "--json", "--keep", "1gb", "--goal", "hits", "--trace", "t.jsonl"]
+    words += ["--html", "o.html", "--svg", "o.svg"]
     assert run([*words, "run.sh"]) in (0, 1, 3)
     found = json.loads(capsys.readouterr().out)
     jsonschema.validate(
@@ -52,6 +53,19 @@ def test_the_share_with_the_most_hits_is_chosen(
     best = hits["tried"][0]
     assert found["sizes"]["l2"]["value"] in best["sizes"] or best["about"] == "0% to L2"
     assert [one["tokens"] for one in hits["next_gib"] if one["size"] == "l2"] in ([0], [])
+    # The curve has what fits, and what the launch has now; the page says the same numbers.
+    drawn = (tmp_path / "o.svg").read_text()
+    assert "ceiling 66.7%" in drawn
+    assert "as large as L2 66.7%" in drawn
+    assert "as large as now: L2 " in drawn
+    page = (tmp_path / "o.html").read_text()
+    assert "66.7%" in page
+    assert "knee: one cache of" in page
+
+
+def test_pictures_are_of_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", "--svg", "o.svg", "run.sh"]) == 64
+    assert "give --goal hits --trace FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("--goal", "hits"), ("--trace", "t.jsonl")])

@@ -129,6 +129,14 @@ def test_the_size_for_a_rate_is_the_least_that_gives_it() -> None:
             assert size == 0 or curve.rate(size - 1) < percent / 100
 
 
+def test_the_ceiling_has_a_size_however_it_is_rounded() -> None:
+    """49 x (1 / 49) is less than 1, and with other numbers more."""
+    for accesses in range(1, 200):
+        for hits in range(1, accesses):
+            curve = Curve([0, 7], [0.0, float(hits)], accesses, None)
+            assert curve.size_for(curve.ceiling) == 7
+
+
 def test_a_sample_takes_bounded_memory_and_says_its_error() -> None:
     requests = made(1, 6000)
     exact = counted(requests).curve()

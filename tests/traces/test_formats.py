@@ -7,12 +7,15 @@ import io
 import json
 import lzma
 import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from preflight.base.usage_error import UsageError
+from preflight.traces.describe import mooncake_lines
 from preflight.traces.formats import Request, Trace, chained, open_trace
 
 MOONCAKE = '{"timestamp": 1500, "input_length": 1000, "output_length": 5, "hash_ids": [7, 8]}'
@@ -240,6 +243,7 @@ def test_a_bad_line_is_named_with_its_value_and_the_rule(
         (b'[{"input_length": 1,\n', "t.json", "line 1: '{\"input_length\": 1,': not JSON"),
         (b"[1]\n", "t.json", "line 1: '1]': must be an object"),
         (b"INFO: ready\n", "t.log", "holds no request"),
+        (b"input_ids=[1 2] input_ids=[ ,]\n", "t.log", "holds no request"),
     ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(
@@ -259,6 +263,19 @@ def test_a_pipe_to_which_nobody_writes(tmp_path: Path, monkeypatch: pytest.Monke
         open_trace(str(tmp_path / "pipe"), 64)
 
 
+def test_zst_names_what_to_install(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(UsageError, match=r"pip install 'mooncake-preflight\[traces\]', or give"):
+        open_trace(write(MOONCAKE, name="t.jsonl.zst"), 64)
+
+
+def test_zst_is_unpacked(tmp_path: Path) -> None:
+    zstandard: Any = pytest.importorskip("zstandard", reason="pip install zstandard")
+    packed = tmp_path / "t.jsonl.zst"
+    packed.write_bytes(zstandard.compress(MOONCAKE.encode()))
+    assert len(read(str(packed))[1]) == 1
+
+
 def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing\.jsonl: No such file or directory"):
         open_trace(str(tmp_path / "nothing.jsonl"), 64)
@@ -275,6 +292,8 @@ def test_no_file(tmp_path: Path) -> None:
         ({**RECEIVED, "timestamp": 7}, '"timestamp": 7: must be a time'),
         ({**STORED, "block_size": None}, '"block_size": None: must be 16'),
         ({**STORED, "block_hashes": 4}, '"block_hashes": 4: must be a list'),
+        ({**STORED, "parent_block_hash": [1]}, '"parent_block_hash": [1]: must be whole numbers'),
+        ({**STORED, "parent_block_hash": 12}, '"block_hashes": 12: comes before itself'),
         ({"conversations": [4]}, '"conversations": 4: must be turns'),
     ],
 )
@@ -282,3 +301,17 @@ def test_a_bad_record_of_each_format(write: Write, record: dict[str, object], sa
     with pytest.raises(UsageError) as error:
         read(write(line(record)))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"input_length": 512, "hash_ids": ["\ud800"], "session": "\ud800"},
+        {"chat_id": 1 << 70, "input_length": 16, "hash_ids": [-(1 << 70)]},
+    ],
+)
+def test_odd_names_are_names(write: Write, record: dict[str, object]) -> None:
+    """Half of a character, and numbers of more than 64 bits."""
+    trace, requests = read(write(line(record)))
+    written = list(mooncake_lines(trace._replace(requests=iter(requests)), b""))
+    assert len(json.loads(written[0])["hash_ids"]) == 1
