@@ -13,7 +13,7 @@ from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
-from checks.run.runner import every_check, judge
+from checks.run.runner import every_check
 from checks.system.facts import with_kernel
 from preflight.advisories.judge import advisory_findings
 from preflight.advisories.records import CHECK_PREFIX, advisory, version_key
@@ -21,7 +21,7 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.judge_host import JudgedHost, judge_host
+from preflight.judging.judge_host import JudgedHost, judge_host, judged_again
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
@@ -91,7 +91,8 @@ def answer_of(side: Side, timeout_seconds: float) -> Answer:
     seen = judge_host(words, side.root, timeout_seconds, checks)
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
-        seen = seen._replace(facts=facts, of_host=judge(facts, seen.needs, checks))
+        seen = seen._replace(facts=facts)
+        seen = seen._replace(of_host=judged_again(seen, checks))
     return full_answer(seen)
 
 

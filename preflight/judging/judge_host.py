@@ -50,14 +50,19 @@ def judge_host(
     wanted = {topic for check, _ in checks for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    found = judge(facts, needs, checks)
-    if sized is not None and sized.least_needs is not None:
+    seen = JudgedHost(host, launch, needs, facts, [], _of_launch(launch))
+    return seen._replace(of_host=judged_again(seen, checks))
+
+
+def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
+    """Return what ``checks`` find by the facts of ``seen``, at both bounds of what it needs."""
+    found = judge(seen.facts, seen.needs, checks)
+    sized = seen.launch
+    if isinstance(sized, Sized) and sized.least_needs is not None:
         from preflight.inputs.between_bounds import between
 
-        found = between(found, judge(facts, sized.least_needs, checks))
-    of_launch = _of_launch(launch)
-    of_host = without_refused(found, of_launch)
-    return JudgedHost(host, launch, needs, facts, of_host, of_launch)
+        found = between(found, judge(seen.facts, sized.least_needs, checks))
+    return without_refused(found, seen.of_launch)
 
 
 def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
