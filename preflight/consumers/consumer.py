@@ -58,6 +58,7 @@ class Client(NamedTuple):
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
+    release: the one as which it was read. named: the release that its image names, "" for none.
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
     clients: the store clients that the workers set up. transfer: the devices of a transfer engine
     beside them; None without one. registers_gpu: what of the GPU's memory it registers, "" for
@@ -84,6 +85,7 @@ class Consumer(NamedTuple):
     hosts: int = 1
     node: int | None = None
     leader: str = ""
+    named: str = ""
 
     @property
     def model(self) -> Any:

@@ -9,13 +9,13 @@ LMCache 0.5.6 ``utils.py`` CacheEngineKey and ``token_database.py``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import combinations
 from typing import Any, NamedTuple
 
 from checks.base.unknown import Unknown
+from checks.releases.mooncake import parse_version
 from checks.releases.sglang import sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
@@ -42,7 +42,7 @@ _PAIRS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 VLLM = "vLLM MooncakeStoreConnector"
 _NO_MODEL = Unknown("the model is not known")
 _DRAWN = "drawn at random in each process"
-_TAG = re.compile(r":v?(\d+)\.(\d+)")
+_COMMON_SEED = (0, 33, 0, 0)  # the first vLLM that was seen to have one
 
 
 class Meeting(str, Enum):
@@ -287,6 +287,7 @@ def _vllm(
         "block size": _as_text(block),
         "hash": algorithm,
         "hash seed": seed,
+        "vLLM release": Unsure(consumer.named or "as read", "whether both name keys alike"),
     }
     held = {
         "model": _model(model),
@@ -368,12 +369,9 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
         return Unknown(f"PYTHONHASHSEED follows from {', '.join(word.unresolved)}"), ""
     if isinstance(algorithm, str) and not algorithm.startswith("sha256"):
         return _DRAWN, f"PYTHONHASHSEED is not set, and the seed of {algorithm} is {_DRAWN}"
-    settings = process.command.container
-    tag = _TAG.search(settings.image) if settings is not None else None
-    if tag is not None and (int(tag[1]), int(tag[2])) < (0, 33):
-        return Unknown(
-            f"whether vLLM {tag[1]}.{tag[2]} has a common seed without PYTHONHASHSEED: set it"
-        ), ""
+    named = "" if process.consumer is None else process.consumer.named
+    if named and parse_version(named) < _COMMON_SEED:
+        return Unknown(f"whether vLLM {named} has a common seed without PYTHONHASHSEED: set it"), ""
     return "vLLM's own", ""
 
 

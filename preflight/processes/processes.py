@@ -12,6 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
+from preflight.processes.image_releases import image_releases
 from preflight.programs.master_config import with_config_file
 from preflight.programs.sglang_argument_tables import (
     RefusedError,
@@ -216,6 +217,9 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     consumer = _consumer(kind, command, arguments, read_file)
     if consumer is not None:
         first = next((client.store for client in consumer.clients), None)
+        image = "" if command.container is None else command.container.image
+        named = image_releases(image).get("lmcache" if kind is Kind.LMCACHE else "vllm", "")
+        consumer = consumer._replace(named=named if kind is not Kind.TRTLLM else "")
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is Kind.STORE_SERVICE:

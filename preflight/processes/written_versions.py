@@ -9,11 +9,9 @@ from typing import NamedTuple
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.launches.source import Reading
+from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
 
-# Images that carry a release in their tag: lmsysorg/sglang:v0.5.9-cu129. A digest or latest says
-# nothing.
-_IMAGE = re.compile(r"(?:^|/)lmsysorg/sglang:v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)")
 _PINNED = re.compile(
     r"(sglang|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?==(\d[0-9A-Za-z.]*)"
 )
@@ -60,9 +58,9 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 def _named(reading: Reading) -> Iterator[WrittenVersion]:
     for command in reading.commands:
         image = command.container.image if command.container is not None else ""
-        match = _IMAGE.search(image)
-        if match is not None:
-            yield WrittenVersion("sglang", match.group(1), f"image {image} at {command.origin}")
+        release = image_releases(image).get("sglang")
+        if release is not None:
+            yield WrittenVersion("sglang", release, f"image {image} at {command.origin}")
         texts = [word.text for word in command.words]
         names = {text.rpartition("/")[2] for text in texts[:4]}
         if "install" not in texts or not names & _PIP:

@@ -31,6 +31,14 @@ def consumer_ignored(process: LaunchProcess) -> Iterator[Seen]:
     yield from map(Seen, process.consumer.ignored if process.consumer else ())
 
 
+@RULES.process("consumer-release")
+def consumer_release(process: LaunchProcess) -> Iterator[Seen]:
+    consumer = process.consumer
+    if consumer is not None and consumer.named not in ("", *consumer.release.split()):
+        kind = process.kind.value
+        yield Seen(f"{kind}: {consumer.named} by its image: read as {consumer.release}")
+
+
 @RULES.launch("store-file-read-differently")
 def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Hold the segment that each reader of one file comes to against the others'."""

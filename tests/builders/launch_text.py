@@ -36,11 +36,14 @@ def process(line: str, environment: Mapping[str, str] | None = None, number: int
 
 
 def understood(
-    *lines: str | tuple[str, Mapping[str, str]], files: Mapping[str, str] | None = None
+    *lines: str | Command | tuple[str, Mapping[str, str]], files: Mapping[str, str] | None = None
 ) -> tuple[LaunchProcess, ...]:
-    """Processes from lines, or from (line, environment) pairs."""
+    """Processes from lines, from (line, environment) pairs, or from commands as they are read."""
     commands = []
     for number, line in enumerate(lines, start=1):
+        if isinstance(line, Command):
+            commands.append(line)
+            continue
         text, environment = (line, {}) if isinstance(line, str) else line
         commands.append(process(text, environment, number))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from preflight.launches.source import Command
 from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, STORE, understood
 
-Line = str | tuple[str, Mapping[str, str]]
+Line = str | Command | tuple[str, Mapping[str, str]]
 
 
 class Example(NamedTuple):

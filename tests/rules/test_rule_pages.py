@@ -28,6 +28,7 @@ RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch.
 WITHOUT = {
     "consumer-misread",
+    "consumer-release",
     "decode-host-pool",
     "draft-on-top",
     "gate-blind-to-hugepages",

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from tests.builders.launch_text import SERVICE, service
+from preflight.launches.container import ContainerSettings
+from preflight.launches.source import Command
+from tests.builders.launch_text import SERVICE, process, service
 from tests.builders.rule_examples import Example, name_of, prove
 
 FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
@@ -20,6 +22,10 @@ def connector(name: str, **extra: object) -> str:
 def store(**more: object) -> dict[str, str]:
     base = {"metadata_server": "P2PHANDSHAKE", "master_server_address": "10.0.0.1:50051"}
     return {"mc.json": json.dumps({**base, **more})}
+
+
+def of_image(image: str) -> Command:
+    return process("vllm serve m")._replace(container=ContainerSettings("docker", image))
 
 
 STORE = connector("MooncakeStoreConnector")
@@ -51,6 +57,12 @@ EXAMPLES = (
         (connector("MultiConnector", connectors=[json.loads(NO_ROLE)]),),
         "Please specify kv_role",
         (connector("MultiConnector", connectors=[{**json.loads(NO_ROLE), "kv_role": "kv_both"}]),),
+    ),
+    Example(
+        "consumer-release",
+        (of_image("vllm/vllm-openai:v0.11.0"),),
+        "0.11.0 by its image: read as vLLM 0.33.0",
+        (of_image("vllm/vllm-openai:v0.33.0"),),
     ),
     Example(
         "consumer-misread",

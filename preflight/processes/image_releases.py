@@ -1,0 +1,44 @@
+"""Which releases of which products an image holds, by its name and tag; nobody looks into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+# A digest or latest says nothing. cu129, -dev and others behind the release are of the same one.
+_IMAGE = re.compile(
+    r"(?:^|/)(lmsysorg/sglang|vllm/vllm-openai|lmcache/[a-z-]+|ai-dynamo/[a-z-]+-runtime)"
+    r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)"
+)
+_PRODUCTS = {"lmsysorg/sglang": "sglang", "vllm/vllm-openai": "vllm"}
+# Dynamo's release: the engines of its images, vLLM and SGLang. Source: its support matrix and
+# release artifacts (docs.nvidia.com/dynamo), as of 0.9.0, 1.1.1, 1.2.0 and 1.3.1.
+_DYNAMO = {
+    "0.6.0": ("0.11.0", "0.5.3.post2"),
+    "0.6.1": ("0.11.0", "0.5.3.post2"),
+    "0.7.0": ("0.11.0", "0.5.4.post3"),
+    "0.7.1": ("0.11.0", "0.5.4.post3"),
+    "0.8.0": ("0.12.0", "0.5.6.post2"),
+    "0.8.1": ("0.12.0", "0.5.6.post2"),
+    "0.9.0": ("0.14.1", "0.5.8"),
+    "1.1.1": ("0.19.0", "0.5.10.post1"),
+    "1.2.0": ("0.20.1", "0.5.11"),
+    "1.3.0": ("0.23.0", "0.5.14"),
+    "1.3.1": ("0.23.0", "0.5.14"),
+}
+
+
+def image_releases(image: str) -> Mapping[str, str]:
+    """Return the releases that an image's name tells, by product: sglang, vllm, lmcache, dynamo."""
+    match = _IMAGE.search(image)
+    if match is None:
+        return {}
+    name, release = match.groups()
+    if name in _PRODUCTS:
+        return {_PRODUCTS[name]: release}
+    if name.startswith("lmcache/"):
+        return {"lmcache": release}
+    vllm, sglang = _DYNAMO.get(release, ("", ""))
+    engine = {"vllm": vllm} if name.endswith("/vllm-runtime") else {"sglang": sglang}
+    known = name.endswith(("/vllm-runtime", "/sglang-runtime")) and vllm
+    return {"dynamo": release, **(engine if known else {})}
