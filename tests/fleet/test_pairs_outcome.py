@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preflight.base.envelope import second
+from preflight.cli.schema import second_schema
 from preflight.fleet.pairs.answer import pair_object
 from preflight.fleet.pairs.connect import NO_PORT
 from preflight.fleet.pairs.flows import Flow, cuts
@@ -179,6 +181,7 @@ def text_of(*outcomes: Outcome, nodes: int = 3) -> list[str]:
     matrix = Matrix(names, outcomes, 3, 3, 3, dict.fromkeys(names, "10.0.0.1"))
     whole = matrix_object(matrix)
     jsonschema.validate(json.loads(json.dumps(whole)), SCHEMA)
+    jsonschema.validate(second(whole, "fleet pairs"), second_schema(SCHEMA))
     assert (whole["status"], whole["exit_code"]) == (matrix.status, matrix.exit_code)
     return matrix_text(matrix, lambda text, _: text, 100).splitlines()
 

@@ -27,10 +27,12 @@ from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.verbs import Budget
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
+from preflight.base.envelope import second
 from preflight.base.error_object import error_object
 from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.cli.probe import probe
+from preflight.cli.schema import second_schema
 from preflight.probes import registration as probe_module
 from preflight.probes import registration as probe_state
 from preflight.probes.limits import (
@@ -256,6 +258,7 @@ def test_a_launch_is_held_against_what_was_measured(
     assert (found, bool(reason)) == (status, True)
     answer = ProbeAnswer(found, reason, ("rxe0",), ORDER, (), measurement, measurement.met, need)
     jsonschema.validate(answer_object(answer), SCHEMA)
+    jsonschema.validate(second(answer_object(answer), "probe"), second_schema(SCHEMA))
     assert answer.exit_code == {"measured": 0, "fits": 0, "too little": 2}.get(status, 3)
     assert reason in answer_text(answer)
 
