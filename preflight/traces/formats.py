@@ -8,6 +8,7 @@ tree. No text and no token is kept.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -149,8 +150,41 @@ def _open_zst(name: str) -> TextIO:
             f"--trace {name}: reading .zst needs the package zstandard: pip install "
             f"'mooncake-preflight[traces]', or give --trace - and zstd -dc {name} before a pipe"
         ) from None
-    file: TextIO = zstandard.open(name, "rt", encoding="utf-8")
-    return file
+    return io.TextIOWrapper(io.BufferedReader(_Zst(name, zstandard)), encoding="utf-8")
+
+
+class _Zst(io.RawIOBase):
+    """A .zst file unpacked: all of its frames, and an error where the last one is cut off.
+
+    The package's own reader ends at the first frame, and says nothing of one that is cut off.
+    """
+
+    def __init__(self, name: str, zstandard: Any) -> None:
+        self._file, self._zstandard = io.FileIO(name), zstandard
+        self._frame: Any = None
+        self._packed = self._text = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._text:
+            packed = self._packed or self._file.read(1 << 16)
+            if not packed:
+                if self._frame is not None:
+                    raise EOFError("the file ends within a frame: it is cut off")
+                return 0
+            self._frame = self._frame or self._zstandard.ZstdDecompressor().decompressobj()
+            self._text, self._packed = self._frame.decompress(packed), b""
+            if self._frame.eof:
+                self._frame, self._packed = None, self._frame.unused_data
+        count = min(len(buffer), len(self._text))
+        buffer[:count], self._text = self._text[:count], self._text[count:]
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _records(name: str, file: TextIO) -> Iterator[tuple[int, Record]]:

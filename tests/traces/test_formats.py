@@ -272,8 +272,15 @@ def test_zst_names_what_to_install(write: Write, monkeypatch: pytest.MonkeyPatch
 def test_zst_is_unpacked(tmp_path: Path) -> None:
     zstandard: Any = pytest.importorskip("zstandard", reason="pip install zstandard")
     packed = tmp_path / "t.jsonl.zst"
-    packed.write_bytes(zstandard.compress(MOONCAKE.encode()))
-    assert len(read(str(packed))[1]) == 1
+    frame = zstandard.compress(f"{MOONCAKE}\n".encode() * 3000)
+    packed.write_bytes(frame * 2)
+    assert len(read(str(packed))[1]) == 6000
+    packed.write_bytes(frame * 2 + frame[:-9])
+    with pytest.raises(UsageError, match="the file ends within a frame"):
+        read(str(packed))
+    packed.write_bytes(b"not packed")
+    with pytest.raises(UsageError, match=r"after line 0: .*zstd"):
+        read(str(packed))
 
 
 def test_no_file(tmp_path: Path) -> None:
