@@ -1,20 +1,26 @@
-"""The wheels; the guests: all that tests ask for live, each kind in one boot; and the records."""
+"""The guests: all that tests ask for live, each kind in one boot; and the records."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.containers.conftest import why_not as why_no_container
+from tests.lab.contained import run_containers
 from tests.lab.experiments import Experiment
-from tests.lab.fault_guest import Seen, healthy_of, run_faults
+from tests.lab.fault_guest import Seen, run_faults
 from tests.lab.faults import Fault
 from tests.lab.fittings import Fitting
 from tests.lab.guest import kernel, why_not
 from tests.lab.measure import Measured, measure, preload
+from tests.lab.pairs import run_live_cases
+from tests.lab.probes import run_live_probes
 from tests.lab.recorded import RecordedFaults, RecordedRehearsals, recorded_experiments
 from tests.lab.rehearsals import Rehearsal
 from tests.lab.rehearse_guest import (
@@ -25,17 +31,29 @@ from tests.lab.rehearse_guest import (
     rehearsals_script,
     rehearsed_in,
 )
+from tests.lab.verbs import run_verbs
 from tests.real.conftest import install_release
 
+# Guests without Mooncake: what comes of each -> the tests that look at it, and what runs it.
+ALONE: Mapping[str, tuple[str, Callable[[Path], Any]]] = {
+    "pairs": ("test_pair_lab", run_live_cases),
+    "containers": ("test_container_lab", run_containers),
+    "probes": ("test_probe_lab", run_live_probes),
+    "verbs": ("test_verbs_lab", run_verbs),
+}
+# Then the guest that begins with containers here is of the worker that has those tests, not of the
+# one that has the guests (GROUPS of tests/conftest.py).
+SEVERAL_WORKERS = "PYTEST_XDIST_WORKER" in os.environ
 # Emulated, a fault takes some 10 seconds on a machine that does nothing else.
 FAULT_SECONDS = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = why_not()
+    reasons = {"lab": why_not(), "containers": why_no_container()}
     for item in items:
-        if item.get_closest_marker("lab") and reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        for mark, reason in reasons.items():
+            if item.get_closest_marker(mark) and reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def _wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
@@ -48,25 +66,32 @@ def _wanted(request: pytest.FixtureRequest, name: str) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
-class Guests:
-    """One after the other: either keeps one processor busy, and the tests beside it another.
+Job = Callable[[], Any]
 
-    With both at once they took twice the processor time: Mooncake's threads wait by looking.
+
+class Guests:
+    """Two at a time, one of each lane: what came of each is there by its name.
+
+    One lane has those where Mooncake runs: its threads wait by looking, so two of them at once take
+    twice the processor time. The other has those that keep one processor busy at most.
     """
 
-    def __init__(
-        self,
-        pages: Callable[[], tuple[dict[str, Measured], Rehearsed]],
-        faults: Callable[[], dict[str, Seen]],
-    ) -> None:
+    def __init__(self, *lanes: Mapping[str, Job]) -> None:
         kernel()
         preload()
-        self._threads = ThreadPoolExecutor(1)
-        self.pages: Future[tuple[dict[str, Measured], Rehearsed]] = self._threads.submit(pages)
-        self.faults: Future[dict[str, Seen]] = self._threads.submit(faults)
+        self._threads = [ThreadPoolExecutor(1) for _ in lanes]
+        self._found: dict[str, Future[Any]] = {
+            name: threads.submit(job)
+            for threads, lane in zip(self._threads, lanes, strict=True)
+            for name, job in lane.items()
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return self._found[name].result()
 
     def end(self) -> None:
-        self._threads.shutdown()
+        for threads in self._threads:
+            threads.shutdown(cancel_futures=True)
 
 
 @pytest.fixture(scope="session")
@@ -74,36 +99,49 @@ def guests(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Guests]:
+    items = [item for item in request.session.items if item.get_closest_marker("lab")]
+    modules = {Path(item.path).stem for item in items}
+    # Made here: two threads that make the first of a session are in each other's way.
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("pages", "faults", *ALONE)}
+    mooncake: dict[str, Job] = {}
+    pages, faults = _pages(request, folders["pages"]), _faults(request, folders["faults"])
+    mooncake |= {"pages": pages} if pages else {}
+    mooncake |= {"faults": faults} if faults else {}
+    alone = {
+        name: partial(run, folders[name])
+        for name, (module, run) in ALONE.items()
+        if module in modules and not (name == "containers" and SEVERAL_WORKERS)
+    }
+    running = Guests(mooncake, alone)
+    yield running
+    running.end()
+
+
+def _pages(request: pytest.FixtureRequest, folder: Path) -> Job | None:
+    """Experiments, rehearsals and fittings."""
     experiments: list[Experiment] = _wanted(request, "experiment")
-    faults: list[Fault] = _wanted(request, "fault")
     rehearsals: list[Rehearsal] = _wanted(request, "rehearsal")
     fittings: list[Fitting] = _wanted(request, "fitting")
-    # Of these the check alone is wanted; that they start is recorded.
-    healthy = [replace(healthy_of(fault), starts="") for fault in faults if fault.expect]
-    in_order = dict.fromkeys((*healthy, *faults))
+    if not experiments and not rehearsals and not fittings:
+        return None
     releases = {one.release for one in experiments} | {one.release for one in rehearsals}
     releases |= {FIRST_RELEASE} if rehearsals or fittings else set()
     wheels = {release: install_release(release) for release in releases}
-    newest = install_release(FIRST_RELEASE) if faults else None
-    # Made here: two threads that make the first of a session are in each other's way.
-    pages_folder, faults_folder = (tmp_path_factory.mktemp(name) for name in ("guest", "faults"))
 
-    def pages() -> tuple[dict[str, Measured], Rehearsed]:
-        if not experiments and not rehearsals and not fittings:
-            return {}, {}
-        then = rehearsals_script(rehearsals, fittings, wheels, pages_folder)
+    def run() -> tuple[dict[str, Measured], Rehearsed]:
+        then = rehearsals_script(rehearsals, fittings, wheels, folder)
         limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
-        found = measure(experiments, wheels, pages_folder, then, limit)
-        return found, rehearsed_in(pages_folder)
+        return measure(experiments, wheels, folder, then, limit), rehearsed_in(folder)
 
-    def broken() -> dict[str, Seen]:
-        if newest is None or not faults:
-            return {}
-        return run_faults(in_order, newest, faults_folder, 600 + FAULT_SECONDS * len(in_order))
+    return run
 
-    running = Guests(pages, broken)
-    yield running
-    running.end()
+
+def _faults(request: pytest.FixtureRequest, folder: Path) -> Job | None:
+    faults: list[Fault] = _wanted(request, "fault")
+    if not faults:
+        return None
+    limit = 600 + FAULT_SECONDS * len(faults)
+    return partial(run_faults, faults, install_release(FIRST_RELEASE), folder, limit)
 
 
 @pytest.fixture(scope="session")
@@ -121,8 +159,8 @@ def measured(request: pytest.FixtureRequest, live: bool) -> Mapping[str, Measure
     """What each experiment came to, by its id: recorded, or in the guest of this session."""
     if not live:
         return recorded_experiments()
-    guests: Guests = request.getfixturevalue("guests")
-    return guests.pages.result()[0]
+    measured: Mapping[str, Measured] = request.getfixturevalue("guests")["pages"][0]
+    return measured
 
 
 @pytest.fixture
@@ -131,8 +169,8 @@ def rehearsed(request: pytest.FixtureRequest, live: bool) -> Rehearsed:
     if not live:
         recorded: RecordedRehearsals = request.getfixturevalue("recorded_rehearsals")
         return recorded
-    guests: Guests = request.getfixturevalue("guests")
-    return guests.pages.result()[1]
+    rehearsed: Rehearsed = request.getfixturevalue("guests")["pages"][1]
+    return rehearsed
 
 
 @pytest.fixture
@@ -141,5 +179,5 @@ def seen(request: pytest.FixtureRequest, live: bool) -> Mapping[str, Seen]:
     if not live:
         recorded: RecordedFaults = request.getfixturevalue("recorded_faults")
         return recorded
-    guests: Guests = request.getfixturevalue("guests")
-    return guests.faults.result()
+    seen: Mapping[str, Seen] = request.getfixturevalue("guests")["faults"]
+    return seen

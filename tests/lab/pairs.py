@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.lab.core import runs_live
 from tests.lab.pair_guest import RAILS, run_pair
 from tests.lab.results import plain
 
@@ -128,7 +129,8 @@ def script(node: str, folder: Path, cases: Sequence[Case]) -> str:
         command = "pair-listen" if node == "a" else "pair-connect"
         lines += [
             case.done.get(node, ""),
-            f"echo; echo '== report {case.id}'; {PROGRAM} fleet node --name {node} 2>&1",
+            f"echo; echo '== report {case.id}'",
+            f"{PROGRAM} fleet node --timeout 150 --name {node} 2>&1",
             f"echo; echo '== pair {case.id}'; {PROGRAM} fleet {command} {tried} 2>&1",
             case.undone.get(node, ""),
         ]
@@ -151,6 +153,10 @@ def run_cases(cases: Sequence[Case], folder: Path) -> tuple[dict[str, Any], str,
         for case in cases
     }
     return rows, parts["a"]["fleet"], parts["a"]["fleet ends"]
+
+
+def run_live_cases(folder: Path) -> tuple[dict[str, Any], str, str]:
+    return run_cases([case for case in CASES if runs_live(case.id)], folder)
 
 
 def _parts(lines: list[str]) -> dict[str, str]:

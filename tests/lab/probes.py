@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.lab.core import runs_live
 from tests.lab.guest import run_in_guest
 
 HERE = Path(__file__).parent
@@ -70,6 +73,18 @@ ORDERS = (*MEMLOCK, *CGROUP, *OTHERS)
 
 def ids(orders: Iterable[dict[str, Any]]) -> list[str]:
     return [order["id"] for order in orders]
+
+
+class Probed(dict[str, dict[str, Any]]):
+    """By id; what was not run is skipped."""
+
+    def __missing__(self, name: str) -> dict[str, Any]:
+        pytest.skip(f"{name}: runs with MOONCAKE_PREFLIGHT_LAB=all")
+
+
+def run_live_probes(folder: Path) -> Probed:
+    live = [order for order in ORDERS if runs_live(str(order["id"]))]
+    return Probed(run_probes(live, folder, 600 + 20 * len(live)))
 
 
 def run_probes(

@@ -157,6 +157,8 @@ def fit(order: dict[str, Any]) -> dict[str, Any]:
         "--keep",
         "0",
         "--write",
+        "--timeout",
+        "120",
         *order["words"],
     ]
     found = command(order, [*asked, str(SCRIPT)])

@@ -20,6 +20,13 @@ RECORD = "not as recorded: python -m tests.lab.record faults '{}'"
 every_fault = recorded_and_live("fault", FAULTS)
 
 
+def statuses_of_healthy(fault: Fault, recorded: Results, now: bool) -> Mapping[str, str]:
+    """Return what is said of the recorded guest before anything is broken, now or as it was said
+    when it was recorded."""
+    healthy = recorded[healthy_of(fault).id]
+    return (healthy.broken if now or healthy.then is None else healthy.then).statuses
+
+
 def of(fault: Fault, seen: Results) -> Seen:
     found = seen[fault.id]
     if found.impossible:
@@ -30,11 +37,14 @@ def of(fault: Fault, seen: Results) -> Seen:
 
 @pytest.mark.slow
 @every_fault
-def test_the_check_says_just_what_is_broken(fault: Fault, seen: Results) -> None:
+def test_the_check_says_just_what_is_broken(
+    fault: Fault, seen: Results, recorded_faults: Results
+) -> None:
     """What is worse than on the healthy guest is what is expected, and nothing else."""
-    found, healthy = of(fault, seen), seen[healthy_of(fault).id]
+    found = of(fault, seen)
     assert not found.broken.defect, found.broken.defect
-    before, now = healthy.broken.statuses, found.broken.statuses
+    before = statuses_of_healthy(fault, recorded_faults, now=True)
+    now = found.broken.statuses
     worse = {check: status for check, status in now.items() if before.get(check) != status}
     # What a device is judged for is silent where the device is lost.
     assert worse == fault.expect, [row for row in found.broken.rows if row["id"] in worse]
@@ -46,15 +56,18 @@ def test_the_check_says_just_what_is_broken(fault: Fault, seen: Results) -> None
 
 @pytest.mark.slow
 @recorded_and_live("fault", [fault for fault in FAULTS if fault.mends])
-def test_the_remedy_mends_it_as_printed(fault: Fault, seen: Results) -> None:
+def test_the_remedy_mends_it_as_printed(
+    fault: Fault, seen: Results, recorded_faults: Results, live: bool
+) -> None:
     """Its commands run as they stand where the launch would be started, and then all is healthy."""
-    found, healthy = of(fault, seen), seen[healthy_of(fault).id]
+    found = of(fault, seen)
     by_hand = bool(fault.by_hand or fault.in_the_shell or fault.refuse)
     assert by_hand or found.done, "no command was printed"
     assert by_hand or all(row["status"] == 0 for row in found.done), found.done
     assert found.mended is not None
     assert not found.mended.defect, found.mended.defect
-    assert found.mended.statuses == (healthy.then or healthy.broken).statuses, found.mended.rows
+    before = statuses_of_healthy(fault, recorded_faults, now=live)
+    assert found.mended.statuses == before, found.mended.rows
 
 
 BY_COMMANDS = [fault for fault in FAULTS if fault.mends and not fault.applied]

@@ -17,8 +17,9 @@ from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.reports.reading import Reading
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import Text
-from tests.lab.core import recorded_and_live, runs_live
-from tests.lab.pairs import CASES, NODES, Case, run_cases
+from tests.lab.conftest import Guests
+from tests.lab.core import recorded_and_live
+from tests.lab.pairs import CASES, NODES, Case
 from tests.lab.results import recorded
 
 PAIRS_SCHEMA = json.loads(
@@ -39,10 +40,11 @@ class Seen(NamedTuple):
 Live = tuple[dict[str, Any], str, str]
 
 
-@pytest.fixture(scope="module")
-def pair_live(tmp_path_factory: pytest.TempPathFactory) -> Live:
-    cases = [case for case in CASES if runs_live(case.id)]
-    return run_cases(cases, tmp_path_factory.mktemp("pair"))
+@pytest.fixture
+def pair_live(guests: Guests) -> Live:
+    """A row for each case; what ``fleet pairs`` answered; and how that ended."""
+    found: Live = guests["pairs"]
+    return found
 
 
 @pytest.fixture

@@ -11,26 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.lab.core import runs_live
-from tests.lab.probes import CGROUP, GIB, MEMLOCK, MIB, ORDERS, OTHERS, SPEND, ids, run_probes
+from tests.lab.conftest import Guests
+from tests.lab.probes import CGROUP, GIB, MEMLOCK, MIB, ORDERS, OTHERS, SPEND, ids
 
 pytestmark = pytest.mark.lab
 
 Rows = Mapping[str, dict[str, Any]]
 
 
-class Probed(dict[str, dict[str, Any]]):
-    """By id; what was not run is skipped."""
-
-    def __missing__(self, name: str) -> dict[str, Any]:
-        pytest.skip(f"{name}: runs with MOONCAKE_PREFLIGHT_LAB=all")
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+@pytest.fixture
+def rows(guests: Guests) -> Rows:
     """What each case came to, by its id; one that does not run live is skipped."""
-    live = [order for order in ORDERS if runs_live(str(order["id"]))]
-    return Probed(run_probes(live, tmp_path_factory.mktemp("probe"), 600 + 20 * len(live)))
+    found: Rows = guests["probes"]
+    return found
 
 
 @pytest.mark.parametrize("name", ids(ORDERS))

@@ -40,6 +40,7 @@ def test_what_is_healthy_or_only_degraded_starts(fault: Fault, seen: Results) ->
     assert all(harmless) or set(fault.expect) <= SEVERAL, failed
 
 
+@pytest.mark.slow
 @recorded_and_live("fault", FAULTS)
 def test_what_is_mended_starts(fault: Fault, seen: Results) -> None:
     """The same launch, once the printed remedy was carried out: every fault of the list."""
@@ -49,6 +50,7 @@ def test_what_is_mended_starts(fault: Fault, seen: Results) -> None:
     assert found.mended_start["said"] == "ok", found.mended_start["log"][-3000:]
 
 
+@pytest.mark.slow
 @recorded_and_live("fault", HEALTHY_LAUNCHES)
 def test_what_is_healthy_starts(fault: Fault, seen: Results) -> None:
     """Client, store service and master; and the store of an SGLang server."""

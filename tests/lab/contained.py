@@ -1,35 +1,23 @@
-"""Containers in the virtual machine: real registering with a NIC, and cgroups of version 2.
-
-Whatever this machine has, the guest has soft-RoCE devices, no limit on memlock that could not be
-lifted, and version 2 of cgroups alone. One boot runs all containers.
-"""
+"""Containers in the guest: what they are given, and one boot that runs them all."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.containers.container import (
     DOCKER_CAPABILITIES,
     MIB,
     Limits,
-    answers,
     check,
     machine,
     probe,
     script,
 )
 from tests.lab.guest import run_in_guest
-from tests.lab.guest import why_not as why_no_guest
-
-pytestmark = [pytest.mark.containers, pytest.mark.lab]
 
 LIMIT_SECONDS = 900
-ENOMEM, BUS_ERROR, KILLED = 12, 135, 137
 HUGE_PAGE = 2 * MIB
 WITH_LOCK = (*DOCKER_CAPABILITIES, "IPC_LOCK")
 WHO = {
@@ -74,13 +62,9 @@ chmod 666 /dev/infiniband/uverbs*
 """
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The lines that each container wrote, by its name."""
-    reason = why_no_guest()
-    if reason is not None:
-        pytest.skip(reason)
-    register = [sys.executable, str(Path(__file__).with_name("lab_register.py")), "4", "16"]
+def run_containers(folder: Path) -> dict[str, list[str]]:
+    """Return the lines that each container wrote, by its name."""
+    register = [sys.executable, str(Path(__file__).with_name("register_runner.py")), "4", "16"]
     runs: list[str] = []
     with machine({}) as made:
 
@@ -99,7 +83,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
             # An emulated machine is slow to read, which the check says to standard error.
             add(expected, limits, *script([f"{command} 2>/dev/null" for command in commands]))
         program = PREPARE + "\n".join(runs) + "\ntrue\n"
-        lines = run_in_guest(program, tmp_path_factory.mktemp("guest"), LIMIT_SECONDS)
+        lines = run_in_guest(program, folder, LIMIT_SECONDS)
     found: dict[str, list[str]] = {}
     name = ""
     for line in lines:
@@ -107,29 +91,3 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
             name = line[3:]
         found.setdefault(name, []).append(line)
     return found
-
-
-@pytest.mark.parametrize("who", WHO)
-def test_registering_with_a_nic_is_what_the_check_says(
-    said: dict[str, list[str]], who: str
-) -> None:
-    """Segments of 4 and 16 MB, no limit, 8 MiB and 64 KiB: refused just where the check fails."""
-    rows = [json.loads(line) for line in said[who] if line.startswith('{"limit"')]
-    assert len(rows) == 6, said[who]
-    for row in rows:
-        assert row["errno"] == (ENOMEM if row["status"] == "fail" else 0), row
-    # 8 MiB hold the one of 4 MB, 64 KiB hold none.
-    failures = sum(row["status"] == "fail" for row in rows)
-    assert failures == (0 if who == "root with the capability" else 3)
-
-
-@pytest.mark.parametrize("expected", VERSION_2)
-def test_limits_of_cgroups_of_version_2(said: dict[str, list[str]], expected: str) -> None:
-    """What the checks refuse dies of it: of memory killed, of huge pages by a bus error."""
-    lines = said[expected]
-    found, regular, huge = answers("\n".join(lines[1:]) + "\n")
-    for name in ("memory.cgroup", "hugetlb.cgroup-limit"):
-        assert found.finding(name)["status"] == expected, lines
-    fails = expected == "fail"
-    assert regular.code == (KILLED if fails else 0), lines
-    assert huge.code in ((ENOMEM, BUS_ERROR) if fails else (0,)), lines
