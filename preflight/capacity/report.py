@@ -13,7 +13,7 @@ from preflight.capacity.curve import Paint, curve_text, whole_percent
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import Workload
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import filled, table
+from preflight.render.text import filled, fitted
 
 SCHEMA = "mooncake-preflight/capacity/v1"
 
@@ -33,12 +33,12 @@ def _server(
 ) -> Iterator[str]:
     capacity = server.capacity
     yield filled(_head(server), width)
-    yield _tiers(capacity.tiers)
+    yield _tiers(capacity.tiers, width)
     formulas = [f"{tier.name}: {tier.formula}" for tier in capacity.tiers if tier.formula]
     yield "\n".join(filled(line, width) for line in (*formulas, *_keys(capacity.keys)))
     if isinstance(found.workload, Workload) and capacity.rounds:
         yield filled(_workload(found.workload), width)
-        yield _rounds_table(capacity.rounds)
+        yield _rounds_table(capacity.rounds, width)
         yield curve_text(capacity.rounds, paint, width, ascii_only)
     yield "\n".join(filled(line, width) for line in summarize_rounds(server, found.workload))
     yield "\n".join(filled(f"note: {note}", width) for note in server.notes)
@@ -59,7 +59,7 @@ def _keys(keys: Keys | Unknown | None) -> Iterator[str]:
         )
 
 
-def _tiers(tiers: Sequence[Tier]) -> str:
+def _tiers(tiers: Sequence[Tier], width: int) -> str:
     counted = any(tier.conversations is not None for tier in tiers)
     rows = [
         [tier.name, tier.what, _known(tier.bytes, format_bytes), _known(tier.tokens)]
@@ -70,10 +70,10 @@ def _tiers(tiers: Sequence[Tier]) -> str:
         heads.append("conversations")
         for row, tier in zip(rows, tiers, strict=True):
             row.append("" if tier.conversations is None else _known(tier.conversations))
-    return table(rows, heads, right=range(2, len(heads)))
+    return fitted(rows, heads, width, right=range(2, len(heads)))
 
 
-def _rounds_table(rounds: Sequence[Round]) -> str:
+def _rounds_table(rounds: Sequence[Round], width: int) -> str:
     names = [name for name, _, _ in rounds[0].hits]
     heads = ["round", "tokens held", "seen before"]
     heads += [name if index == 0 else f"to {name}" for index, name in enumerate(names)]
@@ -87,7 +87,7 @@ def _rounds_table(rounds: Sequence[Round]) -> str:
         ]
         for each in rounds
     ]
-    return table(rows, [*heads, "evicting"], right=range(len(heads)))
+    return fitted(rows, [*heads, "evicting"], width, right=range(len(heads)))
 
 
 def _workload(workload: Workload) -> str:

@@ -91,7 +91,7 @@ def selection_of(chosen: Chosen) -> Selection:
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
-    from preflight.judging.launch_checks import LAUNCH_CHECKS
+    from preflight.judging.launch_checks import ADVISORIES, LAUNCH_CHECKS
     from preflight.rules.launch_rules import RULES
 
     ids = {*(check.id for check, _ in every_check()), *(check.id for check in LAUNCH_CHECKS)}
@@ -117,7 +117,10 @@ def selection_of(chosen: Chosen) -> Selection:
         else:
             holds[one.check] = one.text
     over = [one for one in over if one.check not in holds]
-    selection = Selection(chosen.only, chosen.skip, holds, tuple(over))
+    only = chosen.only
+    if any(pattern.startswith("advisory.") for pattern in only):
+        only += (ADVISORIES.id,)  # what the records that do not affect the launch say in one
+    selection = Selection(only, chosen.skip, holds, tuple(over))
     if not any(selection.takes(check) for check in ids):
         raise UsageError("--only and --skip together leave nothing to check, which is no pass")
     return selection

@@ -297,7 +297,8 @@ def _notes(report: Report, width: int, verbosity: int) -> str:
     wanting = report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
     if wanting:
         more = "-v, or " if verbosity == 0 else ""
-        lines.append(f"More: {more}mooncake-preflight explain {wanting[0].finding.check}")
+        said = f"More: {more}mooncake-preflight explain {wanting[0].finding.check}"
+        lines.append(filled(said, width))
     return "\n".join(lines)
 
 

@@ -54,7 +54,8 @@ def advisories(
     Without LAUNCH all of them. With one, those that affect it on this host, those of which that is
     not known, and those that may arise while it runs. What a check judges is left to `check`.
 
-    Exit codes: 0 none affects LAUNCH, or none was given; 1 one does, or may.
+    Exit codes: 0 none affects LAUNCH, or none was given; 1 one does, or may. What may only arise
+    while it runs is shown and does not count, whether it is known or not.
     """
     if affecting and not launch.words and root == "/":
         raise UsageError(_NO_LAUNCH_GIVEN)

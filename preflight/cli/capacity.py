@@ -116,9 +116,9 @@ def capacity(
 ) -> int:
     """Say what each tier of a launch's cache holds, and in which round a workload overflows it.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Tiers are L1 (GPU), L2 (host memory), L3 (Mooncake's pool) and SSD
-    offload, in bytes, tokens and conversations. Nothing is executed.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Tiers are L1 (GPU), L2 (host memory), L3
+    (Mooncake's pool) and SSD offload, in bytes, tokens and conversations. Nothing is executed.
 
     Exit codes: 0 all of it is known; 3 a tier is not, and what to give is said; 64 usage error;
     70 a defect of this program.

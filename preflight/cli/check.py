@@ -85,8 +85,9 @@ def check(
 ) -> int:
     """Hold a launch against this host, and say what to mend.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Nothing of it is executed. Without it, the host alone is checked.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Nothing of it is executed. Without it, the host
+    alone is checked.
 
     Exit codes: 0 pass; 1 warn: it starts, something is not as it should be; 2 fail: it will not
     start, or will not last; 3 unknown: what decides cannot be read; 64 usage error; 70 a defect of

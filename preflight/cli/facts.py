@@ -27,7 +27,7 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
     from checks.run.facts import read_facts
-    from preflight.base.output import say, say_json
+    from preflight.base.output import columns, say, say_json
     from preflight.base.usage_error import UsageError
     from preflight.inputs.host_source import open_host, size_within
     from preflight.render.facts_text import facts_object, facts_text
@@ -40,5 +40,5 @@ def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWor
     if as_json:
         say_json(public(facts_object(found, root)))
     else:
-        say(public(facts_text(found)))
+        say(public(facts_text(found, columns())))
     return 0

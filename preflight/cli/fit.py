@@ -101,10 +101,10 @@ def fit(
 ) -> int:
     """Say which sizes of a launch this host takes: L2, segment, arena and huge pages.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Its sizes are changed and checked as check does it, on the host as it
-    will be with the pages reserved, until one step more no longer passes. Nothing is executed, and
-    nothing is written without --write.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Its sizes are changed and checked as check does
+    it, on the host as it will be with the pages reserved, until one step more no longer passes.
+    Nothing is executed, and nothing is written without --write.
 
     A host that is not there yet is described: --memory 2tb --gpus 8xH800 --nics 8xmlx5 --numa 2.
     Without a launch, --model makes a first one for all GPUs of the host; LAUNCH is then the file
@@ -145,6 +145,8 @@ def fit(
         launch = described.with_gpu(launch)
     wanted = goal or ("balanced" if first else "l2")
     edits = write and first is None
+    if edits and launch.words == ("-",):
+        raise click.UsageError("--write: standard input is no file to write: give the launch's")
 
     def fit_to(its_goal: str, l2_part: float) -> Fitted | Unknown:
         given = (launch, host, described, assumptions, its_goal, keep, edits)

@@ -97,10 +97,10 @@ def manifest(
 ) -> int:
     """Print a Kubernetes Job or DaemonSet whose pods print their nodes' reports, for fleet collect.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. It travels in a ConfigMap, without secrets, and is not executed. The
-    pods are given what the launch's own container is given, where it says so, and options add to
-    it. They need no right on the API server.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. It travels in a ConfigMap, without secrets, and
+    is not executed. The pods are given what the launch's own container is given, where it says so,
+    and options add to it. They need no right on the API server.
 
     Exit codes: 0 the manifest is whole; 64 usage error; 70 a defect of this program.
     """

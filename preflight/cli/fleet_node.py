@@ -29,9 +29,9 @@ def node(
 ) -> int:
     """Print this node's report: one JSON object on one line, for fleet merge.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Nothing of it is executed. check, run and collect have every node
-    print this.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Nothing of it is executed. check, run and
+    collect have every node print this.
 
     Exit codes: 0 pass; 1 warn; 2 fail; 3 unknown; 64 usage error; 70 a defect of this program.
     """

@@ -60,9 +60,9 @@ def run(
 
     Inside of a job (salloc, sbatch) its nodes are asked, in a job step beside what runs there;
     outside, --nodes says which, and srun makes a job of them. LAUNCH is the launch as it is: a
-    shell script, a compose file or a Kubernetes manifest, or, after --, a command line. It is sent
-    to the nodes and read there; nothing of it is executed. A node that is down, drained, busy or
-    silent is unknown, under its name and with Slurm's reason.
+    shell script, a compose file, a Kubernetes manifest, or - (standard input); or, after --, a
+    command line. It is sent to the nodes and read there; nothing of it is executed. A node that is
+    down, drained, busy or silent is unknown, under its name and with Slurm's reason.
 
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.

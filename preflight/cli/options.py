@@ -477,6 +477,11 @@ def _launch_words(
 ) -> LaunchWords:
     from preflight.inputs.launch_words import LaunchWords
 
+    if launch == ("-",):
+        from preflight.launches.env_files import read_small_file
+
+        # Here, once: what reads the launch may be another process, or read it twice.
+        within(_limit_seconds(), "standard input", lambda: read_small_file("-"))
     return LaunchWords(
         launch,
         env_files,

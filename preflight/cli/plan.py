@@ -60,9 +60,9 @@ def plan(
 ) -> int:
     """Print what to set so that a launch runs on this host, as others read it.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Standard output is the artefact alone; what is to be known about it
-    is on standard error. Nothing is changed.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Standard output is the artefact alone; what is
+    to be known about it is on standard error. Nothing is changed.
 
     Exit codes: 0 the artefact is whole; 1 with --exit-code, where something is to change; 2 this
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is

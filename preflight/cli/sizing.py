@@ -130,10 +130,10 @@ def command(
 ) -> int:
     """Size the HugeTLB pages that an SGLang HiCache launch with Mooncake takes from this host.
 
-    LAUNCH is the launch as it is: a shell script, a compose file or a Kubernetes manifest, or,
-    after --, a command line. Nothing of it is executed. Without it, --tp-size, --hicache-size and
-    --global-segment-size describe the launch. Sizes are powers of 1024 with a unit: b, kb, mb, gb,
-    tb.
+    LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
+    (standard input); or, after --, a command line. Nothing of it is executed. Without it,
+    --tp-size, --hicache-size and --global-segment-size describe the launch. Sizes are powers of
+    1024 with a unit: b, kb, mb, gb, tb.
 
     Exit codes: 0 fits; 1 starts, but something asked for is not used; 2 will not start; 3 cannot
     be known; 64 usage error; 70 a defect of this program. With --rule documented: the helper's.

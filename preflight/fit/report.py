@@ -19,7 +19,7 @@ from preflight.fit.judged_values import Bound, FitAnswer, Goal, Share, is_not_de
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import table, wrapped
+from preflight.render.text import fitted, wrapped
 
 if TYPE_CHECKING:
     from preflight.fit.hits import Hits
@@ -58,6 +58,11 @@ def fit_text(
         lines += wrapped(verdict, width, 0)
         for finding in answer.blocking:
             lines += ["", *_finding(finding, width)]
+        ids = list(dict.fromkeys(finding.check for finding in answer.blocking))
+        said = "mooncake-preflight check, of the same launch, prints what mends it. What fits once "
+        said += "it is mended: this command again, with"
+        waived = " ".join(f"--ignore {check}=mended" for check in ids)
+        lines += ["", *wrapped(f"{said} {waived}", width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
         lines += ["", *_table(found, width)]
@@ -125,10 +130,7 @@ def _table(found: Fitted, width: int) -> list[str]:
     if found.first:  # nobody wrote what it starts from
         rows = [(name, "", new, note) for name, _, new, note in rows]
     heads = ("", "now", "fits", "")
-    # Two spaces stand between columns; what is left is the note's.
-    taken = sum(max(len(row[at]) for row in (heads, *rows)) + 2 for at in range(3))
-    widths = (None, None, None, max(12, width - taken))
-    return table(rows, heads, right=(1, 2), widths=widths).splitlines()
+    return fitted(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
 
 
 def _row(
@@ -250,7 +252,7 @@ def _hits(hits: Hits, paint: Paint, width: int, plain: bool) -> Iterator[str]:
     rows = [
         [one.about, one.sizes, ", ".join(_rate(*rate) for rate in one.rates)] for one in hits.tried
     ]
-    yield from table(rows, ["", "", "hits"], right=(2,)).splitlines()
+    yield from fitted(rows, ["", "", "hits"], width, right=(2,)).splitlines()
     if plot := plot_text(hits.chosen, hits.answer, paint, width, plain):
         yield from ("", plot, "")
     for sentence in curve_sentences(hits.chosen, hits.answer):

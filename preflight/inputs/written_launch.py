@@ -14,7 +14,7 @@ from preflight.inputs.host_words import host_words
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.documents import load_documents
 from preflight.launches.env_files import read_small_file
-from preflight.launches.launch_files import read_argv, read_source, read_text
+from preflight.launches.launch_files import STANDARD_INPUT, read_argv, read_source, read_text
 from preflight.launches.launch_kind import COMPOSE_FILES, COMPOSE_OVERRIDES
 from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
 from preflight.launches.wrappers import SHELLS
@@ -69,6 +69,7 @@ def read_launch(
                     "launch at a time"
                 )
             reading = read_source(name, environment, env_files, given, host_words(root))
+            name = STANDARD_INPUT if name == "-" else name
         else:
             name = "command line"
             reading = read_argv(launch, environment)

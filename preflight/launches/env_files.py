@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import stat
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from preflight.launches.documents import DEEPEST
@@ -68,7 +70,12 @@ def _quotes(key: str, value: str) -> str:
 
 
 def read_small_file(path: str) -> str | None:
-    """Return the text of a regular file of at most 4 MiB; None for anything else. Never raises."""
+    """Return the text of a regular file of at most 4 MiB; None for anything else. Never raises.
+
+    ``-`` is standard input, which is read once.
+    """
+    if path == "-":
+        return _standard_input()
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE_BYTES:
@@ -76,6 +83,15 @@ def read_small_file(path: str) -> str | None:
         return Path(path).read_bytes().decode("utf-8", "replace")
     except (OSError, ValueError):
         return None
+
+
+@cache
+def _standard_input() -> str | None:
+    try:
+        content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+    except (OSError, ValueError, AttributeError):  # closed, or none
+        return None
+    return content.decode("utf-8", "replace") if len(content) <= LARGEST_FILE_BYTES else None
 
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:

@@ -12,6 +12,8 @@ from preflight.launches.source import ASSIGNMENT, Origin, Reading, SourceError, 
 from preflight.launches.variables import Layers, environment_words
 
 _MARK = "\ufeff"
+# What a launch that comes in by it is called.
+STANDARD_INPUT = "stdin"
 
 
 def read_source(
@@ -24,10 +26,10 @@ def read_source(
 ) -> Reading:
     """Return what a script, Compose file or Kubernetes manifest starts.
 
-    env_files: paths of files in Docker's form, whose variables go over ``environment``, the later
-    over the earlier. arguments: what a script is given. host_words: what ``nproc`` and its like
-    write there. over: paths of Compose files that are laid over this one. Raises SourceError, with
-    a sentence, for a file that cannot be read or is none of these.
+    path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
+    over ``environment``, the later over the earlier. arguments: what a script is given. host_words:
+    what ``nproc`` and its like write there. over: paths of Compose files that are laid over this
+    one. Raises SourceError, with a sentence, for a file that cannot be read or is none of these.
     """
     text = _text(path)
 
@@ -36,7 +38,8 @@ def read_source(
 
     texts = [(name, _text(name)) for name in env_files]
     laid = [(name, _text(name)) for name in over]
-    return _read(text, path, environment, texts, beside, arguments, host_words, laid)
+    shown = STANDARD_INPUT if path == "-" else path
+    return _read(text, shown, environment, texts, beside, arguments, host_words, laid)
 
 
 def read_text(
@@ -95,6 +98,8 @@ def _text(path: str) -> str:
     text = read_small_file(path)
     if text is not None:
         return text
+    if path == "-":
+        raise SourceError("standard input is not read: it is closed, or has more than 4 MiB")
     if "\0" in path or not os.path.exists(path):
         raise SourceError(f"{path!r} does not exist: give the path of a script or manifest")
     if not os.path.isfile(path):

@@ -178,7 +178,9 @@ def about_text(found: About, paint: Paint, width: int) -> str:
         ]
         named = [each.pattern for each in found.lines[MOST_WHOLE:][:MOST_NAMED]]
         if named:
-            parts.append(_filled(f"Like it too: {', '.join(named)}.", width))
+            unnamed = count - MOST_WHOLE - len(named)
+            more = f" and {unnamed} more" if unnamed else ""
+            parts.append(_filled(f"Like it too: {', '.join(named)}{more}.", width))
     if found.ids:
         column = max(len(id_) for id_, _ in found.ids) + 4
         rows = [_filled(f"  {id_:<{column - 2}}{asks}", width, column) for id_, asks in found.ids]

@@ -14,7 +14,7 @@ from preflight.mooncake.allocations import Allocation, Backing
 from preflight.rehearsal.answer import RehearsalAnswer, predicted_pages
 from preflight.rehearsal.records import RehearsalPlan, RehearsalRun, RehearsalStep, StepResult
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import table
+from preflight.render.text import fitted
 
 SCHEMA = "mooncake-preflight/rehearse/v1"
 _COLOURS = {
@@ -46,7 +46,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
 def _table(run: RehearsalRun) -> str:
     rows = [_row(done) for done in run.done if done.step.kind != "register"]
     heads = ("process", "step", "predicted", "measured", "time")
-    return table(rows, heads, widths=None if columns() >= 80 else 24)
+    return fitted(rows, heads, columns())
 
 
 def _row(done: StepResult) -> tuple[str, ...]:

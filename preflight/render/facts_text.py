@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from checks.base.fold import ranges
 from checks.base.units import format_bytes
 from checks.run.facts import READERS, Facts
 from preflight.base.one_line import clean
 from preflight.base.program_version import program_version
 from preflight.render.plain_data import plain
+from preflight.render.text import filled
 
 SCHEMA = "mooncake-preflight/facts/v1"
 
@@ -28,18 +30,19 @@ def facts_object(facts: Facts, root: str) -> Json:
     }
 
 
-def facts_text(facts: Facts) -> str:
-    """All topics for a person, one fact a line."""
+def facts_text(facts: Facts, width: int) -> str:
+    """All topics for a person, each fact on a line of its own."""
     blocks = []
     for topic in READERS:
         value = plain(facts.topic(topic))
         reason = _unknown(value)
         head = f"{topic}: {reason}" if reason else topic
-        blocks.append("\n".join([head, *([] if reason else _lines(value, "  "))]))
+        lines = [head, *([] if reason else _lines(value, "  ", width))]
+        blocks.append("\n".join(filled(line, width) for line in lines))
     return "\n\n".join(blocks)
 
 
-def _lines(value: Any, indent: str) -> list[str]:
+def _lines(value: Any, indent: str, width: int) -> list[str]:
     if not isinstance(value, Mapping):
         return [f"{indent}{_scalar('', value)}"]
     lines: list[str] = []
@@ -48,23 +51,23 @@ def _lines(value: Any, indent: str) -> list[str]:
         if simple is not None:
             lines.append(f"{indent}{clean(name)}: {simple}")
         elif isinstance(item, Mapping):
-            lines += [f"{indent}{clean(name)}:", *_lines(item, f"{indent}  ")]
+            lines += [f"{indent}{clean(name)}:", *_lines(item, f"{indent}  ", width)]
         else:
             lines.append(f"{indent}{clean(name)}:")
             for entry in item:
-                lines += _entry(entry, f"{indent}  ")
+                lines += _entry(entry, f"{indent}  ", width)
     return lines
 
 
-def _entry(entry: Any, indent: str) -> list[str]:
+def _entry(entry: Any, indent: str, width: int) -> list[str]:
     """An item of a list: on one line where it fits there."""
     if not isinstance(entry, Mapping):
         return [f"{indent}- {_simple('', entry) or entry}"]
     parts = {name: _simple(name, item) for name, item in entry.items()}
     line = f"{indent}- " + ", ".join(f"{clean(name)}: {part}" for name, part in parts.items())
-    if None not in parts.values() and len(line) <= 100:
+    if None not in parts.values() and len(line) <= width:
         return [line]
-    first, *rest = _lines(entry, f"{indent}  ")
+    first, *rest = _lines(entry, f"{indent}  ", width)
     return [f"{indent}- {first.lstrip()}", *rest]
 
 
@@ -73,6 +76,8 @@ def _simple(name: str, value: Any) -> str | None:
     if isinstance(value, Mapping):
         return _unknown(value) or ("none" if not value else None)
     if isinstance(value, list):
+        if value and "cpus" in name and all(isinstance(item, int) for item in value):
+            return ranges(value)
         parts = [
             None if isinstance(item, Mapping | list) else _scalar(name, item) for item in value
         ]

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 
 # What no cell is broken below: a word of most sentences.
 LEAST_CELL = 12
+# The same of a table that is left where it is too wide all the same: a shorter word.
+LEAST_FITTED_CELL = 10
 
 
 def cell_widths(
@@ -58,22 +60,57 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table with a line below its heads; no line of it ends with a space.
+    """Return a table with a line below its heads, if any; no line of it ends with a space.
 
     right: columns, by index, whose cells stand to the right. widths: where a cell is broken.
     """
     from tabulate import tabulate
 
-    aligns = ["right" if at in right else "left" for at in range(len(heads))]
+    aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
     text = tabulate(
         rows,
         heads,
-        tablefmt="simple",
+        tablefmt="simple" if heads else "plain",
         disable_numparse=True,
         colalign=aligns if rows else None,
         maxcolwidths=widths,
     )
     return "\n".join(f"{margin}{line}".rstrip() for line in text.splitlines())
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    heads: Sequence[str],
+    width: int,
+    *,
+    right: Collection[int] = (),
+    firm: Collection[int] = (),
+    margin: str = "",
+) -> str:
+    """Return ``table``, its words whole; where even so it is too wide, a sentence of each row.
+
+    firm: columns whose cells are not broken, beside those that stand to the right.
+    """
+    unbroken = {*firm, *right}
+    limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
+    text = table(rows, heads, right=right, widths=limits, margin=margin)
+    if max(map(len, text.splitlines())) <= width:
+        return text
+    # tabulate gives each head two columns more; heads that are a row get none.
+    taken = [
+        limit or max(map(len, cells)) for limit, *cells in zip(limits, heads, *rows, strict=True)
+    ]
+    lines = [heads, ["-" * each for each in taken], *rows]
+    if len(margin) + sum(taken) + 2 * (len(taken) - 1) <= width:
+        return table(lines, (), right=right, widths=limits, margin=margin)
+    sentences = []
+    for row in rows:
+        cells = [f"{head} {cell}".strip() for head, cell in zip(heads, row, strict=True) if cell]
+        if row[0]:
+            cells[:1] = []
+        first = f"{row[0]}: " if row[0] else ""
+        sentences.append(filled(f"{margin}{first}{', '.join(cells)}", width, 2))
+    return "\n".join(sentences)
 
 
 def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> list[str]:

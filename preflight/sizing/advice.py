@@ -83,9 +83,12 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
         where = "" if spot.node is None else f" on node {spot.node}"
         others = f", {target.held_pages} that others hold" if target.held_pages else ""
         was = "unknown" if target.now_pages is None else str(target.now_pages)
+        now = f"{others} (now {was})"
+        if sizing.inputs.available_bytes is not None:
+            now = ", on the host whose huge pages --available-hugetlb gives"
         reasons.append(
             f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{where}: "
-            f"{target.own_pages} for this launch{others} (now {was})"
+            f"{target.own_pages} for this launch{now}"
         )
     text = f"{condition}reserve {'; '.join(reasons)}"
     refused = _why_refused(sizing, targets)
@@ -98,6 +101,8 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
     """Say why no command makes the pools so: nothing is printed that apply refuses."""
     host = sizing.host
+    if sizing.inputs.available_bytes is not None:
+        return ""  # of this host's memory nothing follows for the one that is asked about
     reason = why_refused(targets, host.memory_bytes("MemAvailable"), host.node_free_bytes)
     return f"cannot be reserved now ({reason}): {ASK_FIT}" if reason else ""
 
@@ -124,7 +129,7 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
     """Tell whether this host's memory can give the pages that are to be added."""
-    if not added:
+    if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
         total, available = (

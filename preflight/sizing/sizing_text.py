@@ -12,7 +12,7 @@ from checks.hugetlb.fit import Stock
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
-from preflight.render.text import cell_widths, table, wrapped
+from preflight.render.text import cell_widths, fitted, wrapped
 from preflight.sizing.advice import recommend, to_set
 from preflight.sizing.sizing import Sizing, taken_pages
 
@@ -27,7 +27,6 @@ Paint = Callable[[str, str], str]
 
 INDENT = 2
 # No cell is broken below this, however narrow the terminal.
-LEAST_CELL = 10
 HEADLINES = {
     "fits": ("FITS", "green", "every mapping that is asked for gets its huge pages"),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
@@ -52,7 +51,7 @@ SHORTAGES = {
 
 def _reading_text(sizing: LaunchSizing) -> str:
     """What was not read, each by name; and notes, one that comes again once, with a count."""
-    lines = [f"  {each.text}" for each in sizing.unread]
+    lines = [_filled(f"  {each.text}") for each in sizing.unread]
     parts = ["\n".join(["Not read", *lines])] if lines else []
     if sizing.group is not None:
         parts.insert(0, f"Host\n  {sizing.group.text}")
@@ -65,7 +64,7 @@ def _reading_text(sizing: LaunchSizing) -> str:
         for (identifier, text), origins in told.items()
     ]
     if notes:
-        parts.append("\n".join(["How it was read", *notes]))
+        parts.append("\n".join(["How it was read", *map(_filled, notes)]))
     return "\n\n".join(parts)
 
 
@@ -151,7 +150,7 @@ def _admissions(sizing: LaunchSizing) -> str:
         if admission.pages is not None:
             span, why = admission.pages.span, admission.pages.reason
             lines.append(f"    numbers of huge pages with which it starts: {span}; {why}")
-    return "\n".join(["SGLang's own check of host memory", *lines]) if lines else ""
+    return "\n".join(["SGLang's own check of host memory", *map(_filled, lines)]) if lines else ""
 
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
@@ -167,7 +166,7 @@ def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> 
             inputs.update(shown if need.given is None else [need.given])
     lines.append("From")
     lines += [f"  {name} = {given.value} ({given.origin})" for name, given in inputs.items()]
-    return "\n".join(lines)
+    return "\n".join(map(_filled, lines))
 
 
 def _headline(sizing: Sizing) -> tuple[str, str, str]:
@@ -245,8 +244,7 @@ def _table(
     firm: Sequence[int] = (),
 ) -> str:
     """As wide as the terminal; where that is too narrow, words go on in the next line."""
-    limits = cell_widths([heads, *rows], columns() - INDENT, firm, LEAST_CELL, True)
-    return table(rows, heads, right=right, widths=limits, margin=" " * INDENT)
+    return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
 def _names(processes: list[ProcessReplay]) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import filled, table
+from preflight.render.text import filled, fitted
 from preflight.traces.curve import Curve, CurveCounter
 from preflight.traces.formats import Request, Trace
 
@@ -181,7 +181,7 @@ def described_text(found: Described, width: int) -> str:
     ]
     parts = ["\n".join(filled(line, width) for line in lines)]
     heads = ["tokens of a", "mean", "median", "95% below", "most"]
-    parts.append(table(lengths, heads, right=range(1, 5)))
+    parts.append(fitted(lengths, heads, width, right=range(1, 5)))
     rows, upto, known = [], 0, 0
     for part in found.windows:
         upto, known = upto + part.requests, known + part.new
@@ -191,7 +191,7 @@ def described_text(found: Described, width: int) -> str:
         )
     if rows:
         heads = ["requests", "blocks", "seen before", "distinct tokens so far"]
-        parts.append(table(rows, heads, right=range(4)))
+        parts.append(fitted(rows, heads, width, right=range(4)))
     return "\n\n".join(parts)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from preflight.check.to_text import SCREEN_LINES
 from preflight.cli.main import run
+from preflight.cli.sizing import run as sizing
 from tests.builders.synthetic import (
     GIB,
     MIB,
@@ -90,18 +91,26 @@ SITUATIONS = {
 }
 
 
+HOST = ("--root", "host", "--timeout", str(PATIENCE_SECONDS))
+
+
+def put(name: str, folder: Path) -> list[str]:
+    """Build the host of a situation in ``folder``, and what says its launch, () without one."""
+    (folder / "host").mkdir()
+    build_host(folder / "host", SITUATIONS[name].host())
+    if not SITUATIONS[name].launch:
+        return []
+    (folder / "launch.sh").write_text(f"{SITUATIONS[name].launch}\n")
+    return [*VERSIONS, "launch.sh"]
+
+
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_page(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     situation = SITUATIONS[name]
-    (tmp_path / "host").mkdir()
-    build_host(tmp_path / "host", situation.host())
     monkeypatch.chdir(tmp_path)
-    words = ["check", "--root", "host", "--timeout", str(PATIENCE_SECONDS), *situation.options]
-    if situation.launch:
-        (tmp_path / "launch.sh").write_text(f"{situation.launch}\n")
-        words += [*VERSIONS, "launch.sh"]
+    words = ["check", *HOST, *situation.options, *put(name, tmp_path)]
     for width in (80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
         code = run(words)
@@ -117,3 +126,24 @@ def test_the_page(
         if situation.usual:
             assert len(lines) <= SCREEN_LINES
             assert not commands or commands[0] < 15
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_no_line_is_wider_than_the_terminal(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 60 columns, but for a command, which is to be copied, and for a word that is longer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "60")
+    launch = put(name, tmp_path)
+    asked = [["check", "-v", *HOST, *launch], ["facts", "--root", "host"], ["topology", *HOST]]
+    if launch:
+        asked += [[command, *HOST, *launch] for command in ("plan", "capacity")]
+    for words in asked:
+        run(words)
+    if launch:
+        sizing([*HOST, *launch])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 300
+    wide = [line for line in lines if len(line) > 60 and not line.startswith("      ")]
+    assert [line for line in wide if len(line.split()) > 1] == []

@@ -160,3 +160,16 @@ def test_the_gate_refuses_a_check_that_there_is_not(capsys: pytest.CaptureFixtur
     server = ["--", "python3", "-m", "sglang.launch_server"]
     assert run(["exec", "--skip", "memlock.limt", *server]) == 64
     assert "did you mean memlock.limit" in capsys.readouterr().err
+
+
+def test_known_problems_alone_are_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    """That none of them holds is a pass, not nothing."""
+    assert run(["check", *DEMO, "--only", "advisory.*", "-v"]) == 0
+    assert "launch.advisories" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_the_next_step_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", *DEMO]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "this command again, with --ignore memlock.limit=mended" in said

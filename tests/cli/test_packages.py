@@ -60,7 +60,8 @@ def as_nobody(
     user: dict[str, Any] = {}
     if os.geteuid() == 0 and (python is None or started_by_all(python)):
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": "/nonexistent"}
+    # Below a device even root makes no folder.
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(folder), "HOME": "/dev/null/home"}
     options = {"cwd": folder, "env": environment, "capture_output": True, "text": True, **user}
     return subprocess.run(words, timeout=300, **options)
 

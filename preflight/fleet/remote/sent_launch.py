@@ -16,7 +16,7 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, within
 from preflight.fleet.remote.program import SCRIPT, TOOL
 from preflight.inputs.launch_words import Chosen, LaunchWords
-from preflight.launches.env_files import LARGEST_FILE_BYTES
+from preflight.launches.env_files import LARGEST_FILE_BYTES, read_small_file
 
 if TYPE_CHECKING:
     from preflight.inputs.written_launch import WrittenLaunch
@@ -107,8 +107,11 @@ def _added(files: dict[str, bytes], path: str) -> str:
         number += 1
         name = f"{number}-{base}"
     try:
-        with open(path, "rb") as file:
-            content = file.read(LARGEST_FILE_BYTES + 1)
+        if path == "-":  # read already, as the launch that it is
+            content = (read_small_file(path) or "").encode()
+        else:
+            with open(path, "rb") as file:
+                content = file.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{path!r} cannot be read: {why}") from None

@@ -63,13 +63,14 @@ def kubernetes(plan: Plan, names: Names) -> Rendering:
     for key in reversed(path):
         whole = {key: whole}
     text: str = yaml.safe_dump(whole, sort_keys=False, width=1000)
-    first = header(plan.source, f"kubectl patch{_local(plan)} --type strategic --patch-file FILE")
+    first = header(plan.source, f"kubectl patch {_of(plan)} --type strategic --patch-file FILE")
     return Rendering(f"{first}\n{text.rstrip()}", (*notes, *_notes(plan, names)))
 
 
-def _local(plan: Plan) -> str:
+def _of(plan: Plan) -> str:
     """A running pod takes no other resources or volumes, so the manifest is what is patched."""
-    return f" --local -o yaml -f {plan.source}" if plan.workload.kind in _POD_PATHS else ""
+    manifest = plan.source if plan.workload.kind in _POD_PATHS else "POD.yaml"
+    return f"--local -o yaml -f {manifest}"
 
 
 def _resources(plan: Plan, names: Names) -> dict[str, str]:

@@ -34,12 +34,13 @@ def text(plan: Plan, names: Names) -> Rendering:
     ]
     rest = [setting for setting in plan.settings if not setting.change]
     what = plan.source or "this host"
-    lines = [f"{what}: {_count(len(changes))} to change, {len(rest)} as wanted or not judged here"]
+    count = f"{_count(len(changes))} to change, {len(rest)} as wanted or not judged here"
+    lines = [_wrapped(f"{what}: {count}")]
     for scope in Scope:
         lines += _scope(scope, [setting for setting in changes if setting.scope is scope])
     if rest:
         lines += ["", "as wanted, or not judged here"]
-        lines += [f"  {_name(setting)}: {_wanted(setting)}" for setting in rest]
+        lines += [_wrapped(f"  {_name(setting)}: {_wanted(setting)}") for setting in rest]
     lines += _listed("not known", [f"{gap.topic}: {gap.reason}" for gap in plan.gaps])
     if held_back:
         lines += _listed(f"cannot be had now: {ASK_FIT}", plan.impossible)
@@ -59,10 +60,10 @@ def _count(number: int) -> str:
 def _scope(scope: Scope, settings: list[Planned]) -> Iterator[str]:
     if not settings:
         return
-    yield from ("", f"{scope.value} ({DIALECTS[scope]})")
+    yield from ("", _wrapped(f"{scope.value} ({DIALECTS[scope]})"))
     for setting in settings:
         now = _amount(setting, setting.now) if setting.now else "not set"
-        yield f"  {_name(setting)}: {now} -> {_wanted(setting)}"
+        yield _wrapped(f"  {_name(setting)}: {now} -> {_wanted(setting)}")
         for reason in setting.reasons:
             about = f"{reason.check}: " if reason.check else ""
             yield _indented(f"{about}{reason.text}")
@@ -90,7 +91,7 @@ def _indented(line: str) -> str:
 
 
 def _listed(title: str, lines: list[str] | tuple[str, ...]) -> list[str]:
-    return ["", title, *(_wrapped(f"  {line}") for line in lines)] if lines else []
+    return ["", _wrapped(title), *(_wrapped(f"  {line}") for line in lines)] if lines else []
 
 
 def _wrapped(line: str, further: int = 2) -> str:

@@ -1,0 +1,88 @@
+"""``-`` is the launch that comes in by standard input, wherever a launch's file is taken."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+from preflight.cli.sizing import run as sizing
+from preflight.fleet.remote.sent_launch import sent_launch
+from preflight.inputs.launch_words import ALL_CHECKS, LaunchWords
+from preflight.launches import env_files
+
+LAUNCH = """export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_MASTER=10.0.0.1:50051
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 8 --hicache-size 30 \\
+  --enable-hierarchical-cache --hicache-storage-backend mooncake
+"""
+DEMO = ("--root", "demo:h800")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    env_files._standard_input.cache_clear()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LAUNCH.encode())))
+
+
+def both(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> tuple[str, str]:
+    """What is said of a launch that comes in, and of the same in a file."""
+    file = tmp_path / "launch.sh"
+    file.write_text(LAUNCH)
+    command = sizing if words[0] == "sizing" else run
+    asked = words[1:] if words[0] == "sizing" else words
+    said = []
+    for source in ("-", str(file)):
+        command([*asked, source])
+        said.append(capsys.readouterr().out)
+    return said[0], said[1].replace(str(file), "stdin")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "--json", *DEMO),
+        ("read", "--json"),
+        ("plan", "--json", *DEMO),
+        ("capacity", "--json", "--gpu-memory", "80gb", *DEMO),
+        ("advisories", "--json", *DEMO),
+        ("sizing", "--json", *DEMO),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_launch_that_is_piped_is_judged_as_its_file(
+    words: tuple[str, ...], piped: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    came_in, of_file = both(capsys, tmp_path, *words)
+    assert json.loads(came_in) == json.loads(of_file)
+    assert "stdin" in came_in
+
+
+def test_fit_prints_what_to_change_and_writes_nothing(
+    piped: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fit", *DEMO, "--ignore", "memlock.limit=mended", "-"]) == 0
+    assert "--hicache-size 30, at stdin:2: the launch is no file here" in capsys.readouterr().out
+    assert run(["fit", *DEMO, "--write", "-"]) == 64
+    assert "standard input is no file to write" in capsys.readouterr().err
+
+
+def test_it_goes_to_the_nodes_as_a_file(piped: None) -> None:
+    env_files.read_small_file("-")
+    sent = sent_launch(LaunchWords(("-",)), 10, ALL_CHECKS)
+    assert sent.files["launch"] == LAUNCH.encode()
+    assert sent.words[-1] == "launch"
+
+
+def test_more_than_a_launch_can_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    env_files._standard_input.cache_clear()
+    endless = io.TextIOWrapper(io.BytesIO(b"#" * (env_files.LARGEST_FILE_BYTES + 1)))
+    monkeypatch.setattr(sys, "stdin", endless)
+    assert run(["check", *DEMO, "-"]) == 64
+    assert "standard input is not read" in capsys.readouterr().err
