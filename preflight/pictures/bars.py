@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.base.one_line import clean
 from preflight.pictures.memory_map import KINDS, Bar, MemoryMap, MemoryPlace, known_bars, table_rows
 from preflight.render.shares import columns_of
-from preflight.render.text import can_encode, fitted, wrapped
+from preflight.render.text import can_encode, table, wrapped
 
 Paint = Callable[[str, str], str]
 
@@ -137,8 +137,10 @@ def _table(places: Sequence[MemoryPlace], width: int) -> str:
     ]
     if not rows:
         return ""
+    least = max(16, width - _BESIDE_NAME - _SIZE_COLUMNS * len(known))
     heads = ["", "part", *known]
-    return fitted(rows, heads, width, right=range(2, len(heads)), margin="  ")
+    widths = [None, least, *(None for _ in known)]
+    return table(rows, heads, right=range(2, len(heads)), widths=widths, margin="  ")
 
 
 def _cell(size: int) -> str:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # they come with a launch alone
 Paint = Callable[[str, str], str]
 
 INDENT = 2
-# No cell is broken below this, however narrow the terminal.
 HEADLINES = {
     "fits": ("FITS", "green", "every mapping that is asked for gets its huge pages"),
     "falls_back": ("STARTS, NOT AS ASKED", "yellow", "something asked for is not used"),
