@@ -15,6 +15,8 @@ from typing import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
 
+# The first word of what stands around a worker of srt-slurm: this, its job, its kind of node.
+SLURM = "srt-slurm"
 # ``NAME=value`` in front of a program.
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # Gives the text of a file that a launch names, or why it cannot be read.

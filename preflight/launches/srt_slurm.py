@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from preflight.launches.container import ContainerSettings
 from preflight.launches.documents import Node
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
-from preflight.launches.source import Command, Origin, Reading, SourceNote, Word
+from preflight.launches.source import SLURM, Command, Origin, Reading, SourceNote, Word
 from preflight.launches.variables import Layers
 
 _WORKERS = {"aggregated": "agg", "prefill": "prefill", "decode": "decode"}
@@ -25,8 +25,6 @@ _PROGRAMS = {
     ("trtllm", False): "tensorrt_llm.commands.serve",
     ("trtllm", True): "dynamo.trtllm",
 }
-# What stands around a worker: this, its job, and the kind of its nodes.
-SLURM = "srt-slurm"
 _VARIANT = re.compile(r"(zip_)?override_")
 # Where vLLM's workers find what the job writes (srtctl/backends/vllm.py).
 _STORE_FILE = "/logs/mooncake_store_config.json"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Command, ReadFile, reads_written
-from preflight.launches.srt_slurm import SLURM
+from preflight.launches.source import SLURM, Command, ReadFile, reads_written
 
 # Wrappers that leave a process on its host, with its host's files and ports.
 _LOCAL = frozenset(

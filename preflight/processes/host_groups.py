@@ -15,7 +15,7 @@ from typing import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.launches.srt_slurm import SLURM
+from preflight.launches.source import SLURM
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, split_address

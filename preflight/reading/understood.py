@@ -13,8 +13,7 @@ from preflight.consumers.consumer import Consumer
 from preflight.inputs.host_source import Host, launch_of
 from preflight.inputs.launch_words import LaunchWords
 from preflight.launches.launchers import tasks
-from preflight.launches.source import Origin, Reading, SourceNote, Word
-from preflight.launches.srt_slurm import SLURM
+from preflight.launches.source import SLURM, Origin, Reading, SourceNote, Word
 from preflight.processes.host_groups import HostGroup, host_groups
 from preflight.processes.mooncake_users import place, uses_mooncake
 from preflight.processes.processes import Kind, LaunchProcess, SglangServer, understand

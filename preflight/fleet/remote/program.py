@@ -247,10 +247,11 @@ def _parts(name: str) -> Iterator[tuple[str, str]]:
         raise UsageError(
             f"--carry: {name} is not a file here that could be sent: give --carry never"
         )
-    if os.path.basename(origin) != "__init__.py":
+    if spec is None or not spec.submodule_search_locations:
         yield origin, os.path.basename(origin)
         return
-    top = os.path.dirname(origin)
+    # Not by the name of its first file: that of a compiled package is C, beside the same in Python.
+    (top, *_) = spec.submodule_search_locations
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(one for one in folders if one != "__pycache__")
         for file in sorted(files):
