@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from checks.base.needs import Spot
 from checks.base.root import Root
 from checks.base.unknown import Unknown
+from preflight.base.output import json_text
 from preflight.launches.source import Reading
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_needs import host_needs
@@ -259,7 +261,7 @@ def test_no_launch_makes_the_sizing_raise(
     except UsageError:
         return
     assert sizing.exit_code in (0, 1, 2, 3)
-    answer = launch_object(sizing, "exact")
+    answer = json.loads(json_text(launch_object(sizing, "exact")))
     jsonschema.validate(answer, SCHEMA)
     launch_text(sizing, "exact", lambda text, _colour: text)
     if sizing.shown is not None:
