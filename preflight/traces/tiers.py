@@ -268,10 +268,13 @@ class _Cache:
         stored = pool.find(wanted, self._now)
         if len(stored) * block_tokens < self._threshold:
             return
-        for block, tier in zip(wanted, stored, strict=False):
-            if not self._room():
+        for count, (block, tier) in enumerate(zip(wanted, stored, strict=False)):
+            # What this request fetched already is not given up for the rest of it.
+            kept = count if self._back else count + len(self._both)
+            if kept >= self._sizes[1] or not self._room():
                 break
             self._host[block] = None
+            self._used[block] = self._requests
             self._flows.moved[tier, "L2"] += 1
             found.append(tier)
 

@@ -50,6 +50,20 @@ def replayed(prompts: str, size: TierSizes, rules: Rules) -> tuple[list[str], Fl
 EAGER = Rules(prefetch_threshold=1)
 
 
+@pytest.mark.parametrize("policy", ["write_through", "write_through_selective", "write_back"])
+@pytest.mark.parametrize("l2", [3, 6, 9])
+def test_a_fetch_that_fills_the_second_tier_ends_there(policy: str, l2: int) -> None:
+    """Else a request gives up what it fetched a moment ago: no more is found than there is room."""
+    chosen = random.Random(l2)
+    prompts = [
+        "".join(chosen.choice("ab") for _ in range(chosen.randint(1, 6))) for _ in range(400)
+    ]
+    size = sizes(6, l2, 200)
+    served, _ = replayed(" ".join(prompts), size, EAGER._replace(write_policy=policy))
+    assert any("3" in found for found in served)
+    assert all(found.count("3") <= l2 for found in served)
+
+
 @pytest.mark.parametrize(
     ("prompts", "size", "rules", "found"),
     [
