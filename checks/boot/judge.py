@@ -40,8 +40,8 @@ def next_kernel(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
     evidence = (Evidence(coming.source, coming.kernel), Evidence(RELEASE, running))
     found = passed("kernel", f"{coming.release} starts next", running, evidence=evidence)
     if coming.release != running:
-        text = f"{running} runs; what was tried on it is not tried on {coming.release}"
-        advice = "reboot while nobody waits for it and check again, or choose the running kernel"
+        text = f"{running} runs; what was tried on it was not tried on {coming.release}"
+        advice = "reboot at a quiet time and check again, or choose the running kernel"
         found = found.warned(text, f"{advice} in the boot loader")
     yield found
 
@@ -102,7 +102,7 @@ def next_command_line(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]
     gone, new = sorted(now - then), sorted(then - now)
     if gone or new:
         said = [f"{' '.join(gone)} is gone"] * bool(gone) + [f"{' '.join(new)} is new"] * bool(new)
-        advice = f"write into {coming.source} what is to last, by /etc/default/grub and update-grub"
+        advice = f"write what shall stay into {coming.source}, by /etc/default/grub and update-grub"
         found = found.warned(f"after the next boot {', and '.join(said)}", advice)
     yield found
 
@@ -128,6 +128,6 @@ def upgrades(boot: BootFacts, system: SystemFacts) -> Iterator[Finding]:
         advice = "set Unattended-Upgrade::Automatic-Reboot to false, or hold kernel and driver"
         found = found.warned(text, f"{advice} (apt-mark hold)")
     elif on and not any(name.startswith("linux-image") for name in kept):
-        text = "a kernel is installed by itself, and runs after the next boot, whoever asks for it"
+        text = "the host installs a kernel by itself, which runs after the next boot"
         found = found.warned(text, "hold kernel and driver: apt-mark hold linux-image-generic ..")
     yield found

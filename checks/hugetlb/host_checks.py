@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from checks.base.check import CheckSet
 from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip, unknown
 from checks.base.needs import LaunchNeeds, Spot
-from checks.base.units import GIB, KIB, MIB, Quantity, counted, format_bytes, format_page_size
+from checks.base.units import (
+    GIB,
+    KIB,
+    MIB,
+    Quantity,
+    counted,
+    format_bytes,
+    format_need,
+    format_page_size,
+)
 from checks.base.unknown import Unknown, unread
 from checks.hugetlb.boot import (
     overruling,
@@ -50,6 +59,7 @@ def _limit(
     if limit is None:
         return passed(subject, "no limit", need, formula)
     have = format_bytes(limit.left_bytes, "{} allowed")
+    need = format_need(need_bytes, limit.left_bytes)
     evidence = (Evidence(limit.source, f"{limit.left_bytes} bytes left"),)
     if limit.left_bytes >= need_bytes:
         return passed(subject, have, need, formula, evidence=evidence)
@@ -76,7 +86,8 @@ def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
         limits[key] = container.hugepages_bytes
     for key, need_bytes in taken.items():
         allowed = sum(limits[key].values())
-        have, need = format_bytes(allowed, "{} of hugepages asked for"), format_bytes(need_bytes)
+        have = format_bytes(allowed, "{} of hugepages asked for")
+        need = format_need(need_bytes, allowed)
         if not need_bytes or allowed >= need_bytes:
             yield passed(key[1], have, need)
             continue
@@ -194,7 +205,7 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
             found = passed(subject, have, need, evidence=evidence)
             if script:
                 text = f"{script} writes the pool after that, by a script that is not read"
-                advice = f"see that {script} leaves at least that many"
+                advice = f"make sure that {script} leaves at least that many"
                 found = found.warned(text, advice)
             yield found
             continue

@@ -108,7 +108,7 @@ def _files_of(
         unit = limits.runtimes.unit(name)
         if unit is not None and unit.running is not None:
             return unit.running.nofile, f"{DAEMON_OF_UNIT.get(name, name)}, running"
-    return Unknown("the launch sets no nofile, and no daemon is seen that would hand one on"), ""
+    return Unknown("the launch sets no nofile, and no daemon is seen that would pass one on"), ""
 
 
 @CHECKS.check("limits.memory", the_launch)

@@ -130,7 +130,7 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     )
     if isinstance(ceilings, Unknown):
         return unknown(subject, ceilings, need=wanted)
-    found = passed(subject, "no bound", wanted, f"{need.formula}, to start")
+    found = passed(subject, "no limit", wanted, f"{need.formula}, to start")
     if not ceilings:
         return found
     tightest = min(ceilings, key=_left)

@@ -129,7 +129,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
     return found.unknown(
-        "the launch sets no memlock, and no daemon is seen here that would hand one on",
+        "the launch sets no memlock, and no daemon is seen here that would pass one on",
         have="the runtime's default",
         advice="Run this check inside the container, or set memlock for it.",
         settings=()

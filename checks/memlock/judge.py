@@ -164,7 +164,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
             return found.unknown(fact)
     assert isinstance(limit, Limit)
     return found.warned(
-        "a ring whose buffer does not fit works without it; one that fits takes from RDMA's share",
+        "a ring whose buffer does not fit works without it; one that fits leaves less for RDMA",
         "Lift RLIMIT_MEMLOCK where the process is started.",
         (_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from checks.base.check import CheckSet, any_launch, the_launch
 from checks.base.finding import Evidence, Finding, Kind, Setting, command, passed, unknown
 from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, MIB, counted, format_bytes
+from checks.base.units import GIB, MIB, counted, format_bytes, format_need
 from checks.base.unknown import Unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.memory.judge import regular_bytes
@@ -98,7 +98,7 @@ def _shm(
     settings = (Setting(Kind.SHM_SIZE, SHM, str(wanted), str(size_bytes)),) if larger else ()
     advice = f"make it {format_bytes(wanted)} or larger" if larger else "make room there"
     if available_bytes < need_bytes:
-        text = "who writes beyond the end is killed by a bus error (exit code -7 or 135), at start"
+        text = "whoever writes beyond the end dies of a bus error (exit code -7 or 135), at start"
         if size_bytes >= need_bytes:
             advice += f", or {_REMOVE} (ls -l {SHM})"
         formula = "one page for the message queue of each tensor-parallel server, the least"
@@ -151,7 +151,8 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
     need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
     left = max(0, limit - committed)
     found = found._replace(
-        have=format_bytes(left, f"{have}, {{}} may still be mapped"), need=format_bytes(need_bytes)
+        have=format_bytes(left, f"{have}, {{}} may still be mapped"),
+        need=format_need(need_bytes, left),
     )
     advice = "let the kernel overcommit"
     settings = (Setting(Kind.SYSCTL, "vm.overcommit_memory", "0", "2"),)

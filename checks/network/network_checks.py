@@ -119,7 +119,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
         )
         if port.customary and tuple(span) == STOCK_RANGE:
-            text = "the program's own default, and the kernel's: reserve it where restarts count"
+            text = "the program's default, in the kernel's default range: reserve it where restarts count"
             yield found._replace(text=text)
             continue
         yield found.warned(
@@ -141,7 +141,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
         return
     span, resting = known(network.ephemeral), known(network.time_wait)
     ports = span[1] - span[0] + 1
-    have, need = f"{resting} resting", f"less than half of {ports}"
+    have, need = f"{resting} in TIME_WAIT", f"less than half of {ports}"
     evidence = (Evidence(SOCKETS, f"tw {resting}"), Evidence(PORT_RANGE, f"{span[0]} {span[1]}"))
     if 2 * resting < ports:
         yield passed("host", have, need, evidence=evidence)
@@ -215,9 +215,11 @@ def _called(needs: LaunchNeeds) -> list[Service]:
 
 
 def _subject(service: Service) -> str:
+    if isinstance(service.host, Unknown):
+        port = "" if service.port is None else f", port {service.port}"
+        return f"{service.kind}, host not known{port}"
     port = "" if service.port is None else f":{service.port}"
-    host = "?" if isinstance(service.host, Unknown) else service.host
-    return f"{service.kind} {host}{port}"
+    return f"{service.kind} {service.host}{port}"
 
 
 @CHECKS.check("service.address", _talking)
@@ -289,7 +291,7 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     finding = finding._replace(evidence=evidence)
     if answer.status == 404 and NOT_FOUND in answer.body:
         return finding._replace(have="a metadata server")
-    text, advice = "an HTTP server, and no metadata server at this path", _CORRECT
+    text, advice = "an HTTP server, without a metadata server at this path", _CORRECT
     if answer.status == 401:
         text, advice = "the metadata server wants a token", "set MC_METADATA_HTTP_TOKEN"
     return finding.failed(text, advice, need="a metadata server")
@@ -303,7 +305,7 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     text = (
         "the master does not answer service_ready: it does not serve yet, or it is another program"
     )
-    advice = f"wait until it is, and look at its log; or {_CORRECT}"
+    advice = f"wait until it serves, and look at its log; or {_CORRECT}"
     return finding.failed(text, advice, need="service_ready true")
 
 

@@ -154,7 +154,7 @@ def _nearest(
     if len(known) < len(paths):
         missing = next(name for name in names if name not in known)
         path = paths[missing]
-        why = path if isinstance(path, Unknown) else Unknown(f"{missing}: is no PCI device")
+        why = path if isinstance(path, Unknown) else Unknown(f"{missing} is no PCI device")
         return finding.unknown(why.of("how far its NICs are is not known: "))
     others = [
         name

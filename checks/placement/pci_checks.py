@@ -144,7 +144,7 @@ def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
     cleared = bits & ~ACS_REDIRECTS
     return finding.warned(
         "transfers between a NIC and a GPU below this switch go up to the CPU and back",
-        "turn ACS off in the firmware; until the next boot, on the host, as printed",
+        "turn ACS off in the firmware; or run the printed command on the host at each boot",
         (
             command(
                 "setpci",

@@ -93,10 +93,10 @@ def _refused(nic: Nic, found: Iterable[Use], short: set[str]) -> Finding:
         if not takers(use, nic) or not lost.issuperset(use.devices.candidates):
             continue
         if use.devices.without is not Transport.TCP:
-            text = "opening the device fails with EAGAIN, none other is left: setup fails"
+            text = "opening the device fails with EAGAIN, and no other is left: setup fails"
             return finding.failed(text, consequence=None)
         finding = finding.failed(
-            "opening the device fails with EAGAIN, none other is left: a process that gets no "
+            "opening the device fails with EAGAIN, and no other is left: a process that gets no "
             "handle starts all the same, setup returns 0 and everything goes over TCP, without a "
             "message",
             consequence=Consequence.DEGRADED,
@@ -197,7 +197,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     if most > 0 and not isinstance(need.regions, Unknown) and regions + need.regions > most:
         text = f"registering fails, and setup returns -600: the device has {most} regions in all"
         if regions and need.regions <= most:
-            text += f"; {regions + need.regions - most} of those in use have to be given back"
+            text += f"; {regions + need.regions - most} of those in use have to be freed"
         return finding.failed(text, advice)
     counted = (
         ("memory regions", regions, limits.max_mr),
@@ -265,7 +265,7 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
             () if now is None else (Setting(Kind.ENVIRONMENT, variable, "", now),),
         )
     if worst is Split.UNTOLD:
-        text = f"{listed}: whether this Mooncake splits it is not known: its version is not"
+        text = f"{listed}: whether this Mooncake splits it is not known, as its version is not"
         return finding.unknown(text)
     if worst is Split.CUT_OFF:
         over = max(longest.bytes - largest, 0)
@@ -303,7 +303,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     row = finding.known(row_of(load.nic))
     if row is not None and row.table.bound is TableBound.HOST_MEMORY:
         return finding._replace(
-            have=f"no bound of its own ({row.name})",
+            have=f"no limit of its own ({row.name})",
             need=format_bytes(load.bytes) if load.unknown is None else "unknown",
             evidence=_evidence(row),
         )

@@ -170,7 +170,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         elif nic.driver in WITHOUT_RC:
             text = f"the driver {nic.driver} has no reliable connections: no transfer succeeds"
         elif kind == UNSPECIFIED:
-            text = "it is of no type that Mooncake was made for"
+            text = "Mooncake was not made for this type of device"
         else:
             return finding
         certain = needs is not None and (kind == IWARP or nic.driver in WITHOUT_RC)
@@ -191,7 +191,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
     @or_unjudged
     def judge(nic: Nic) -> Finding:
         if nic.driver != ERDMA:
-            return skip("it is no eRDMA device", nic.name)
+            return skip("it is not an eRDMA device", nic.name)
         finding = passed(nic.name, need="compat_mode=Y")
         if isinstance(mode, Unknown) and mode.absent:
             return finding.skipped("this driver has no compat_mode: see rdma.node-type")
@@ -204,7 +204,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
         return judged(
             "standard mode connects through RDMA_CM alone, so every transfer of Mooncake "
             "fails with 'Failed to modify QP to RTS'",
-            "set compat_mode=Y for the module erdma, and load it anew (on the host)",
+            "set compat_mode=Y for the module erdma, and reload it (on the host)",
             (Setting(Kind.MODULE, "erdma", "compat_mode=Y", f"compat_mode={word}"),),
         )
 

@@ -129,7 +129,7 @@ def _index_for_all(use: Use) -> int | None:
 
 def _advice(choice: GidChoice, wanted: int | None) -> str:
     if wanted is not None:
-        return f"set MC_GID_INDEX={wanted}, on every device the RoCE v2 entry with an IPv4 address"
+        return f"set MC_GID_INDEX={wanted}: on every device the RoCE v2 entry with an IPv4 address"
     if not choice.automatic:
         return "take MC_GID_INDEX away, or give the index of a used entry"
     return (

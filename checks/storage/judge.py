@@ -18,7 +18,7 @@ from checks.base.finding import (
     unknown,
 )
 from checks.base.needs import LaunchNeeds, Storage
-from checks.base.units import format_bytes
+from checks.base.units import format_bytes, format_need
 from checks.base.unknown import Unknown
 from checks.storage.facts import Folder, StorageFacts
 
@@ -107,7 +107,8 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
 
 
 def _space(item: Storage, path: str, found: Folder) -> Finding:
-    have, need = format_bytes(found.available_bytes, "{} free"), format_bytes(item.need_bytes)
+    have = format_bytes(found.available_bytes, "{} free")
+    need = format_need(item.need_bytes, found.available_bytes)
     users = max(1, item.users)
     formula = f"{users} x {format_bytes(item.need_bytes // users)}"
     evidence = (Evidence(f"statvfs {found.path}", f"{found.available_bytes} bytes"),)
@@ -142,7 +143,7 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
         if not isinstance(found, Unknown):
             yield passed(item.path, "there", item.kind, evidence=evidence)
         elif found.absent:
-            text = "it does not exist here; in a container it may"
+            text = "it does not exist here; it may exist in the container"
             yield passed(item.path, "nothing there", item.kind, evidence=evidence).failed(
                 text, "mount or copy it, or correct the path"
             )

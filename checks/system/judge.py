@@ -64,7 +64,7 @@ def errno_refuses(errno: int | Unknown | None) -> bool:
 
 def _refuser(system: SystemFacts, refused_with: int) -> str:
     if refused_with == ENOMEM:
-        return "Lift RLIMIT_MEMLOCK, which this kernel holds a ring against"
+        return "Lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
     if isinstance(system.uring_disabled, int) and system.uring_disabled:
         return "Set kernel.io_uring_disabled to 0"
     if system.seccomp == "filter":

@@ -220,7 +220,8 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int) -> str:
 
 def _folded(texts: Iterable[str]) -> str:
     """Return texts that differ in a number as one; of others the first, and how many follow."""
-    return fold_alike(list(dict.fromkeys(clean(text) for text in texts)), 1)
+    said = list(dict.fromkeys(clean(text) for text in texts if text))
+    return fold_alike([text.rstrip(".") for text in said] if len(said) > 1 else said, 1)
 
 
 def _short(text: str, most: int) -> str:

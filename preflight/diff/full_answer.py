@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from checks.base.finding import Finding, Status
-from checks.base.units import format_bytes, format_page_size
+from checks.base.units import KIB, format_bytes, format_page_size
 from checks.base.unknown import Unknown, UnknownFactError, UnreadTopicError, known
 from checks.capture.secrets import REMOVED, is_secret, public
 from checks.run.facts import Facts
@@ -217,7 +217,8 @@ def _pieces(pieces: list[Allocation]) -> str:
 
 
 def _bytes(size_bytes: int) -> str:
-    return f"{size_bytes:,} B ({format_bytes(size_bytes)})"
+    exact = f"{size_bytes:,} B"
+    return exact if size_bytes < KIB else f"{exact} ({format_bytes(size_bytes)})"
 
 
 def _flags(sized: Sized) -> Iterator[tuple[Key, str]]:

@@ -17,7 +17,7 @@ from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
-from checks.base.units import format_bytes
+from checks.base.units import format_bytes, format_need
 from checks.base.unknown import Unknown, UnknownFactError, known
 from checks.hugetlb.facts import HugetlbFacts
 from checks.memory.facts import MemoryFacts
@@ -271,7 +271,7 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> list[Finding]:
     except UnknownFactError as error:
         return [Finding(KEEP, Status.UNKNOWN, "memory to keep", text=error.fact.reason)]
     left = available - taken
-    have, need = f"{format_bytes(max(0, left))} left", f"{format_bytes(keep_bytes)} to keep"
+    have, need = f"{format_bytes(max(0, left))} left", f"{format_need(keep_bytes, left)} to keep"
     status = Status.PASS if left >= keep_bytes else Status.FAIL
     less = format_bytes(keep_bytes - left) if left < keep_bytes else ""
     text = f"{less} too little would be left (--keep)" if less else ""

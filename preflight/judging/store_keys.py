@@ -128,7 +128,7 @@ def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
     if first.family != second.family:
-        why = f"{first.family} and {second.family} name their keys each its own way"
+        why = f"{first.family} and {second.family} name their keys in different ways"
         return KeyMatch(first, second, Meeting.NEVER, (why,))
     drawn = [f"{each.process.name}: {each.random}" for each in (first, second) if each.random]
     never, maybe = _differences(first.named, second.named)

@@ -26,6 +26,8 @@ else:
 TABLES = "kernel memory registration rdma services store sglang system".split()
 # Who prints a line.
 PRINTERS = ("SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell")
+# Of a record of a known problem, by the product that it affects; SGLang prints the others.
+_PRINTER_OF = {"vllm": "vLLM", "lmcache": "LMCache", "nixl": "NIXL"}
 _SHARED = re.compile(r"<<([\w-]+)>>")
 
 
@@ -140,7 +142,8 @@ def _of_record(one: Advisory) -> Pattern:
     ids = (one.check, *one.covered_by)
     ranges = "; ".join(map(range_text, one.affected))
     cause = f"{one.summary} ({ranges})"
-    printer = "Mooncake" if one.affected[0].product.startswith("mooncake") else "SGLang"
+    product = one.affected[0].product
+    printer = "Mooncake" if product.startswith("mooncake") else _PRINTER_OF.get(product, "SGLang")
     return Pattern(
         one.check, printer, Stage.SYMPTOM, one.lines, found, one.lines[0], ids, cause, one.remedy
     )

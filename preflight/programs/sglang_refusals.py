@@ -127,13 +127,14 @@ REFUSALS = (
         since="0.5.15",
     ),
     Refusal(
-        "a page of {page_size} tokens divides no pool", lambda v: _outside(v.page_size, 0, 1e9)
+        "--page-size {page_size}: the KV pool cannot be divided into pages of {page_size} tokens",
+        lambda v: _outside(v.page_size, 0, 1e9),
     ),
     Refusal("AssertionError: chunked_prefill_size must be divisible by page_size", _unaligned),
     # KV cache gets what is free less (1 - fraction) of the GPU: more than is free, or nothing.
     Refusal(
-        "torch.OutOfMemoryError: CUDA out of memory, as {mem_fraction_static:g} of a GPU is more "
-        "than it has",
+        "torch.OutOfMemoryError: CUDA out of memory: --mem-fraction-static {mem_fraction_static:g} "
+        "is more than the whole GPU (1.0)",
         lambda v: (
             v.mem_fraction_static > 1
             and v.max_total_tokens is None
