@@ -119,7 +119,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
             evidence=(Evidence(PORT_RANGE, f"{span[0]} {span[1]}"),),
         )
         if port.customary and tuple(span) == STOCK_RANGE:
-            text = "the program's default, in the kernel's default range: reserve it where restarts count"
+            text = "the program's default, in the kernel's range: reserve it where restarts count"
             yield found._replace(text=text)
             continue
         yield found.warned(

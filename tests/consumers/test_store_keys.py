@@ -101,7 +101,7 @@ PAIRS = [
     (SGLANG, SGLANG.replace("10.0.0.1", "10.0.0.2"), APART, "10.0.0.2:50051"),
     (f"MOONCAKE_TENANT_ID=b {SGLANG}", SGLANG, APART, "tenant: b against default"),
     (SGLANG, f"{SGLANG} --tp $TP", UNKNOWN, "TP is not set"),
-    (SGLANG, vllm(), NEVER, "name their keys each its own way"),
+    (SGLANG, vllm(), NEVER, "name their keys in different ways"),
     (vllm("-tp 2"), vllm("-tp 2 --port 8001"), EQUAL, ""),
     (vllm("-tp 2"), vllm("-tp 4"), COLLIDE, "tensor-parallel shards: 2 against 4"),
     (vllm("-tp 8"), vllm("-tp 16"), EQUAL, ""),  # 8 heads: two ranks hold each
