@@ -24,8 +24,10 @@ _NO_LAUNCH_GIVEN = "there is no launch: give a script, or a command after --"
     "mooncake-preflight advisories --affecting launch.sh",
     "mooncake-preflight advisories --osv > advisories.json",
 )
-@click.option("--affecting", is_flag=True, help="Those that affect LAUNCH, or may (the default).")
-@click.option("--all", "every", is_flag=True, help="All of them, with what each is to LAUNCH.")
+@click.option(
+    "--affecting", is_flag=True, help="Print those that affect LAUNCH, or may (the default)."
+)
+@click.option("--all", "every", is_flag=True, help="Print all, each with what it is to LAUNCH.")
 @JSON
 @click.option("--osv", is_flag=True, help="The records as OSV: one JSON array.")
 @click.option(

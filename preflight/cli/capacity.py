@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--curve", is_flag=True, help="Hits of one cache of any size, on the trace.")
 @click.option("--html", metavar="FILE", help="Write the trace's answer as a page, with its curve.")
 @click.option("--svg", metavar="FILE", help="Write the curve as a picture.")
-@click.option("--hit-rate", type=Part(), help="Say how large one cache must be for it, as 60%.")
+@click.option("--hit-rate", type=Part(), help="Say how large a cache this takes, as 60%.")
 @click.option(
     "--routing",
     type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     help="Of the server: hits of the trace in seconds of prefill.",
 )
 @click.option("--clients", type=int, help="Conversations at once.")
-@click.option("--rounds", type=int, help="Questions that each of them asks.")
+@click.option("--rounds", type=int, help="Questions of each conversation.")
 @click.option("--request-length", type=int, help="Tokens of a question.")
 @click.option("--output-length", type=int, help="Tokens of an answer. Default: 1.")
 @click.option(

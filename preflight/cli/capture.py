@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     "ssh gpu012 mooncake-preflight capture - > gpu012.tar.gz",
 )
 @click.argument("file")
-@click.option("--keep-names", is_flag=True, help="Host and user names and addresses as they are.")
+@click.option("--keep-names", is_flag=True, help="Keep names of hosts and users, and addresses.")
 @click.option(
-    "--keep-launch", is_flag=True, help="All that the launch says, not only what is understood."
+    "--keep-launch", is_flag=True, help="Keep all of the launch, not only what is understood."
 )
 @JSON
 @TIMEOUT

@@ -50,13 +50,16 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),
-    help="What npd, slurm-prolog (default: fail) and k8s (default: unknown) take as a no.",
+    help="The verdict from which npd, slurm-prolog (default: fail) and k8s (default: unknown) say no.",
 )
 @click.option(
-    "--junit", type=FILE, metavar="FILE", help="JUnit XML too; - prints it in place of the text."
+    "--junit",
+    type=FILE,
+    metavar="FILE",
+    help="Write JUnit XML too; - prints it in place of the text.",
 )
 @click.option(
-    "--html", type=FILE, metavar="FILE", help="A page with pictures too; - prints it instead."
+    "--html", type=FILE, metavar="FILE", help="Write a page with pictures too; - prints it instead."
 )
 @click.option(
     "--lock", type=FILE, metavar="FILE", help="Write what was found good, for exec --locked."
@@ -83,7 +86,7 @@ def check(
     verbosity: int,
     launch: LaunchWords,
 ) -> int:
-    """Hold a launch against this host, and say what to mend.
+    """Check a launch against this host, and say what to fix.
 
     LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Nothing of it is executed. Without it, the host

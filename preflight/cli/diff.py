@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     metavar="HOST",
     help="The host, as check takes it; given twice, the old one and the new one.",
 )
-@click.option("--lock", metavar="FILE", help="Write the answer as it is, to be held against later.")
-@click.option("--locked", metavar="FILE", help="Hold the answer against that file.")
+@click.option("--lock", metavar="FILE", help="Write the answer, to compare with it later.")
+@click.option("--locked", metavar="FILE", help="Compare the answer with that file.")
 @JSON
 @TIMEOUT
 @COLOR
@@ -77,9 +77,11 @@ def diff(
     if len(roots) > 2:
         raise UsageError("--root: one host, or two")
     if (lock or locked) and (old or against or len(roots) == 2 or (lock and locked)):
-        raise UsageError("--lock and --locked are of one answer: LAUNCH, on one host")
+        raise UsageError("--lock and --locked are for one answer: LAUNCH, on one host")
     if not (old or new or against or len(roots) == 2 or lock or locked):
-        raise UsageError("there is one side alone: give --to, --against, --locked, or --root twice")
+        raise UsageError(
+            "there is nothing to compare with: give --to, --against, --locked, or --root twice"
+        )
     hosts = (roots or ("/",))[:1] + (roots or ("/",))[-1:]
     other = launch if against is None else launch._replace(words=(against,))
     sides = (

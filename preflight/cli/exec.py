@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     type=click.Choice(["fail", "unknown", "warn"]),
     default="fail",
     show_default=True,
-    help="From which verdict on the command is not started.",
+    help="The verdict from which the command is not started.",
 )
 @click.option(
     "--apply-env", is_flag=True, help="Set the variables that findings want set, and check again."
 )
-@click.option("--report", metavar="FILE", help="The JSON of the check, whatever it says.")
+@click.option("--report", metavar="FILE", help="Write the JSON of the check, whatever it says.")
 @with_json("What the check says as one object, on standard error.")
 @click.option(
     "--locked",
     metavar="FILE",
     help="Say what differs from that file of check --lock, and refuse only a worse verdict.",
 )
-@click.option("--strict", is_flag=True, help="With --locked: refuse whatever differs.")
+@click.option("--strict", is_flag=True, help="With --locked: refuse any difference.")
 @with_checks
 @TIMEOUT
 @with_launch

@@ -48,7 +48,7 @@ def list_checks(as_json: bool) -> int:
 @JSON
 @COLOR
 def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, color: str) -> int:
-    """Say what an id, a log, or a line that was quoted is about.
+    """Explain an id, a log, or a line of one.
 
     An ID gives the page of a check or rule. A FILE, or standard input, is a log: the lines of
     SGLang, Mooncake and the kernel that are known, the likeliest cause first. Other WORDS are
@@ -80,7 +80,7 @@ def explain(what: tuple[str, ...], log: str | None, index: bool, as_json: bool, 
         from preflight.check.answer import nearest
 
         near = nearest(words, every.ids)
-        raise UsageError(f"{words}: no check or rule has this id, and no file is called so{near}")
+        raise UsageError(f"{words}: no check or rule has this id, and there is no such file{near}")
     return explain_words(every, words, as_json, color)
 
 

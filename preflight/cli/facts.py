@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @ROOT
 @with_launch
 def facts(*, as_json: bool, timeout_seconds: float, root: str, launch: LaunchWords) -> int:
-    """Print what is read of this host, and why what is not known is not.
+    """Print what is read of this host, and why a fact is not known.
 
     With a launch, what it names is looked at too: its services, ports and paths.
     """

@@ -58,7 +58,7 @@ GOALS = ("l2", "pool", "balanced", "hits")
 @click.option(
     "--model",
     metavar="NAME",
-    help="No launch yet: a first one for this model, as Qwen/Qwen3-32B.",
+    help="Make a first launch for this model, as Qwen/Qwen3-32B.",
 )
 @click.option("--write", is_flag=True, help="Write the launch's file, in place of a diff.")
 @JSON
@@ -71,10 +71,10 @@ GOALS = ("l2", "pool", "balanced", "hits")
     show_default=True,
     help="The host: /, a folder laid out like one, a capture, or demo:h800.",
 )
-@click.option("--memory", type=SIZE, help="Of a host that is described: all of it, as 2tb.")
-@click.option("--gpus", help="Of a host that is described, as 8xH800 or 8x288gb.")
-@click.option("--nics", help="Of a host that is described, as 8xmlx5 or 2xerdma.")
-@click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a host that is described.")
+@click.option("--memory", type=SIZE, help="All memory of a described host, as 2tb.")
+@click.option("--gpus", help="GPUs of a described host, as 8xH800 or 8x288gb.")
+@click.option("--nics", help="NICs of a described host, as 8xmlx5 or 2xerdma.")
+@click.option("--numa", type=Integer(1, 64), help="NUMA nodes of a described host.")
 @with_checks
 @COLOR
 @with_launch

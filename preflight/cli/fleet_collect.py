@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     help="Of the pods.",
 )
 @click.option("--namespace", "-n", help="Default: kubectl's own.")
-@click.option("--container", metavar="NAME", help="Whose log. Default: preflight, else the first.")
-@click.option("--nodes", metavar="NODESET", help="Those that must be there, as gpu[001-064].")
+@click.option(
+    "--container",
+    metavar="NAME",
+    help="The container that printed it. Default: preflight, else the first.",
+)
+@click.option("--nodes", metavar="NODESET", help="Nodes that must be there, as gpu[001-064].")
 @click.option(
     "--kubectl",
     default="kubectl",
     show_default=True,
     metavar="COMMAND",
-    help="As 'kubectl --context prod', or oc.",
+    help="The command, as 'kubectl --context prod', or oc.",
 )
 @click.option(
     "--wait",

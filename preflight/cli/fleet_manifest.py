@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="As many pods as --nodes says, once; or one on every node until it is deleted.",
 )
-@click.option("--image", required=True, help="One that has this program: the launch's own, best.")
-@click.option("--name", default="mooncake-preflight", show_default=True, help="Of the objects.")
+@click.option(
+    "--image", required=True, help="An image that has this program; best the launch's own."
+)
+@click.option(
+    "--name", default="mooncake-preflight", show_default=True, help="Name of the objects."
+)
 @click.option("--namespace", "-n", help="Default: kubectl's own.")
 @click.option(
     "--nodes", metavar="N|NODESET", help="How many, or which, as gpu[001-064], by host name."
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     metavar="KEY[=VALUE][:EFFECT]",
     help="Those of the resources that the pod asks for are there anyway.",
 )
-@click.option("--gpus", type=Integer(1, 64), help="Ask for so many nvidia.com/gpu.")
+@click.option("--gpus", type=Integer(1, 64), help="Ask for this many nvidia.com/gpu.")
 @click.option(
     "--rdma-resource",
     "rdma",
@@ -46,19 +50,25 @@ if TYPE_CHECKING:
     metavar="NAME[=N]",
     help="Ask for RDMA devices, by the name of the device plugin's resource.",
 )
-@click.option("--hugepages", multiple=True, metavar="SIZE=AMOUNT", help="As 2Mi=64Gi.")
-@click.option("--memory", metavar="AMOUNT", help="As 128Gi.")
-@click.option("--host-network", is_flag=True, help="The node's network, as the launch's own pod.")
-@click.option("--host-ipc", is_flag=True, help="The node's shared memory.")
-@click.option("--capability", "capabilities", multiple=True, metavar="NAME", help="As IPC_LOCK.")
+@click.option(
+    "--hugepages", multiple=True, metavar="SIZE=AMOUNT", help="Ask for huge pages, as 2Mi=64Gi."
+)
+@click.option("--memory", metavar="AMOUNT", help="Ask for memory, as 128Gi.")
+@click.option(
+    "--host-network", is_flag=True, help="Use the node's network, as the launch's own pod."
+)
+@click.option("--host-ipc", is_flag=True, help="Use the node's shared memory.")
+@click.option(
+    "--capability", "capabilities", multiple=True, metavar="NAME", help="Add one, as IPC_LOCK."
+)
 @click.option(
     "--claim/--no-claim",
     default=True,
     help="Ask for the devices, huge pages and memory of the launch's own pod; or for none, beside "
     "a server that has them.",
 )
-@click.option("--runtime-class", metavar="NAME", help="As nvidia.")
-@click.option("--service-account", metavar="NAME", help="One that is there. Default: an own one.")
+@click.option("--runtime-class", metavar="NAME", help="Of the pod, as nvidia.")
+@click.option("--service-account", metavar="NAME", help="One that exists. Default: makes its own.")
 @click.option("--image-pull-secret", "pull_secrets", multiple=True, metavar="NAME")
 @click.option(
     "--remote-command",

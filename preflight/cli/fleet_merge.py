@@ -18,7 +18,7 @@ from preflight.cli.options import COLOR, JSON, command, with_verbosity
 @click.option(
     "--expect",
     metavar="NODESET",
-    help="The nodes that there are, as 'gpu[001-064]': who gave no report is named.",
+    help="The nodes to expect, as 'gpu[001-064]': those without a report are named.",
 )
 @click.option(
     "--list",

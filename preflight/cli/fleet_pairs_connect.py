@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "own_address",
     default="",
     metavar="ADDRESS",
-    help="Of this node, at which the other connects in turn. Default: that of the connection.",
+    help="Address of this node, for the other to connect back to. Default: that of the connection.",
 )
 @MTU
 @click.option("--json", "as_json", is_flag=True, help="A message to fleet pairs: always v1.")

@@ -54,7 +54,7 @@ def seconds_option(help_: str) -> Option:
     help="The address of this node on which the other one asks.",
 )
 @click.option("--port", type=Integer(0, 65535), default=0, help="Default: a free one.")
-@click.option("--token", default="", help="What the other side has to know. Default: a new one.")
+@click.option("--token", default="", help="What the other side has to give. Default: a new one.")
 @seconds_option("It ends then, whatever happens.")
 @click.option("--once", is_flag=True, help="End after the first conversation.")
 @MTU

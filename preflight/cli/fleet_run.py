@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     type=Integer(1, 86400),
     default=60,
     show_default=True,
-    help="Outside of a job: seconds until Slurm must have given one.",
+    help="Outside of a job: seconds to wait for one.",
 )
 @click.option(
     "--srun-options",
     default="",
     metavar="OPTIONS",
-    help="As '--partition=gpu --account=infra --gres=gpu:8 --time=5'.",
+    help="For srun, as '--partition=gpu --account=infra --gres=gpu:8 --time=5'.",
 )
 @with_remote
 @with_answer()

@@ -68,7 +68,7 @@ def with_ssh_nodes(
     options = (
         click.option("--nodes", multiple=True, metavar="NODESET", help=nodes),
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
-        click.option("--exclude", multiple=True, metavar="NODESET", help="Not these."),
+        click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
         *between,
         timeout_option(Number(1, 3600), 60.0, timeout),
         click.option(
@@ -82,7 +82,10 @@ def with_ssh_nodes(
         fanout,
         click.option("--user", metavar="NAME", help="Log in as this user."),
         click.option(
-            "--ssh-options", default="", metavar="OPTIONS", help="As '-i ~/.ssh/fleet -oPort=2222'."
+            "--ssh-options",
+            default="",
+            metavar="OPTIONS",
+            help="For ssh, as '-i ~/.ssh/fleet -oPort=2222'.",
         ),
     )
     which = ("nodes", "nodes_files", "exclude")

@@ -323,9 +323,11 @@ _CHECKS: tuple[Option, ...] = (
         type=CheckId(),
         multiple=True,
         metavar="GLOB",
-        help="These checks alone, as 'rdma.*'.",
+        help="Make only these checks, as 'rdma.*'.",
     ),
-    click.option("--skip", type=CheckId(), multiple=True, metavar="GLOB", help="All but these."),
+    click.option(
+        "--skip", type=CheckId(), multiple=True, metavar="GLOB", help="Leave out these checks."
+    ),
     click.option(
         "--ignore",
         type=WaiverText(),
@@ -356,19 +358,22 @@ MOONCAKE_VERSION: Option = click.option(
 )
 # What is said of a launch alone, in the order in which --help shows it.
 LAUNCH_OPTIONS: tuple[Option, ...] = (
-    click.option("--sglang-version", help="Of a launch, as 0.5.23, which is the default."),
+    click.option("--sglang-version", help="The launch's SGLang, as 0.5.23 (the default)."),
     click.option(
-        "--model-config", type=FILE, metavar="FILE", help="A launch's config.json, where not found."
+        "--model-config",
+        type=FILE,
+        metavar="FILE",
+        help="The model's config.json, where not found.",
     ),
     click.option(
         "--gpu-memory",
         type=Size(least_bytes=1),
-        help="Of a launch's smallest GPU, for --hicache-ratio. Default: this host's.",
+        help="Memory of the launch's smallest GPU, for --hicache-ratio. Default: this host's.",
     ),
     click.option(
         "--host-group",
         metavar="GROUP",
-        help="Of a launch for several hosts, the one that this host is; read lists them.",
+        help="Which host of a launch for several this host is; read lists them.",
     ),
     click.option(
         "--env-file",
@@ -534,7 +539,7 @@ def with_verbosity(verbose: str) -> Callable[[Callable[..., Any]], Callable[...,
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         adding = with_options(
-            click.option("-q", "--quiet", count=True, help="The verdict alone."),
+            click.option("-q", "--quiet", count=True, help="Print only the verdict."),
             click.option("-v", "--verbose", count=True, help=verbose),
         )
         return adding(gathered(function, "verbosity", _verbosity, "quiet", "verbose"))

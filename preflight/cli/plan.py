@@ -27,7 +27,7 @@ NAME = "mooncake-preflight plan"
     type=click.Choice(tuple(FORMATS)),
     default="text",
     show_default=True,
-    help="The dialect.",
+    help="The format.",
 )
 @with_json("As --format json.")
 @click.option(
@@ -58,7 +58,7 @@ def plan(
     root: str,
     launch: LaunchWords,
 ) -> int:
-    """Print what to set so that a launch runs on this host, as others read it.
+    """Print what to set so that a launch runs here, in a format that other tools read.
 
     LAUNCH is the launch as it is: a shell script, a compose file, a Kubernetes manifest, or -
     (standard input); or, after --, a command line. Standard output is the artefact alone; what is

@@ -69,7 +69,7 @@ def probe() -> None:
     show_default=True,
     help="The most memory that may be taken, the kernel's own lists included.",
 )
-@click.option("--force", is_flag=True, help="Beside others that use the device.")
+@click.option("--force", is_flag=True, help="Measure although others use the device.")
 @click.option("--no-save", is_flag=True, help="Do not keep the result for later checks.")
 @timeout_option(
     Number(0, 3600, min_open=True),

@@ -86,7 +86,7 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
 
 
 @command("sample", "mooncake-preflight trace sample --part 10% requests.jsonl > tenth.jsonl")
-@click.option("--part", type=Part(), required=True, help="Of the conversations, as 10%.")
+@click.option("--part", type=Part(), required=True, help="The part of the conversations, as 10%.")
 @PAGE
 @BLOCK
 @SALT
@@ -123,7 +123,7 @@ def sample(
     type=Integer(1, 100_000_000),
     default=20_000,
     show_default=True,
-    help="Of a kind; a workload has as many as it says.",
+    help="Requests of a kind; a workload has its own number.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="The same makes the same.")
 @PAGE
