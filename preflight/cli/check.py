@@ -50,7 +50,7 @@ PROTOCOLS = ("native", "nagios", "npd", "slurm-prolog", "k8s")
 @click.option(
     "--fail-on",
     type=click.Choice(["fail", "unknown", "warn"]),
-    help="The verdict from which npd, slurm-prolog (default: fail) and k8s (default: unknown) say no.",
+    help="From which verdict npd, slurm-prolog (default: fail) and k8s (default: unknown) say no.",
 )
 @click.option(
     "--junit",

@@ -100,7 +100,7 @@ def test_the_object_is_by_its_schema(words: str, capsys: pytest.CaptureFixture[s
     ("words", "said"),
     [
         (["memlock.limt"], "did you mean memlock.limit?"),
-        (["no-such-server.log"], "no file is called so"),
+        (["no-such-server.log"], "there is no such file"),
         (["zzz", "qqq"], "no known line, check or rule has these words"),
         ([" "], "give the ID of a check"),
         (["--log", "x", "memlock"], "give one of them"),
