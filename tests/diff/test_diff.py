@@ -207,7 +207,7 @@ def test_stored_pages_that_are_not_found_again(tmp_path: Path, host: str, capsys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "one side alone"),
+        ((), "nothing to compare with"),
         (("--to", "cuda=13"), "sglang=..,mooncake=.."),
         (("--to", "sglang"), "sglang=..,mooncake=.."),
         (("--to", "mooncake=main"), "'main' is no version of mooncake"),
