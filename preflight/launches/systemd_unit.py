@@ -26,6 +26,13 @@ _SPECIFIER = re.compile(r"(?<!%)(?:%%)*(%[a-zA-Z])")  # systemd knows what it st
 # A word of its own: the words of the variable stand in its place.
 _ALONE = re.compile(r"\$(?![{$])(.+)", re.DOTALL)
 _PREFIXES = "@-:+!|"
+# What a unit may give its processes less of than its host has; none of it is judged here.
+_LIMITS = frozenset(
+    "LimitAS LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC MemoryHigh MemoryMax "
+    "TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy".split()
+)
+_COUNTS = ("LimitNOFILE", "LimitNPROC", "TasksMax")
+_ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
@@ -53,15 +60,22 @@ def _read(launch: LaunchText) -> Reading:
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value))
-        elif key == "LimitMEMLOCK":
-            text = f"LimitMEMLOCK={value}: sets a limit of the processes of this unit"
-            readings.append(Reading((), (SourceNote("ulimit", text, origin),)))
+        elif key in _LIMITS and value:
+            text = f"{key}={value}: sets a limit of the processes of this unit"
+            soft = value.partition(":")[0]
+            lifted = soft == "infinity" or (key in _COUNTS and _whole(soft) >= _ENOUGH)
+            note = "ulimit" if lifted else "unit-limit-not-read"
+            readings.append(Reading((), (SourceNote(note, text, origin),)))
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:
         for words in _commands(line, origin, environment):
             readings.append(read_words(words, environment, beside=launch.beside))
     return joined(readings)
+
+
+def _whole(text: str) -> int:
+    return int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else 0
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -18,7 +18,7 @@ UNCOUNTED = {
 _NOTICES = frozenset(
     "config-not-read env-file-not-read env-from-not-read extends-not-read "
     "image-command include-not-read loop-not-counted manifest-not-read resource-not-read "
-    "script-not-read source-not-read".split()
+    "script-not-read source-not-read unit-limit-not-read".split()
 )
 # Programs that start no server, whatever their words are.
 _TOOLS = frozenset(

@@ -156,6 +156,7 @@ def test_includes_lie_in_includes(tmp_path: Path) -> None:
     assert ids(read_source(str(tmp_path / "c.yaml"), {})) == ["include-not-read"]
 
 
+@pytest.mark.slow
 def test_the_shell_reader_alone_reads_what_kubectl_starts() -> None:
     """Without launch_files imported in front of it."""
     code = (
@@ -183,6 +184,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 def test_no_text_takes_a_reader_longer_than_it_is_long() -> None:
     """A pattern that tries each way through blank lines held check for ever, its time limit too."""
     code = (

@@ -12,6 +12,7 @@ from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
 from preflight.processes.host_groups import host_groups
 from preflight.processes.processes import Kind, understand
+from preflight.processes.unread import unread
 from preflight.processes.written_versions import written_versions
 
 
@@ -65,6 +66,20 @@ def test_a_systemd_unit(tmp_path: Path) -> None:
     assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
     assert command.wrappers[0][0] == "/usr/bin/numactl"
     assert [note.id for note in reading.notes] == ["ulimit"]
+
+
+@pytest.mark.parametrize(
+    ("line", "known"),
+    [
+        ("MemoryMax=15G", False),
+        ("LimitNOFILE=512", False),
+        ("LimitNOFILE=infinity", True),
+        ("TasksMax=1048576", True),
+    ],
+)
+def test_a_limit_of_a_unit_is_not_passed_over(tmp_path: Path, line: str, known: bool) -> None:
+    reading = read(tmp_path, f"[Service]\n{line}\nExecStart=/bin/mooncake_master\n", "x.service")
+    assert (unread(reading, ()) == ()) is known
 
 
 DOCKERFILE = """\
