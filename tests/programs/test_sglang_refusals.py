@@ -33,13 +33,17 @@ CASES = (
     ("--tp 4 --moe-dense-tp-size 2", "None, 1, or tp_size", "--tp 4 --moe-dense-tp-size 4"),
     ("--tp 4 --attn-cp-size 3", "divisible by attn_cp_size", "--tp 4 --attn-cp-size 2"),
     ("--dcp-size 0", "but got dcp_size=0.", "--dcp-size 1"),
-    ("--page-size 0", "a page of 0 tokens", "--page-size 1"),
+    ("--page-size 0", "divided into pages of 0 tokens", "--page-size 1"),
     (
         "--chunked-prefill-size 100 --page-size 64",
         "divisible by page_size",
         "--page-size 64 --chunked-prefill-size 128",
     ),
-    ("--mem-fraction-static 9", "CUDA out of memory, as 9 of", "--mem-fraction-static 0.9"),
+    (
+        "--mem-fraction-static 9",
+        "--mem-fraction-static 9 is more than the whole GPU",
+        "--mem-fraction-static 0.9",
+    ),
     ("--mem-fraction-static 0", "no GPU memory is left", "--mem-fraction-static 0.1"),
     (f"{HICACHE} --hicache-ratio 0.5", "larger than the device", f"{HICACHE} --hicache-ratio 1.5"),
     (
