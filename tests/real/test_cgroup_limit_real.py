@@ -43,14 +43,17 @@ def group() -> Iterator[Path]:
         controllers = mount / "cgroup.controllers"
         if not controllers.exists() or "hugetlb" not in controllers.read_text().split():
             continue
-        folder = mount / f"preflight-test-{os.getpid()}"
+        folder, enabled = mount / f"preflight-test-{os.getpid()}", mount / "cgroup.subtree_control"
+        before = enabled.read_text().split()
         try:
-            (mount / "cgroup.subtree_control").write_text("+hugetlb")
+            enabled.write_text("+hugetlb")
             folder.mkdir()
         except OSError as error:
             pytest.skip(f"no cgroup of our own: {error}")
         yield folder
         folder.rmdir()
+        if "hugetlb" not in before:  # containers mount this controller by itself
+            enabled.write_text("-hugetlb")
         return
     pytest.skip("no cgroup v2 with a hugetlb controller")
 
