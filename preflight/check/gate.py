@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.base.finding import Kind, Status
 from mooncake_preflight import MODE, become
@@ -26,8 +26,14 @@ STEPS = 5
 STOPPED = (b"129", b"130", b"143")
 MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
-# What is said of a host that is held against a locked answer, and whether it is refused for that.
-Held = Callable[[JudgedHost], tuple[str, bool]]
+
+
+class Held(NamedTuple):
+    """A locked answer that a start is compared with. differences: of what was judged from it, in
+    words and as the object of ``diff``. strict: what differs, or cannot be compared, is refused."""
+
+    differences: Callable[[JudgedHost], tuple[str, dict[str, Any]]]
+    strict: bool
 
 
 def run_behind_the_gate(
@@ -42,9 +48,8 @@ def run_behind_the_gate(
 ) -> int:
     """Check, then become the command. Returns an exit code only where the command is not run.
 
-    as_json: what the check says, as one object, on standard error. held: says how the host differs
-    from a locked answer, and whether it refuses the start for that; the verdict alone refuses
-    nothing then. Raises UsageError for a mode or a check that there is not.
+    as_json: what the check says, as one object, on standard error. held: the locked answer that
+    decides in place of ``fail_on``. Raises UsageError for a mode or a check that there is not.
     """
     mode = _mode(os.environ)
     if mode != "off" and chosen != ALL_CHECKS:
@@ -74,8 +79,8 @@ def run_behind_the_gate(
         if answer in STOPPED:
             os._exit(int(answer))
         reason = "no answer in time" if not answer else f"it ended with code {answer.decode()}"
-        starts = mode == "warn" or not _refused(None, fail_on)
-        _say(None, reason, "started all the same" if starts else "not started", as_json)
+        starts = mode == "warn" or not _refused(None, fail_on, held)
+        _say(None, reason, starts, as_json)
         judged = Judged(starts, {})
     else:
         judged = Judged(*json.loads(answer))
@@ -111,11 +116,14 @@ def _judged(
         found, reason = _checked(launch, timeout_seconds, chosen)
     except NoLaunchError as error:
         # An image's entrypoint is asked for other programs too: a shell, a client, a benchmark.
+        starts = mode == "warn" or held is None or not held.strict
+        reason = f"nothing to check: {error}"
         if as_json:
-            _say(None, f"nothing to check: {error}", "", as_json)
+            _say(None, reason, starts, as_json)
         else:
-            say(f"{NAME}: nothing to check: {error}", err=True)
-        return Judged(True, changes)
+            refusal = "" if starts else ": --strict starts nothing that cannot be compared"
+            say(f"{NAME}: {reason}{refusal}", err=True)
+        return Judged(starts, changes)
     if apply_environment and found is not None:
         changes = recommended(found.report)
         if changes:
@@ -125,16 +133,15 @@ def _judged(
             found, reason = _checked(launch, timeout_seconds, chosen)
     report = None if found is None else found.report
     _save(report_path, report, reason, timeout_seconds)
-    refused = _refused(report, fail_on)
+    refused, locked = _refused(report, fail_on, held), None
     if found is not None and held is not None:
-        text, refused = held(found.seen)
+        text, locked = held.differences(found.seen)
+        refused = locked["exit_code"] > (0 if held.strict else 1)
         if not as_json:
             say(f"{NAME}: {text}", err=True)
     starts = mode == "warn" or not refused
-    if not starts:
-        _say(report, reason, "not started", as_json)
-    elif report is None or report.verdict is not Status.PASS or as_json:
-        _say(report, reason, "started all the same", as_json)
+    if not starts or report is None or report.verdict is not Status.PASS or as_json:
+        _say(report, reason, starts, as_json, locked)
     return Judged(starts, changes)
 
 
@@ -188,19 +195,27 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
     return {**kept, **{name: value for name, value in changes.items() if value}}
 
 
-def _refused(report: Report | None, fail_on: str) -> bool:
+def _refused(report: Report | None, fail_on: str, held: Held | None) -> bool:
     """Whether the verdict is bad enough; without a verdict, as where it is unknown."""
     from preflight.check.forms import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
-    return verdict in FAIL_ON[fail_on]
+    return verdict in FAIL_ON[fail_on] or (report is None and held is not None and held.strict)
 
 
-def _say(report: Report | None, reason: str, what: str, as_json: bool) -> None:
+def _say(
+    report: Report | None,
+    reason: str,
+    starts: bool,
+    as_json: bool,
+    locked: dict[str, Any] | None = None,
+) -> None:
     """On standard error: standard output is the server's."""
     if as_json:
-        say(_object_text(report, reason), err=True)
+        code = None if starts else exit_codes.REFUSED
+        say(_object_text(report, reason, code, locked), err=True)
         return
+    what = "started all the same" if starts else "not started"
     if report is None:
         say(f"{NAME}: nothing was checked: {reason}: {what}", err=True)
         return
@@ -225,11 +240,22 @@ def _save(path: str | None, report: Report | None, reason: str, limit_seconds: f
         say(f"{NAME}: {error}", err=True)
 
 
-def _object_text(report: Report | None, reason: str) -> str:
+def _object_text(
+    report: Report | None,
+    reason: str,
+    exit_code: int | None = None,
+    locked: dict[str, Any] | None = None,
+) -> str:
+    """The object of the check. exit_code: None for the check's own. locked: what differs from a
+    locked answer, as the object of ``diff``; None without one."""
     from preflight.base.output import in_version, json_text
     from preflight.check.forms import error_object, launch_of, report_object
 
     if report is None:
-        return json_text(in_version(error_object("native", 3, reason)))
-    found = report_object(report, "native", report.exit_code)
+        code = exit_codes.UNKNOWN if exit_code is None else exit_code
+        return json_text(in_version(error_object("native", code, reason)))
+    code = report.exit_code if exit_code is None else exit_code
+    found = report_object(report, "native", code)
+    if locked is not None:
+        found["locked"] = {key: locked[key] for key in ("from", "to", "changes")}
     return json_text(in_version(found, launch=launch_of(report)))

@@ -202,13 +202,17 @@ def _refuse_two_outputs(
 
 
 def _lock(path: str, report: Report, seen: JudgedHost, limit_seconds: float) -> None:
-    """Write the answer where it is good; a launch that will not start is nothing to hold to."""
+    """Write the answer where it is good: what fails, or is not known, is nothing to hold to."""
     from checks.base.finding import Status
     from preflight.base.output import say
     from preflight.diff.full_answer import full_answer, locked_text
 
-    if report.verdict is Status.FAIL:
-        say(f"--lock {path}: not written: the launch fails here", err=True)
+    why = {
+        Status.FAIL: "the launch fails here",
+        Status.UNKNOWN: "whether it runs here is not known; accept what is unknown by --ignore",
+    }.get(report.verdict)
+    if why is not None:
+        say(f"--lock {path}: not written: {why}", err=True)
     else:
         source = "launch" if seen.needs is None else seen.needs.source
         text = locked_text(source, full_answer(seen))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Say what differs from that file of check --lock, and refuse only a worse verdict.",
 )
-@click.option("--strict", is_flag=True, help="With --locked: refuse any difference.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="With --locked: refuse any difference, and what cannot be compared.",
+)
 @with_checks
 @TIMEOUT
 @with_launch
@@ -73,17 +77,18 @@ def exec_(
 
 
 def _held(path: str, strict: bool, limit_seconds: float) -> Held:
-    """Return what says how a host differs from a locked answer, and whether that refuses it."""
+    """Return what compares a start with a locked answer."""
     from preflight.base.output import columns, painter
-    from preflight.diff.differences import differences_text, exit_code
+    from preflight.check.gate import Held
+    from preflight.diff.differences import differences_object, differences_text
     from preflight.diff.full_answer import full_answer, read_locked, without_secrets
 
     name, before = read_locked(path, limit_seconds)
+    names = (f"{name} ({path})", "what is there")
 
-    def held(seen: JudgedHost) -> tuple[str, bool]:
+    def differences(seen: JudgedHost) -> tuple[str, dict[str, Any]]:
         after = without_secrets(full_answer(seen))
-        names = (f"{name} ({path})", "what is there")
         text = differences_text(names, before, after, 0, painter("never"), columns())
-        return text, exit_code(before, after) > (0 if strict else 1)
+        return text, differences_object(names, before, after)
 
-    return held
+    return Held(differences, strict)

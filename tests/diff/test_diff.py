@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from preflight.cli.main import run
+from preflight.cli.schema import schema_of
 from preflight.cli.sizing import run as run_sizing
 from preflight.programs.sglang_argument_tables import known_releases
 from tests.builders.synthetic import build_host, gpu_host
@@ -258,16 +259,38 @@ def test_what_is_no_locked_answer_is_refused(
     assert run(["diff", "--root", host, *both, path]) == 64
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "why"),
+    [
+        ("mooncake_master --rpc_port=http", 2, "the launch fails here"),
+        # Of a model that nobody has here nothing is known.
+        (
+            "python3 -m sglang.launch_server --model-path /models/own --enable-hierarchical-cache",
+            3,
+            "whether it runs here is not known; accept what is unknown by --ignore",
+        ),
+    ],
+)
+def test_a_lock_is_of_what_was_good(
+    tmp_path: Path, host: str, capsys: Capture, text: str, status: int, why: str
+) -> None:
+    path, lock = launch(tmp_path, f"{text}\n"), tmp_path / "good.json"
+    words = ("--root", host, "--mooncake-version", "0.3.14", "--sglang-version", "0.5.23")
+    assert run(["check", *words, "--lock", str(lock), path]) == status
+    assert capsys.readouterr().err == f"--lock {lock}: not written: {why}\n"
+    assert not lock.exists()
+
+
 @pytest.mark.slow
-def test_check_writes_a_lock_and_exec_holds_the_start_against_it(tmp_path: Path) -> None:
+def test_check_writes_a_lock_and_exec_compares_the_start_with_it(tmp_path: Path) -> None:
     """The same starts; what differs is said; what is worse does not start; --strict refuses all."""
     master = tmp_path / "mooncake_master"
     master.write_text("#!/bin/sh\necho started\n")
     master.chmod(0o755)
     path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    path["MOONCAKE_PREFLIGHT_JSON"] = "v2"
 
-    def ask(command: str, port: str) -> tuple[int, str, str]:
-        words = [*command.split(), "--", "mooncake_master", f"--rpc_port={port}"]
+    def run_(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(
             [sys.executable, "-m", "preflight.cli.main", *words],
             env=path,
@@ -278,10 +301,15 @@ def test_check_writes_a_lock_and_exec_holds_the_start_against_it(tmp_path: Path)
         )
         return done.returncode, done.stdout, done.stderr
 
-    code, _, said = ask("check --lock good.json", "http")
+    def ask(command: str, port: str) -> tuple[int, str, str]:
+        return run_(*command.split(), "--", "mooncake_master", f"--rpc_port={port}")
+
+    # Nothing of Mooncake is installed for the interpreter of these tests.
+    good = "check --ignore software.mooncake-missing=a-script --lock good.json"
+    code, _, said = ask(good, "http")
     assert (code, (tmp_path / "good.json").exists()) == (2, False)
     assert "--lock good.json: not written: the launch fails here" in said
-    assert ask("check --lock good.json", "50099")[0] in (0, 1, 3)
+    assert ask(good, "50099")[0] in (0, 1)
     assert ask("check --lock good.json --only memory.*", "50099")[0] == 64
     code, out, said = ask("exec --locked good.json", "50099")
     assert (code, out) == (0, "started\n")
@@ -295,3 +323,24 @@ def test_check_writes_a_lock_and_exec_holds_the_start_against_it(tmp_path: Path)
     assert "mooncake-flags-refused: command line: now fail" in said
     assert ask("exec --strict", "1")[0] == 64
     assert ask("exec --locked none.json", "50099")[0] == 64
+
+    # As one object: the difference too, and the code that the start ends with.
+    valid = jsonschema.Draft202012Validator(schema_of("check", "v2")).validate
+    port = {"section": "flags", "name": "--rpc_port", "from": "50099", "to": "50098"}
+    for words, refused in (("", False), (" --strict", True)):
+        code, out, said = ask(f"exec --json --locked good.json{words}", "50098")
+        found = json.loads(said)
+        valid(found)
+        rows = [{**row, "subjects": 0} for row in found["answer"]["locked"]["changes"]]
+        assert {**port, "subjects": 0} in rows
+        assert (code == 78, out == "", found["exit_code"] == 78) == (refused,) * 3
+
+    # What is no launch cannot be compared.
+    shell = ("--", "sh", "-c", "echo shell")
+    assert run_("exec", "--locked", "good.json", *shell)[:2] == (0, "shell\n")
+    strict = ("exec", "--strict", "--locked", "good.json")
+    code, out, said = run_(*strict, *shell)
+    assert (code, out) == (78, "")
+    assert said.endswith("--strict starts nothing that cannot be compared\n")
+    code, out, said = run_(*strict, "--json", *shell)
+    assert (code, out, json.loads(said)["exit_code"]) == (78, "", 78)
