@@ -108,6 +108,30 @@ _ROOT_USERS = ("0", "root")
 UNLIMITED = -1  # as ContainerLimits writes it
 
 
+class SetLimit(NamedTuple):
+    """A limit that a launch itself sets for what it starts: setrlimit(2), in its order.
+
+    name: as prlimit(1) has it (memlock, nofile, as, data, fsize). soft, hard: bytes or a count,
+    None for no limit, "" where it stays, "soft" or "hard" for what that one is by then. raises:
+    whether who sets it may go above the hard limit (systemd, a container's engine, sudo), whatever
+    the process itself may. must: whether the program is not started where it is refused.
+    """
+
+    name: str
+    soft: int | str | Unknown | None
+    hard: int | str | Unknown | None
+    origin: str
+    raises: bool = False
+    must: bool = False
+
+
+class NamedNodes(NamedTuple):
+    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``."""
+
+    what: str
+    nodes: frozenset[int]
+
+
 class ContainerLimits(NamedTuple):
     """What the launch's own container settings would hand to the process; None where unsaid."""
 
@@ -150,7 +174,9 @@ class ProcessNeeds(NamedTuple):
     each memfd. ring_bytes: the SSD offload's
     buffer, which io_uring pins besides all that is registered, once at start and once more for each
     later I/O thread. waited: what follows in the launch runs only once it has ended. gpu_fraction:
-    the part of its GPU that it is told to take, None where nobody says.
+    the part of its GPU that it is told to take, None where nobody says. limits: what the launch
+    itself sets, upon those that its container or its host gives it. named_nodes: to which a wrapper
+    or its container binds it.
     """
 
     name: str
@@ -168,6 +194,8 @@ class ProcessNeeds(NamedTuple):
     uses_uring: bool = False
     ring_bytes: int = 0
     container: ContainerLimits | None = None
+    limits: tuple[SetLimit, ...] = ()
+    named_nodes: tuple[NamedNodes, ...] = ()
     segment_nodes: tuple[int, ...] | Unknown = ()
     bound_bytes: Mapping[int, int] = {}
     id: ProcessId = ProcessId()

@@ -30,6 +30,7 @@ from checks.limits.facts import (
     STATUS,
     LimitFacts,
 )
+from checks.limits.launch_limits import held, not_started
 from checks.limits.runtimes import DAEMON_OF_UNIT, Limit, runtime_units
 from checks.system.facts import SystemFacts
 
@@ -65,6 +66,10 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     limit, source = _files_of(system, limits, process.container)
+    after = held("nofile", limit, process, limits, system)
+    limit = after.limit
+    if after.by is not None:
+        source = after.by.origin
     need = counted(SGLANG_FILES, "files")
     if isinstance(limit, Unknown):
         return unknown(process.name, limit, need=need)
@@ -73,11 +78,13 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     have = Quantity(have, limit.soft, "files")
     evidence = (Evidence(source, f"Max open files: {soft} {hard}"),)
     found = passed(process.name, have, need, evidence=evidence)
+    if after.refused is not None and after.refused.must:
+        return not_started(found, after.refused)
     if limit.hard is not None and limit.hard < LEAST_FILES:
         return found.failed(
             "Too many open files: it aborts at its start",
             "Raise the limit of open files where the process is started.",
-            (_files_setting(process, hard),),
+            () if after.by else (_files_setting(process, hard),),
             need=counted(LEAST_FILES, "files", "{} to start"),
             consequence=Consequence.WILL_NOT_START,
         )
@@ -86,7 +93,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     return found.warned(
         "SGLang cannot raise its limit, and runs out of file descriptors under load",
         "Raise the limit of open files where the process is started.",
-        (_files_setting(process, hard),),
+        () if after.by else (_files_setting(process, hard),),
     )
 
 
@@ -114,18 +121,28 @@ def _files_of(
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     inside = system.container.inside
-    here = [process for process in needs.processes if process.container is None or inside]
-    yield from fold(_judge_memory(limits, process) for process in here)
+    names = set(SIZE_ROWS.values())
+    here = [
+        process
+        for process in needs.processes
+        if process.container is None or inside or any(one.name in names for one in process.limits)
+    ]
+    yield from fold(_judge_memory(limits, system, process) for process in here)
     if not here:
         yield skip("no process of the launch takes its limits from here")
 
 
 @or_unjudged
-def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
+def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
     """What it maps for certain: its program, libraries and GPU come on top of that."""
     found = passed(process.name, "no limit")
-    set_here = [(row, found.known(limit).soft) for row, limit in limits.sizes.items()]
-    bounded = [(row, soft) for row, soft in set_here if soft is not None]
+    outside = process.container is not None and not system.container.inside
+    after = {
+        row: held(SIZE_ROWS[row], Limit(None, None) if outside else limit, process, limits, system)
+        for row, limit in limits.sizes.items()
+    }
+    set_here = [(row, one.by, found.known(one.limit).soft) for row, one in after.items()]
+    bounded = [(row, by, soft) for row, by, soft in set_here if soft is not None]
     if not bounded:
         return found
     mapped = found.known(process.regular_bytes) + found.known(process.hugetlb_bytes)
@@ -136,15 +153,16 @@ def _judge_memory(limits: LimitFacts, process: ProcessNeeds) -> Finding:
         FILE_SIZE: max(files, default=0),
     }
     judged = []
-    for row, soft in bounded:
+    for row, by, soft in bounded:
         usual = mapped if row == FILE_SIZE else certain[row] + PROGRAM_BYTES
         refused = soft <= certain[row]
         one = found._replace(
             have=format_bytes(soft, f"{{}} ({row})"),
             need=format_bytes(certain[row] if refused else usual, "more than {}"),
-            evidence=(Evidence(LIMITS, f"{row}: {soft}"),),
+            evidence=(Evidence(by.origin if by else LIMITS, f"{row}: {soft}"),),
         )
-        settings = (Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft)),)
+        setting = Setting(Kind.ULIMIT, SIZE_ROWS[row], "unlimited", str(soft))
+        settings = () if by else (setting,)
         if refused:
             judged.append(one.failed(_REFUSED[row], _RAISE, settings))
         elif row == ADDRESS_SPACE and process.gpu is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from checks.base.needs import LaunchNeeds, MemoryKind, ProcessNeeds
 from checks.base.units import counted
 from checks.base.unknown import Unknown
 from checks.limits.facts import LIMITS, SYS_ADMIN_BIT, SYS_RESOURCE_BIT, LimitFacts
+from checks.limits.launch_limits import held
+from checks.limits.runtimes import Limit
 from checks.limits.threads import Ceiling
 from checks.system.facts import SystemFacts
 
@@ -78,7 +81,8 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
             continue
         need = _need(members, found.cpus)
         yield _judged(subject, found.cgroups, need)
-        yield _of_user(limits, subject, need)
+        after = [held("nproc", limits.nproc, one, limits, system).limit for one in members]
+        yield _of_user(limits, subject, need, min(after, key=_tightest))
 
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
@@ -171,12 +175,16 @@ def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
     return f"Raise {name} on the host.", Setting(Kind.SYSCTL, name, wanted, now)
 
 
-def _of_user(limits: LimitFacts, subject: str, need: _Need) -> Finding:
+def _tightest(limit: Limit | Unknown) -> float:
+    return -1 if isinstance(limit, Unknown) else math.inf if limit.soft is None else limit.soft
+
+
+def _of_user(limits: LimitFacts, subject: str, need: _Need, nproc: Limit | Unknown) -> Finding:
     """RLIMIT_NPROC, which counts what all processes of the user have."""
     subject = f"{subject}, user"
-    if isinstance(limits.nproc, Unknown):
-        return unknown(subject, limits.nproc)
-    most = limits.nproc.soft
+    if isinstance(nproc, Unknown):
+        return unknown(subject, nproc)
+    most = nproc.soft
     if most is None:
         return _judged(subject, (), need)
     exempt = _is_exempt(limits)

@@ -14,10 +14,18 @@ from typing import NamedTuple
 
 from checks.base.check import the_launch
 from checks.base.finding import Evidence, UnjudgedError, skip
-from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, is_root
+from checks.base.needs import (
+    UNLIMITED,
+    ContainerLimits,
+    LaunchNeeds,
+    ProcessNeeds,
+    SetLimit,
+    is_root,
+)
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, STATUS, UID_MAP, LimitFacts
+from checks.limits.launch_limits import held
 from checks.limits.runtimes import DAEMON_OF_UNIT, DOCKER_CONFIG, Limit, runtime_units
 from checks.rdma.registration import pinned_bytes, registration_of, through_peermem
 from checks.releases.mooncake import MooncakeRelease
@@ -71,7 +79,9 @@ class Grant(NamedTuple):
 
     limit: its RLIMIT_MEMLOCK. void: whether CAP_IPC_LOCK makes the limit void; Unknown when that
     could not be seen. origin: whose limit it is. doubt: why ``void`` may not hold, "" without.
-    hint: what already lifts the limit, if done again or elsewhere.
+    hint: what already lifts the limit, if done again or elsewhere. launch: where the launch itself
+    sets it, "" where it does not: then no setting around the launch changes it.
+    refused: what the launch sets and may not.
     """
 
     limit: Limit | Unknown
@@ -80,6 +90,8 @@ class Grant(NamedTuple):
     evidence: tuple[Evidence, ...]
     doubt: str = ""
     hint: str = ""
+    launch: str = ""
+    refused: SetLimit | None = None
 
     @property
     def have(self) -> str:
@@ -144,11 +156,13 @@ def demand(
     return Demand(nics, nics * total + rings, formula, more, rings)
 
 
-def grant(system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None) -> Grant:
-    """What a process with these container settings, or none, may pin on this host."""
-    if container is None:
-        return _own(limits, "this shell")
+def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
+    """What a process, or one of this shell, may pin on this host."""
+    container = None if process is None else process.container
     inside = system.container.inside
+    if container is None:
+        base = _own(limits, "this shell")
+        return base if process is None else _with_launch(base, process, limits, system)
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
@@ -159,7 +173,24 @@ def grant(system: SystemFacts, limits: LimitFacts, container: ContainerLimits | 
         base = _handed_on(limits, container.runtime)
     if container.runtime == "kubernetes":
         base = base._replace(hint=_POD_HINT)
+    assert process is not None
+    base = _with_launch(base, process, limits, system)
     return _with_capability(limits, container, base, inside)
+
+
+def _with_launch(
+    base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
+) -> Grant:
+    """``base`` with what the launch itself makes of the limit."""
+    after = held("memlock", base.limit, process, limits, system)
+    evidence, by = base.evidence, after.by
+    if after.refused is not None:
+        evidence += (Evidence(after.refused.origin, "memlock: refused, above the hard limit"),)
+        base = base._replace(origin=f"{base.origin}; {after.refused.origin} is refused more")
+    if by is not None:
+        evidence += (Evidence(by.origin, f"memlock {_raw(after.limit)}"),)
+        base = base._replace(origin=by.origin, launch=by.origin, hint="")
+    return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
 
 
 def _own(limits: LimitFacts, origin: str) -> Grant:

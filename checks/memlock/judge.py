@@ -11,6 +11,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.units import Quantity, format_bytes, format_need
 from checks.base.unknown import Unknown, known, or_unknown, unread
 from checks.limits.facts import LimitFacts
+from checks.limits.launch_limits import not_started
 from checks.limits.runtimes import Limit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, Demand, Grant, demand, grant, registering
 from checks.rdma.facts import RdmaFacts
@@ -42,11 +43,13 @@ def _judge_limit(
     process: ProcessNeeds,
     release: MooncakeRelease | None,
 ) -> Finding:
-    granted = grant(system, limits, process.container)
+    granted = grant(system, limits, process)
     wanted = demand_on(system, rdma, process, release)
     if isinstance(wanted, Demand) and not wanted.nics:
         text = "no NIC is in use, so nothing is registered (see the checks of rdma)"
         return skip(text, process.name)
+    if granted.refused is not None and granted.refused.must:
+        return not_started(passed(process.name, granted.have), granted.refused)
     if granted.void is True or granted.limit == Limit(None, None):
         if isinstance(wanted, Unknown):
             need, formula = "not known, and nothing limits it", ""
@@ -77,7 +80,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         return unknown("", wanted.more.of("what it registers is not known: "), have, need)
     if soft is None or soft >= wanted.bytes + reserve:
         return passed("", have, need)
-    settings = (_LIFT._replace(now=str(limit.soft), described_by=runtime),)
+    settings = _lift(granted, soft, runtime)
     if soft >= wanted.bytes:
         left = format_bytes(soft - wanted.bytes)
         text = (
@@ -99,6 +102,8 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     if hard is None or hard >= wanted.bytes:
         text += "; the hard limit is high enough, but nothing raises the soft one to it"
     advice = granted.hint or "Lift RLIMIT_MEMLOCK where the process is started."
+    if granted.launch:
+        advice = f"Raise the limit that the launch itself sets: {granted.launch}."
     advice = f"{advice} {_within(soft, wanted)}".rstrip()
     return passed("", have, need).failed(text, advice, settings)
 
@@ -151,7 +156,7 @@ def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) ->
 
 
 def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    granted = grant(system, limits, process.container)
+    granted = grant(system, limits, process)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
     found = passed(process.name, granted.have, need)
@@ -166,5 +171,10 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     return found.warned(
         "a ring whose buffer does not fit works without it; one that fits leaves less for RDMA",
         "Lift RLIMIT_MEMLOCK where the process is started.",
-        (_LIFT._replace(now=str(limit.soft), described_by=process.runtime),),
+        _lift(granted, limit.soft, process.runtime),
     )
+
+
+def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
+    """No setting of a shell or container lifts what the launch itself sets."""
+    return () if granted.launch else (_LIFT._replace(now=str(soft), described_by=runtime),)

@@ -130,6 +130,9 @@ def _allowed_to(
     process: ProcessNeeds, numa: NumaFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
     finding = passed(process.name)
+    refused = _refused(process, numa)
+    if refused is not None:
+        return refused
     binds = {process.node} if process.program == "sglang" and process.node is not None else set()
     splits = splits_segment(process)
     split = set() if splits is False else finding.known(_nic_nodes(process, rdma, needs))
@@ -164,6 +167,27 @@ def _allowed_to(
     verdicts = list(_excluded(missing & split, (missing & binds) | cpuless, needs))
     worst = min(verdicts, key=lambda verdict: list(Status).index(verdict[0]))
     return finding._replace(status=worst[0], text="; ".join(text for _, text in verdicts))
+
+
+def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
+    """Judge nodes that the launch names and that this host does not have at all."""
+    there = {node.node for node in numa.nodes} or {0}
+    for named in process.named_nodes:
+        missing = named.nodes - there
+        if not missing:
+            continue
+        finding = passed(process.name, node_list(sorted(there)), f"{named.what}")
+        numactl = named.what.startswith("numactl")
+        return finding.failed(
+            f"this host has no {node_list(sorted(missing))}: "
+            + (
+                f'numactl ends with exit code 1 and "<{_numbers(sorted(named.nodes))}> is invalid"'
+                if numactl
+                else "the engine refuses to start the container"
+            ),
+            "bind to nodes that this host has (numactl -H)",
+        )
+    return None
 
 
 @or_unknown

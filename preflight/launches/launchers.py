@@ -117,6 +117,14 @@ def launched(words: Sequence[Word], first: int, begins: Callable[[str], bool]) -
     )
 
 
+def starts_anew(wrapper: Sequence[str]) -> bool:
+    """Tell whether what a wrapper starts is no child of the caller: it has other limits."""
+    name = wrapper[0].rpartition("/")[2]
+    if name == "systemd-run":
+        return "--scope" not in wrapper
+    return name in _ELSEWHERE or (name in _EXEC_ENGINES and "exec" in wrapper)
+
+
 # Without any of them mpirun starts all on its own host.
 _MPI_HOSTS = frozenset("-H -host --host -hostfile --hostfile -machinefile --machinefile".split())
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+from checks.base.needs import SetLimit
+from checks.base.unknown import Unknown
 from preflight.launches.shell_arithmetic import arithmetic
 from preflight.launches.shell_patterns import braced, pattern, replaced, without
 from preflight.launches.shell_words import (
@@ -61,6 +63,7 @@ class Shell:
         self.arrays: dict[str, tuple[Word, ...]] = {}
         # $1, $2, ...: a function's or those that set gave; None for those of the script itself.
         self.parameters: tuple[Word, ...] | None = None
+        self.limits: dict[str, tuple[SetLimit, ...]] = {}  # by name, in the order of ulimit
         self.name = ""  # $0
         self.export_all = False
         # What $(...) writes, where that is known; the reader of the script puts its own in here.
@@ -100,25 +103,25 @@ class Shell:
                 self.variables.restore(name, before)  # type: ignore[arg-type]
             elif kind == "array":
                 self._put_array(name, before)
+            elif kind == "limit":
+                self.limits[name] = before  # type: ignore[assignment]
             else:
                 self.parameters = before  # type: ignore[assignment]
 
     def changed(self, mark: int) -> dict[tuple[str, str], object]:
         """Return what was changed since ``mark``, by kind and name, as it is now."""
-        found: dict[tuple[str, str], object] = {}
-        for kind, name, _ in self._changes[mark:]:
-            if kind == "variable":
-                found[kind, name] = self.variables.state_now(name)
-            elif kind == "array":
-                found[kind, name] = self.arrays.get(name)
-            else:
-                found[kind, name] = self.parameters
-        return found
+        return {(kind, name): self.current(kind, name) for kind, name, _ in self._changes[mark:]}
 
     def current(self, kind: str, name: str) -> object:
         if kind == "variable":
             return self.variables.state_now(name)
+        if kind == "limit":
+            return self.limits.get(name, ())
         return self.arrays.get(name) if kind == "array" else self.parameters
+
+    def set_limit(self, limit: SetLimit) -> None:
+        now = (*self.limits.get(limit.name, ()), limit)
+        self.change("limit", limit.name, now, ())
 
     def change(self, kind: str, name: str, value: object, doubts: tuple[SourceNote, ...]) -> None:
         """Take a change of a branch that nothing decides: its words carry why."""
@@ -135,6 +138,13 @@ class Shell:
                 for place, word in enumerate(value if isinstance(value, tuple) else ())
             )
             self._put_array(name, words if isinstance(value, tuple) else None)
+        elif kind == "limit":
+            held: tuple[SetLimit, ...] = value  # type: ignore[assignment]
+            why = Unknown(doubts[-1].text) if doubts else None
+            if why is not None:  # that of another way may be the last one
+                other = SetLimit(name, why, why, str(doubts[-1].origin))
+                held = (*self.limits.get(name, ()), other)
+            self.limits[name] = held
         else:
             self.parameters = None if doubts else value  # type: ignore[assignment]
 

@@ -7,13 +7,15 @@ is named there; where it decides a branch, every branch is read, and what follow
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
 from preflight.launches.described import STARTERS, described
 from preflight.launches.launch_kind import Beside, HostWords, LaunchKind, LaunchText, with_env_files
-from preflight.launches.launchers import slurm_variables, tasks
+from preflight.launches.launchers import slurm_variables, starts_anew, tasks
+from preflight.launches.set_limits import OWN_SHELL, prlimit, ulimit
 from preflight.launches.shell_builtins import (
     BUILTINS,
     TALKS,
@@ -40,7 +42,13 @@ from preflight.launches.shell_tokens import DECLARATIONS, REDIRECTIONS, Token
 from preflight.launches.shell_words import Piece, heredoc_pieces
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 from preflight.launches.variables import Layers, Variables, environment_words
-from preflight.launches.wrappers import SHELLS, Stripped, is_ordinary, strip_wrappers
+from preflight.launches.wrappers import (
+    SHELLS,
+    Stripped,
+    is_ordinary,
+    is_root,
+    strip_wrappers,
+)
 
 # ``bash -c "bash -c '...'"`` and eval are read down to here.
 DEEPEST_SCRIPT = 8
@@ -117,6 +125,14 @@ def read_words(
         return Reading(())
     stripped = strip_wrappers(words, environment, inside)
     found = _read_stripped(words, stripped, depth, budget or Budget(), beside, given)
+    root = any(map(is_root, stripped.wrappers))
+    if stripped.limits or root:
+        with_limits = (
+            (one, (*stripped.limits, *(each._replace(raises=root) for each in one.limits)))
+            for one in found.commands
+        )
+        each_one = tuple(one._replace(limits=all_of) for one, all_of in with_limits)
+        found = found._replace(commands=each_one)
     several = [tasks(wrapper, stripped.environment) for wrapper in stripped.wrappers]
     beside_each, hosts = 1, 1
     for one in several:
@@ -352,6 +368,10 @@ class _Script(Flow):
             return ended
         if self.captures and program in TALKS:
             return TRUE
+        if "prlimit" in (texts := [word.text for word in words])[:3] and OWN_SHELL & set(texts):
+            for limit in prlimit(words, is_root(texts)):
+                self.shell.set_limit(limit._replace(must=False))
+            return TRUE
         environment = self.environment(text, settings)
         plain = is_ordinary(program) and program.rpartition("/")[2] not in STARTERS
         if plain and not words[0].unresolved and not self.is_script(words):
@@ -387,7 +407,11 @@ class _Script(Flow):
         )
         # A shell within this one told of its own commands.
         waited = (command.waited or not _deeper(command)) and not self.aside and not detached
-        self.commands.append(command._replace(doubts=doubts, waited=waited))
+        limits = command.limits
+        if command.container is None and not any(map(starts_anew, command.wrappers)):
+            limits = (*itertools.chain(*self.shell.limits.values()), *limits)
+        command = command._replace(doubts=doubts, waited=waited, limits=limits)
+        self.commands.append(command)
 
     def call(self, name: str, function: Function, words: Sequence[Word], origin: Origin) -> Steps:
         """Go through a function with the arguments of a call."""
@@ -464,6 +488,8 @@ class _Script(Flow):
         if program == "ulimit":
             said = f"ulimit {' '.join(arguments)}: sets a limit of the processes that follow"
             self.note("ulimit", said, origin)
+            for limit in ulimit(words):
+                self.shell.set_limit(limit)
         elif program == "shift":
             self.shift(arguments)
         elif program == "cd":

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from checks.base.needs import SetLimit
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings
 
@@ -63,7 +64,8 @@ class Command(NamedTuple):
     where the source starts one. doubts: the conditions that nothing decides and that it runs under.
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. files: what its container alone holds of what the launch says, by
-    path: mounted ConfigMaps, and what a script in there writes.
+    path: mounted ConfigMaps, and what a script in there writes. limits: those that the source sets
+    for it, in their order, on top of its container's.
     """
 
     words: tuple[Word, ...]
@@ -75,6 +77,7 @@ class Command(NamedTuple):
     copies: int = 1
     waited: bool = False
     files: Mapping[str, Word] = {}
+    limits: tuple[SetLimit, ...] = ()
 
 
 class Reading(NamedTuple):

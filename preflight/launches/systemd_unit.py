@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from checks.base.needs import SetLimit
 from preflight.launches.launch_kind import LaunchKind, LaunchText, with_env_files
+from preflight.launches.set_limits import limit_note, unit_limit
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, joined
 from preflight.launches.variables import Layers
@@ -26,13 +28,6 @@ _SPECIFIER = re.compile(r"(?<!%)(?:%%)*(%[a-zA-Z])")  # systemd knows what it st
 # A word of its own: the words of the variable stand in its place.
 _ALONE = re.compile(r"\$(?![{$])(.+)", re.DOTALL)
 _PREFIXES = "@-:+!|"
-# What a unit may give its processes less of than its host has; none of it is judged here.
-_LIMITS = frozenset(
-    "LimitAS LimitDATA LimitFSIZE LimitMEMLOCK LimitNOFILE LimitNPROC MemoryHigh MemoryMax "
-    "TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy".split()
-)
-_COUNTS = ("LimitNOFILE", "LimitNPROC", "TasksMax")
-_ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
@@ -42,6 +37,8 @@ def _read(launch: LaunchText) -> Reading:
     own: dict[str, Word | None] = {}
     of_files: dict[str, Word | None] = {}
     starts: list[tuple[Origin, str]] = []
+    limits: list[SetLimit] = []
+    system = "/user/" not in launch.path and "WantedBy=default.target" not in launch.text
     for origin, key, value in _settings(launch):
         if key == "Environment":
             own = {**own, **_pairs(value, origin)} if value else {}
@@ -60,22 +57,21 @@ def _read(launch: LaunchText) -> Reading:
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value))
-        elif key in _LIMITS and value:
-            text = f"{key}={value}: sets a limit of the processes of this unit"
-            soft = value.partition(":")[0]
-            lifted = soft == "infinity" or (key in _COUNTS and _whole(soft) >= _ENOUGH)
-            note = "ulimit" if lifted else "unit-limit-not-read"
-            readings.append(Reading((), (SourceNote(note, text, origin),)))
+        elif value and (limit := unit_limit(key, Word(value, origin), system)):
+            limits.append(limit)
+        elif value and (note := limit_note(key, value, origin)):
+            readings.append(Reading((), (note,)))
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**own, **of_files})
     for origin, line in starts:
         for words in _commands(line, origin, environment):
-            readings.append(read_words(words, environment, beside=launch.beside))
+            found = read_words(words, environment, beside=launch.beside)
+            commands = tuple(
+                one._replace(limits=(*limits, *one.limits)) if one.container is None else one
+                for one in found.commands
+            )
+            readings.append(found._replace(commands=commands))
     return joined(readings)
-
-
-def _whole(text: str) -> int:
-    return int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else 0
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from checks.base.needs import SetLimit
 from preflight.launches.container import ContainerSettings
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import LAUNCHERS, is_launcher, launched
+from preflight.launches.set_limits import property_notes, wrapper_limits
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 from preflight.launches.variables import Layers
 
@@ -18,7 +20,7 @@ class Stripped(NamedTuple):
 
     script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
     gets as ``$1`` and so on. container: what the
-    container is given that the process runs in.
+    container is given that the process runs in. limits: what wrappers set for it.
     """
 
     words: tuple[Word, ...]
@@ -28,6 +30,7 @@ class Stripped(NamedTuple):
     script: Word | None = None
     container: ContainerSettings | None = None
     arguments: tuple[Word, ...] = ()
+    limits: tuple[SetLimit, ...] = ()
 
 
 class _Wrapper(NamedTuple):
@@ -96,6 +99,7 @@ def strip_wrappers(
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
+    limits: list[SetLimit] = []
     start, clear = 0, False
     while start < len(words):
         name = _program(words[start])
@@ -104,7 +108,9 @@ def strip_wrappers(
             wrappers.append(tuple(word.text for word in words[start:script]))
             left = Layers(environment, changes, clear)
             given = tuple(words[script + 2 :])
-            return Stripped((), left, tuple(wrappers), tuple(notes), words[script], arguments=given)
+            return Stripped(
+                (), left, tuple(wrappers), tuple(notes), words[script], None, given, tuple(limits)
+            )
         if not inside and name in ENGINES and (run := run_position(words, start)):
             outside = Layers(environment, changes, clear)
             inner = container_run(words, start, run, outside, notes)
@@ -128,11 +134,16 @@ def strip_wrappers(
                 clear, changes = True, {}
             changes = {**changes, **dict(found.settings)}
             notes += [found.note] if found.note else []
+            if name == "systemd-run":
+                notes += property_notes(words[first : found.start])
+            limits += wrapper_limits(words[first : found.start], any(map(is_root, wrappers)))
             wrappers.append(tuple(word.text for word in words[first : found.start]))
             start = found.start
             if found.script:
                 left = Layers(environment, changes, clear)
-                return Stripped((), left, tuple(wrappers), tuple(notes), words[start])
+                return Stripped(
+                    (), left, tuple(wrappers), tuple(notes), words[start], limits=tuple(limits)
+                )
             if found.module:
                 python = words[start]._replace(text="python3", unresolved=())
                 words = (*words[:start], python, *words[start:])
@@ -154,7 +165,15 @@ def strip_wrappers(
             notes.append(_sudo(words[first]))
         wrappers.append(tuple(word.text for word in words[first:start]))
     inherited = Layers(environment, changes, clear) if changes or clear else environment
-    return Stripped(tuple(words[start:]), inherited, tuple(wrappers), tuple(notes))
+    return Stripped(
+        tuple(words[start:]), inherited, tuple(wrappers), tuple(notes), limits=tuple(limits)
+    )
+
+
+def is_root(wrapper: Sequence[str]) -> bool:
+    """Tell whether root runs what stands behind a wrapper."""
+    name = wrapper[0].rpartition("/")[2]
+    return name == "sudo" and not any(re.match(r"-u|--user|-[A-Za-z]*u$", w) for w in wrapper)
 
 
 def _program(word: Word) -> str:

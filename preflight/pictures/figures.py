@@ -175,7 +175,7 @@ def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
     if needs is None:
         return []
     for process in needs.rdma_processes:
-        granted = grant(facts.system, facts.limits, process.container)
+        granted = grant(facts.system, facts.limits, process)
         release = release_of(needs.mooncake_version)
         wanted = demand_on(facts.system, facts.rdma, process, release)
         limit = granted.limit

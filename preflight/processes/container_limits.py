@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.needs import ContainerLimits
+from checks.base.needs import UNLIMITED, ContainerLimits, SetLimit
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size
@@ -40,6 +40,17 @@ def container_limits(command: Command) -> ContainerLimits | None:
         memory_bytes=_known(settings.memory_bytes),
         hugepages_bytes=_hugepages(settings),
     )
+
+
+def set_limits(command: Command) -> tuple[SetLimit, ...]:
+    """Return the limits that the launch sets: its container's sizes, and then those within."""
+    origin = str(command.origin)
+    found = []
+    for name, bounds in command.container.ulimits.items() if command.container else ():
+        if name in ("data", "fsize"):
+            soft, hard = (None if bound == UNLIMITED else bound for bound in bounds)
+            found.append(SetLimit(name, soft, hard, origin, raises=True))
+    return (*found, *command.limits)
 
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:

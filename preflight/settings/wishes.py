@@ -14,6 +14,8 @@ from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.targets import all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms
+from checks.limits.runtimes import Limit
+from checks.memlock.demand import grant
 from checks.memory.facts import SHM
 from checks.memory.judge import RESERVE_BYTES, regular_bytes
 from checks.memory.mapping_checks import USUAL_MAP_COUNT, shm_wanted_bytes
@@ -93,7 +95,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
         return
     container = main_container(needs)
     if needs.rdma_processes or any(process.uses_uring for process in needs.processes):
-        yield from _locking(facts, container)
+        yield from _locking(facts, container, needs)
     yield from _binding(needs, container)
     if needs.rdma_processes:
         yield from _devices(needs, facts, container)
@@ -112,7 +114,7 @@ def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
     return inside[0].container if inside else None
 
 
-def _locking(facts: Facts, container: ContainerLimits | None) -> Iterator[Wish]:
+def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds) -> Iterator[Wish]:
     limits = facts.topic("limits")
     now = ""
     if container is not None:
@@ -121,6 +123,14 @@ def _locking(facts: Facts, container: ContainerLimits | None) -> Iterator[Wish]:
     elif not isinstance(limits, Unknown) and not isinstance(limits.memlock, Unknown):
         soft = limits.memlock.soft
         now = "unlimited" if soft is None else str(soft)
+    system = facts.topic("system")
+    locking = [one for one in needs.processes if one.rdma is not None or one.uses_uring]
+    if isinstance(limits, Unknown) or isinstance(system, Unknown):
+        grants = []
+    else:
+        grants = [grant(system, limits, one) for one in locking]
+    if grants and all(granted.launch and granted.limit == Limit(None, None) for granted in grants):
+        now = "unlimited"
     reason = Reason("memlock.limit", "memory that is registered with a NIC or a ring is locked")
     yield Wish(Setting(Kind.ULIMIT, "memlock", "unlimited", now), False, reason)
     reason = Reason("memlock.limit", "stands in for memlock where nothing sets it (Kubernetes)")

@@ -32,7 +32,7 @@ from preflight.mooncake.allocations import (
     regions_of,
 )
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
-from preflight.processes.container_limits import container_limits
+from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.processes.services import ports, services
@@ -40,6 +40,7 @@ from preflight.processes.storage import LIMIT, offload_of, storage
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.pools import ServerMemory
 from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.sizing.process_shares import named_nodes
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_inputs import Input
 
@@ -131,6 +132,8 @@ def _members(
         environment,
         uses_uring=offload is not None and offload.uring,
         container=container_limits(process.command),
+        limits=set_limits(process.command),
+        named_nodes=tuple(named_nodes(process.command)),
         id=ProcessId(process.number),
         role=process.kind.value,
         waited=process.command.waited,

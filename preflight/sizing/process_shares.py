@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from checks.base.needs import ProcessId
+from checks.base.needs import NamedNodes, ProcessId
 from checks.base.root import Root
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.memory.cgroup import memory_headroom
@@ -48,7 +48,11 @@ from preflight.sglang.pools import ServerMemory, server_memory
 from preflight.sizing.sizing_inputs import MOST_RANKS
 
 # numactl(8); other spellings of nodes (all, +0, !0, netdev:eth0) are the host's to resolve.
-_MEMBIND = re.compile(r"(?:^| )(?:--membind[= ]|-m ?)([0-9,-]+)(?= |$)")
+_NODES = re.compile(
+    r"(?:^| )(?P<option>--(?:membind|cpunodebind|cpubind|interleave|preferred|preferred-many)[= ]"
+    r"|-[mNipP] ?)(?P<nodes>[0-9,-]+)(?= |$)"
+)
+_MEMBIND = re.compile(r"numactl (--membind|-m)|--cpuset-mems")
 
 
 class SizedHost(NamedTuple):
@@ -99,21 +103,29 @@ def share_of(
     )
 
 
-def bound_nodes(command: Command) -> set[int] | None:
+def named_nodes(command: Command) -> Iterator[NamedNodes]:
+    """Yield the NUMA nodes that wrappers and the container bind a command to, in plain numbers."""
+    if command.container is not None and (mems := command.container.cpuset_mems):
+        with suppress(ValueError):
+            yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)))
+    for wrapper in command.wrappers:
+        if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
+            for match in _NODES.finditer(" ".join(wrapper)):
+                with suppress(ValueError):
+                    nodes = frozenset(parse_node_list(match["nodes"]))
+                    yield NamedNodes(f"numactl {match.group().strip()}", nodes)
+
+
+def bound_nodes(command: Command) -> frozenset[int] | None:
     """The NUMA nodes on which alone the launch has a command's memory lie; None: on all.
 
     That of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages too), or
     of its container's ``--cpuset-mems``.
     """
-    lists = [command.container.cpuset_mems or ""] if command.container is not None else []
-    for wrapper in command.wrappers:
-        if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
-            lists += _MEMBIND.findall(" ".join(wrapper))
-    nodes: set[int] | None = None
-    for text in lists:
-        with suppress(ValueError):
-            these = set(parse_node_list(text))
-            nodes = these if nodes is None else nodes & these
+    nodes: frozenset[int] | None = None
+    for named in named_nodes(command):
+        if _MEMBIND.match(named.what):
+            nodes = named.nodes if nodes is None else nodes & named.nodes
     return nodes or None
 
 

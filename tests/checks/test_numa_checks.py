@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
+from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.facts import MemoryPolicy
 from checks.run.facts import Facts, read_facts
+from preflight.launches.shell_script import read_script
+from preflight.sizing.process_shares import named_nodes
 from tests.builders.synthetic import (
     GIB,
     PATIENCE_SECONDS,
@@ -405,3 +407,27 @@ def test_soft_roce_beside_a_gpu_on_one_node_is_near_enough(tmp_path: Path) -> No
 
 def test_every_outcome_is_declared() -> None:
     assert_declared(JUDGES)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("numactl --membind=9 mooncake_client", Status.FAIL),
+        ("numactl --cpunodebind 0,9 mooncake_client", Status.FAIL),
+        ("numactl -N9 mooncake_client", Status.FAIL),
+        ("numactl -i 9 mooncake_client", Status.FAIL),
+        ("numactl --cpunodebind=0 --preferred=1 mooncake_client", Status.PASS),
+        ("numactl --membind=all mooncake_client", Status.PASS),
+        ("docker run --cpuset-mems 9 img mooncake_client", Status.FAIL),
+    ],
+)
+def test_nodes_that_a_launch_names_and_the_host_lacks(
+    facts: Facts, words: str, expected: Status
+) -> None:
+    """numactl 2.0.14 with such a node ends with exit code 1, and starts nothing."""
+    (command,) = read_script(words, "run.sh", {}).commands
+    process = ProcessNeeds(
+        "mooncake_client", "mooncake_client", {}, named_nodes=tuple(named_nodes(command))
+    )
+    (finding,) = judge("numa.cpuset-excludes", facts, launch(process))
+    assert finding.status is expected

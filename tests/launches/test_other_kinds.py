@@ -65,15 +65,16 @@ def test_a_systemd_unit(tmp_path: Path) -> None:
     assert command.origin.line == 10
     assert command.environment["MOONCAKE_PROTOCOL"].text == "rdma"
     assert command.wrappers[0][0] == "/usr/bin/numactl"
-    assert [note.id for note in reading.notes] == ["ulimit"]
+    assert reading.notes == ()
+    assert [limit.name for limit in command.limits] == ["memlock"]
 
 
 @pytest.mark.parametrize(
     ("line", "known"),
     [
         ("MemoryMax=15G", False),
-        ("LimitNOFILE=512", False),
-        ("LimitNOFILE=infinity", True),
+        ("LimitNOFILE=512", True),  # carried, and judged by limits.nofile
+        ("AllowedCPUs=0-3", False),
         ("TasksMax=1048576", True),
     ],
 )

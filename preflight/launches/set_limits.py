@@ -1,0 +1,154 @@
+"""The limits that a launch sets itself: ulimit, prlimit, LimitX= of a unit or of systemd-run.
+
+Source: bash(1) ulimit, prlimit(1), systemd.exec(5) "Process Properties".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from checks.base.needs import SetLimit
+from checks.base.units import KIB
+from checks.base.unknown import Unknown
+from preflight.launches.source import Origin, SourceNote, Word, brief
+
+# What checks judge, by its letter: of ulimit with its unit in bytes or one, and of prlimit.
+_ULIMIT = {
+    "l": ("memlock", KIB),
+    "n": ("nofile", 1),
+    "v": ("as", KIB),
+    "d": ("data", KIB),
+    "f": ("fsize", KIB),  # dash: 512 bytes
+    "u": ("nproc", 1),
+}
+_PRLIMIT = {letter: name for letter, (name, _) in _ULIMIT.items()}
+_NAMES = frozenset(_PRLIMIT.values())
+_ASKED = re.compile(r"\$\(\s*ulimit\s+-(\w+)\s*\)|`ulimit\s+-(\w+)`")
+_SUFFIX = {letter: 1 << 10 * power for power, letter in enumerate("KMGTPE", start=1)}
+# What else a unit may give its processes less of than its host has; none of it is judged here.
+_LIMITS = frozenset(
+    "MemoryHigh MemoryMax TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy".split()
+)
+_ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
+# How a script names itself: prlimit --pid $$.
+OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
+# A bound that is not written: of LIMIT:, :LIMIT and ulimit -S.
+_STAYS = ""
+
+
+def ulimit(words: Sequence[Word]) -> Iterator[SetLimit]:
+    """Yield what ``ulimit -SHl unlimited -n 65536`` sets; without a value it only tells."""
+    texts = [word.text for word in words[1:]]
+    flags = "".join(text[1:] for text in texts if text.startswith("-"))
+    soft, hard = "S" in flags, "H" in flags
+    kind = "f"
+    for word in words[1:]:
+        if word.text.startswith("-") and not word.unresolved:
+            kind = next((letter for letter in reversed(word.text) if letter not in "SHa"), kind)
+        elif kind in _ULIMIT:
+            name, unit = _ULIMIT[kind]
+            bound = _ulimit_bound(word, unit)
+            yield SetLimit(
+                name,
+                bound if soft or not hard else _STAYS,
+                bound if hard or not soft else _STAYS,
+                str(word.origin),
+            )
+
+
+def _ulimit_bound(word: Word, unit: int) -> int | str | Unknown | None:
+    asked = _ASKED.fullmatch(word.text)
+    if asked is not None:
+        return "hard" if "H" in (asked.group(1) or asked.group(2)) else "soft"
+    if word.unresolved:
+        return Unknown(f"ulimit {word.text} ({word.origin}): {', '.join(word.unresolved)}")
+    if word.text in ("hard", "soft", "unlimited"):
+        return None if word.text == "unlimited" else word.text
+    if re.fullmatch(r"\d{1,18}", word.text, re.ASCII):
+        return int(word.text) * unit
+    return _STAYS  # bash: invalid number; nothing is set
+
+
+def prlimit(words: Sequence[Word], raises: bool) -> Iterator[SetLimit]:
+    """Yield what ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM`` sets."""
+    for word in words[1:]:
+        name, _, value = word.text.removeprefix("--").partition("=")
+        if not word.text.startswith("--"):
+            name, value = _PRLIMIT.get(word.text[1:2], ""), word.text[2:].removeprefix("=")
+        if name in _NAMES and value and word.text.startswith("-"):
+            yield _pair(name, value, word, raises, must=True)
+
+
+def unit_limit(key: str, word: Word, raises: bool = True) -> SetLimit | None:
+    """Return what ``LimitNOFILE=1024:4096`` sets; None for a limit that no check judges."""
+    name = key.removeprefix("Limit").lower()
+    if not key.startswith("Limit") or name not in _NAMES:
+        return None
+    return _pair(name, word.text, word, raises)
+
+
+def _pair(name: str, value: str, word: Word, raises: bool, must: bool = False) -> SetLimit:
+    soft, colon, hard = value.partition(":")
+
+    def bound(text: str) -> int | str | Unknown | None:
+        if not text and colon:
+            return _STAYS
+        if text in ("unlimited", "infinity", "-1"):
+            return None
+        match = re.fullmatch(r"(\d{1,18})([KMGTPE]?)B?", text, re.ASCII)
+        if match is None or word.unresolved:
+            return Unknown(f"{name} {brief(value)} ({word.origin}) is no limit that is known")
+        return int(match.group(1)) * _SUFFIX.get(match.group(2), 1)
+
+    first = bound(soft)
+    return SetLimit(name, first, bound(hard) if colon else first, str(word.origin), raises, must)
+
+
+def wrapper_limits(words: Sequence[Word], raises: bool) -> Iterator[SetLimit]:
+    """Yield what the words of a wrapper set for the program behind them.
+
+    raises: whether root runs it.
+    """
+    name = words[0].text.rpartition("/")[2]
+    if name == "prlimit":
+        yield from prlimit(words, raises)
+    elif name == "systemd-run":
+        system = all(word.text != "--user" for word in words)
+        for key, word in properties(words).items():
+            found = unit_limit(key, word, system)
+            if found is not None:
+                yield found
+
+
+def property_notes(words: Sequence[Word]) -> Iterator[SourceNote]:
+    for key, word in properties(words).items():
+        said = limit_note(key, word.text, word.origin)
+        if said is not None:
+            yield said
+
+
+def properties(words: Sequence[Word]) -> Mapping[str, Word]:
+    """``-p NAME=VALUE`` of systemd-run, by name."""
+    found: dict[str, Word] = {}
+    before = ""
+    for word in words[1:]:
+        text = word.text.removeprefix("--property=")
+        if before in ("-p", "--property") or text != word.text:
+            name, _, value = text.partition("=")
+            found[name] = word._replace(text=value)
+        elif re.match(r"-p[A-Z]", word.text):
+            name, _, value = word.text[2:].partition("=")
+            found[name] = word._replace(text=value)
+        before = word.text
+    return found
+
+
+def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
+    """Say that a property of a unit sets a limit, and that nothing judges it where it bounds."""
+    if key not in _LIMITS:
+        return None
+    text = f"{key}={value}: sets a limit of the processes of this unit"
+    count = int(value) if re.fullmatch(r"\d{1,18}", value, re.ASCII) else 0
+    lifted = value == "infinity" or (key == "TasksMax" and count >= _ENOUGH)
+    return SourceNote("ulimit" if lifted else "unit-limit-not-read", text, origin)

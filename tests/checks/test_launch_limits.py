@@ -1,0 +1,198 @@
+"""Limits that a launch sets itself, on top of those of its shell, unit or container."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from typing import Any
+
+import pytest
+
+from checks.base.finding import Status
+from checks.base.needs import SetLimit
+from checks.base.units import GIB, MIB
+from checks.base.unknown import Unknown
+from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
+from checks.limits.launch_limits import held
+from checks.limits.runtimes import Limit
+from preflight.launches.launch_kind import LaunchText
+from preflight.launches.set_limits import ulimit
+from preflight.launches.shell_script import read_script
+from preflight.launches.source import Origin, Word
+from preflight.launches.systemd_unit import KIND
+from tests.checks.limit_hosts import launch, limits, rank, rdma, system
+from tests.checks.test_limits_memlock import docker, found, one
+
+MAY_RAISE = {"effective_capabilities": 1 << SYS_RESOURCE_BIT}
+
+
+def set_to(name: str, soft: Any, hard: Any = -1, **more: Any) -> tuple[SetLimit, ...]:
+    return (SetLimit(name, soft, soft if hard == -1 else hard, "run.sh:3", **more),)
+
+
+def commands(text: str) -> Any:
+    return {
+        command.words[-1].text: [limit[:3] for limit in command.limits]
+        for command in read_script(text, "run.sh", {}).commands
+    }
+
+
+def test_a_script_s_limits_reach_what_it_starts_as_in_bash() -> None:
+    """Branches, subshells, pipelines, the background and other hosts each in their way."""
+    text = """
+    ulimit -l unlimited -n 4096
+    prog a
+    (ulimit -Sn 100; prog b)
+    prog c | ulimit -n 7
+    { ulimit -v 1000 & }
+    if [ "$1" = x ]; then ulimit -d 1; fi
+    false && ulimit -n 1
+    ssh host mooncake_client d
+    docker run -d img mooncake_client e
+    prlimit --memlock=64K:1M mooncake_client f
+    ulimit -Hn $(ulimit -Sn); ulimit -a; ulimit -n; ulimit -c 0
+    prog g
+    """
+    found = commands(text)
+    base = [("memlock", None, None), ("nofile", 4096, 4096)]
+    assert found["a"] == base
+    assert found["b"] == [*base, ("nofile", 100, "")]
+    assert found["c"] == base
+    assert found["d"] == found["e"] == []
+    last = found["f"].pop()
+    assert last == ("memlock", 64 << 10, 1 << 20)
+    doubted = found["f"].pop()
+    assert doubted[0] == "data"
+    assert isinstance(doubted[1], Unknown)
+    assert found["f"] == base
+    assert found["g"][:3] == [*base, ("nofile", "", "soft")]
+
+
+def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
+    both = commands('if [ "$1" = x ]; then ulimit -n 9; else ulimit -n 9; fi; prog a')
+    assert both == {"a": [("nofile", 9, 9)]}
+    one_way = commands('if [ "$1" = x ]; then ulimit -n 9; else ulimit -l 9; fi; prog a')["a"]
+    assert {name for name, *_ in one_way} == {"nofile", "memlock"}
+    assert all(isinstance(soft, Unknown) for _, soft, _ in one_way)
+
+
+@pytest.mark.parametrize(
+    "words",
+    "-n 100;-Sn 100;-Hn 900;-SHn 300;-n hard;-Sn hard;-Hn soft;-n unlimited;-Sn 2000;"
+    "-n 10 -Sn 5;-Sn 600, ulimit -Hn 500;-n x".split(";"),
+)
+@pytest.mark.parametrize("start", [(500, 1000), (1000, 1000)])
+def test_bash_is_the_judge_of_what_ulimit_leaves(words: str, start: tuple[int, int]) -> None:
+    """As a user who may not raise: the shell itself says what it has in the end."""
+
+    def as_user() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, start)
+        if os.getuid() == 0:
+            os.setuid(65534)
+
+    words = words.replace(",", ";")
+    script = f"ulimit {words}; echo $(ulimit -Sn) $(ulimit -Hn)"
+    told = subprocess.run(
+        ["bash", "-c", script], preexec_fn=as_user, capture_output=True, text=True, check=False
+    )
+    changes = tuple(
+        limit
+        for part in f"ulimit {words}".split(";")
+        for limit in ulimit([Word(word, Origin("x")) for word in part.split()])
+    )
+    after = held("nofile", Limit(*start), rank(limits=changes), limits(), system()).limit
+    assert isinstance(after, Limit)
+    assert " ".join(map(str, after)) == told.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("own", "host", "status"),
+    [
+        (set_to("memlock", None), limits(), Status.FAIL),  # above 8 MiB: bash refuses it
+        (set_to("memlock", None), limits(hard=None), Status.PASS),
+        (set_to("memlock", None), limits(**MAY_RAISE), Status.PASS),
+        (set_to("memlock", None, raises=True), limits(), Status.PASS),  # systemd
+        (set_to("memlock", 8 * MIB), limits(None), Status.FAIL),
+        (set_to("memlock", 8 * MIB, ""), limits(None), Status.FAIL),
+        (set_to("memlock", "hard", ""), limits(hard=None), Status.PASS),
+        (set_to("memlock", Unknown("$X is not set")), limits(None), Status.UNKNOWN),
+        (set_to("memlock", None), limits(Unknown("not recorded")), Status.UNKNOWN),
+        (set_to("memlock", None, must=True), limits(), Status.FAIL),
+    ],
+)
+def test_memlock_is_what_the_launch_makes_of_it(own: Any, host: Any, status: Status) -> None:
+    finding = one("memlock.limit", launch(rank(limits=own)), host, rdma=rdma(1))
+    assert finding.status is status
+    if finding.settings:
+        assert finding.evidence[0].source != "run.sh:3"
+    elif status is Status.FAIL:
+        assert "run.sh:3" in finding.text + finding.advice
+
+
+def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
+    lowered = one("memlock.limit", launch(rank(limits=set_to("memlock", 1))), limits(None))
+    assert lowered.settings == ()
+    refused = one("memlock.limit", launch(rank(limits=set_to("memlock", None))), limits())
+    assert [setting.name for setting in refused.settings] == ["memlock"]
+
+
+@pytest.mark.parametrize(
+    ("container", "own", "status"),
+    [
+        (None, set_to("nofile", 256), Status.WARN),
+        (None, set_to("nofile", 16), Status.FAIL),
+        (None, set_to("nofile", 256, ""), Status.PASS),  # SGLang raises the soft one itself
+        (None, set_to("nofile", 1 << 21, must=True), Status.FAIL),
+        (docker(nofile=65535), set_to("nofile", 256), Status.WARN),
+        (docker(nofile=1024), set_to("nofile", 65535), Status.WARN),  # no CAP_SYS_RESOURCE
+        (docker(nofile=1024, privileged=True, user="0"), set_to("nofile", 65535), Status.PASS),
+        (docker(nofile=1024, privileged=True), set_to("nofile", 65535), Status.UNKNOWN),
+    ],
+)
+def test_open_files(container: Any, own: Any, status: Status) -> None:
+    needs = launch(rank(container=container, limits=own))
+    assert one("limits.nofile", needs, limits()).status is status
+
+
+def test_memory_and_threads_of_its_own_limits() -> None:
+    sizes = {ADDRESS_SPACE: Limit(None, None), DATA_SIZE: Limit(None, None)}
+    process = rank(regular_bytes=4 * GIB, hugetlb_bytes=0)
+    host = limits(sizes=sizes)
+    for name, status in (("as", Status.FAIL), ("data", Status.FAIL), ("stack", Status.PASS)):
+        needs = launch(process._replace(limits=set_to(name, GIB)))
+        assert one("limits.memory", needs, host).status is status
+    few = launch(process._replace(limits=set_to("nproc", 0)))
+    judged = found("limits.threads", few, host)
+    assert [one.status for one in judged if one.subject.endswith(", user")] == [Status.FAIL]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("LimitMEMLOCK=infinity", ("memlock", None, None)),
+        ("LimitNOFILE=1024:4096", ("nofile", 1024, 4096)),
+        ("LimitAS=4G", ("as", 4 * GIB, 4 * GIB)),
+        ("LimitDATA=1M:infinity", ("data", MIB, None)),
+    ],
+)
+def test_a_unit_s_limits_are_set_by_systemd(line: str, expected: Any) -> None:
+    text = f"[Service]\n{line}\nExecStart=/bin/mooncake_master\n"
+    text += "ExecStart=/bin/sh -c 'ulimit -n 9; x'\n"
+    reading = KIND.read(LaunchText("x.service", text, False, {}, (), lambda name: None))
+    first, second = reading.commands
+    assert [limit[:3] for limit in first.limits] == [expected]
+    assert first.limits[0].raises
+    assert first.limits[0].origin == "x.service:2"
+    assert [limit.name for limit in second.limits] == [expected[0], "nofile"]
+
+
+def test_systemd_run() -> None:
+    text = "ulimit -n 7\nsystemd-run --scope prog a\n"
+    text += "systemd-run -p LimitMEMLOCK=infinity -p MemoryMax=1G mooncake_client b"
+    reading = read_script(text, "run.sh", {})
+    scope, service = reading.commands
+    assert [limit.name for limit in service.limits] == ["memlock"]
+    assert service.limits[0].raises
+    assert [limit.name for limit in scope.limits] == ["nofile"]
+    assert "unit-limit-not-read" in [note.id for note in reading.notes]
