@@ -14,10 +14,25 @@ from checks.base.unknown import Unknown
 
 
 class Spot(NamedTuple):
-    """Where pages come from: one page size, on one NUMA node or (``None``) on any."""
+    """Where pages come from: one page size, on one NUMA node or (``None``) on any.
+
+    among: on any of these, where they are several and not all.
+    """
 
     page_size_bytes: int
     node: int | None
+    among: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Those that alone give the pages, () where any does."""
+        return self.among if self.node is None else (self.node,)
+
+    @property
+    def where(self) -> str:
+        """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""
+        listed = ", ".join(map(str, self.nodes))
+        return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""
 
 
 Pages = Mapping[Spot, int]
@@ -30,7 +45,6 @@ class Usage(NamedTuple):
     dropped: when its arena cannot be mapped and everything goes its own way.
     serves_all: the arena, once mapped, holds all that would otherwise be mapped directly.
     headroom: free pages that a node must show for a moment, beyond those kept.
-    among: the NUMA nodes that alone give its pages, where they are several, not all.
     """
 
     process: str
@@ -38,7 +52,6 @@ class Usage(NamedTuple):
     dropped: Pages
     serves_all: bool
     headroom: Pages
-    among: tuple[int, ...] = ()
 
 
 class MemoryKind(str, Enum):

@@ -78,7 +78,7 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
     best = verdict(lambda have: have.most_pages, float("inf"))
     shortages = tuple(
         Shortage(spot, have, needs.get(spot, 0), start.get(spot, 0))
-        for spot, have in sorted(available.items(), key=lambda item: _spot_order(item[0]))
+        for spot, have in sorted(available.items(), key=lambda item: spot_order(item[0]))
         if isinstance(have, Unknown) or have.least_pages < needs.get(spot, 0)
     )
     return FitVerdict(worst if worst is best else Fit.UNKNOWN, needs, start, shortages)
@@ -108,7 +108,7 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
             dropped = _at(spot, usage.dropped)
             # Where nothing is without the arena, nothing but the arena is with it.
             must_have = dropped if usage.serves_all or not dropped else peak
-            if spot.node is not None and not _touches(spot, usage):
+            if spot.nodes and not _touches(spot, usage):
                 continue  # its pages can come from another node
             if must_have:
                 needs[spot] = max(needs.get(spot, 0), everything - peak + must_have)
@@ -123,17 +123,18 @@ def _spots(every: Iterable[Pages]) -> list[Spot]:
     """Each pool in use, and each node of it that something is bound to."""
     used = {spot for pages in every for spot, count in pages.items() if count}
     pools = {Spot(spot.page_size_bytes, None) for spot in used}
-    return sorted(used | pools, key=_spot_order)
+    return sorted(used | pools, key=spot_order)
 
 
 def _at(spot: Spot, pages: Pages) -> int:
-    """What weighs on ``spot``: a pool bears all its nodes, a node also what is bound to none."""
-    if spot.node is None:
-        return sum(
-            count for at, count in pages.items() if at.page_size_bytes == spot.page_size_bytes
-        )
-    return pages.get(spot, 0) + pages.get(Spot(spot.page_size_bytes, None), 0)
+    """What weighs on ``spot``: all that may come to lie there, so what is bound to none, too."""
+    return sum(
+        count
+        for at, count in pages.items()
+        if at.page_size_bytes == spot.page_size_bytes
+        and (not spot.nodes or not at.nodes or not set(at.nodes).isdisjoint(spot.nodes))
+    )
 
 
-def _spot_order(spot: Spot) -> tuple[int, int]:
-    return (spot.page_size_bytes, -1 if spot.node is None else spot.node)
+def spot_order(spot: Spot) -> tuple[int, int, tuple[int, ...]]:
+    return (spot.page_size_bytes, len(spot.nodes), spot.nodes)

@@ -116,8 +116,7 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts) -> Finding:
     page = spot.page_size_bytes
-    where = "" if spot.node is None else f" on node {spot.node}"
-    subject = f"{format_page_size(page)} pages{where}"
+    subject = f"{format_page_size(page)} pages{spot.where}"
     if target.now_pages is None:
         return unknown(subject, _why_unread(facts, spot))
     missing = target.pages - target.now_pages

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from checks.base.check import CheckSet
-from checks.base.finding import Evidence, Finding, or_unjudged, passed, skip, unknown
-from checks.base.needs import Spot, Usage
+from checks.base.finding import Evidence, Finding, passed, skip, unknown
+from checks.base.needs import Spot
 from checks.base.units import KIB, Quantity, counted, format_bytes, format_page_size
 from checks.base.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.fit import Stock, fit_needs, start_needs
+from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import POOLS, Pool
 from checks.hugetlb.refusal import ASK_FIT, why_refused
 from checks.hugetlb.stock import stock_of
 from checks.hugetlb.targets import Target, all_targets, reserve_settings
 from checks.hugetlb.wanted import Wanted, page_terms, wanted_pages
-from checks.numa.nodes import NODES, node_list
+from checks.numa.nodes import NODES
 
 CHECKS = CheckSet()
 
 
 def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
-    """What to set for one spot: the node, or where pages are bound, all nodes of the size."""
+    """What to set for one spot: its nodes, or where pages are bound, all nodes of the size."""
     every = all_targets(facts.hugetlb, wanted.everything)
     size = spot.page_size_bytes
     mine = {at: target for at, target in every.items() if at.page_size_bytes == size}
-    if spot.node is not None:
-        mine = {at: target for at, target in mine.items() if at.node == spot.node}
+    if spot.nodes:
+        mine = {at: target for at, target in mine.items() if at.node in spot.nodes}
     return {
         at: target
         for at, target in mine.items()
@@ -38,8 +38,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     """One pool, or one node of it, against what the launch takes there."""
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
-    size = format_page_size(spot.page_size_bytes)
-    subject = f"{size} pages" if spot.node is None else f"{size} pages on node {spot.node}"
+    subject = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
     need = counted(everything, "pages", f"{{}} ({format_bytes(everything * spot.page_size_bytes)})")
     stock = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, [spot])[spot]
     if isinstance(stock, Unknown):
@@ -101,8 +100,8 @@ def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
         pages = f"{stock.least_pages} to {stock.most_pages}"
     total = None
     if not isinstance(pool, Unknown):
-        share = pool.nodes.get(spot.node) if spot.node is not None else None
-        total = share.total_pages if share is not None else pool.total_pages
+        shares = [pool.nodes[node] for node in spot.nodes if node in pool.nodes]
+        total = sum(share.total_pages for share in shares) if shares else pool.total_pages
     text = f"{pages} pages available" if total is None else f"{pages} available of {total} pages"
     return Quantity(text, stock.least_pages, "pages")
 
@@ -110,17 +109,18 @@ def _have(stock: Stock, pool: Pool | Unknown, spot: Spot) -> Quantity:
 def _evidence(pool: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     if isinstance(pool, Unknown):
         return ()
-    if spot.node is None:
+    if not spot.nodes:
         raw = (
             f"nr {pool.total_pages}, free {pool.free_pages}, resv {pool.reserved_pages}, surplus "
             f"{pool.surplus_pages}, overcommit {pool.overcommit_pages}"
         )
         return (Evidence(pool.source, raw),)
-    share = pool.nodes.get(spot.node)
-    if share is None:
-        return ()
-    path = f"{NODES}/node{spot.node}/hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
-    return (Evidence(path, f"nr {share.total_pages}, free {share.free_pages}"),)
+    name = f"hugepages/hugepages-{spot.page_size_bytes // KIB}kB"
+    return tuple(
+        Evidence(f"{NODES}/node{node}/{name}", f"nr {share.total_pages}, free {share.free_pages}")
+        for node in spot.nodes
+        if (share := pool.nodes.get(node)) is not None
+    )
 
 
 def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
@@ -128,7 +128,7 @@ def _barred(facts: HugetlbFacts, pool: Pool | Unknown, spot: Spot) -> Iterable[E
     barred = facts.hugetlb.barred
     if isinstance(pool, Unknown) or isinstance(barred, Unknown):
         return ()
-    nodes = (node for node in barred if node in pool.nodes and spot.node in (None, node))
+    nodes = (node for node in spot.nodes or pool.nodes if node in barred and node in pool.nodes)
     return dict.fromkeys(barred[node] for node in nodes)
 
 
@@ -141,55 +141,12 @@ def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
 def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Each node that pages are bound to."""
+    """Each node that pages are bound to, and several that they are bound to together."""
     spots = wanted.spots(bound=True)
     for spot in spots:
         yield _judge_spot(spot, hugetlb, wanted)
-    groups = wanted.groups()
-    for size, nodes in groups:
-        yield _judge_group(size, nodes, hugetlb, wanted)
-    if not spots and not groups:
+    if not spots:
         yield skip("nothing is bound to a NUMA node")
-
-
-@or_unjudged
-def _judge_group(size: int, nodes: tuple[int, ...], facts: HugetlbFacts, wanted: Wanted) -> Finding:
-    """Several nodes together, but not all, against what processes that are bound there take."""
-    spots = [Spot(size, node) for node in nodes]
-    usages: list[Usage] = []
-    beside = 0  # pages of others that are bound to one of them
-    for usage in wanted.usages:
-        if usage.among and set(usage.among) <= set(nodes):
-            usages.append(usage)
-        else:
-            beside += sum(usage.mapped.get(spot, 0) for spot in spots)
-    everything, start = (
-        beside + judged.get(Spot(size, None), 0)
-        for judged in (fit_needs(usages), start_needs(usages))
-    )
-    need = counted(everything, "pages", f"{{}} ({format_bytes(everything * size)})")
-    found = passed(f"{format_page_size(size)} pages on {node_list(nodes)}", need=need)
-    stocks = stock_of(facts.hugetlb, {}, facts.memory_available_bytes, spots).values()
-    each = [found.known(stock) for stock in stocks]
-    least, most = sum(one.least_pages for one in each), sum(one.most_pages for one in each)
-    have = str(least) if least == most else f"{least} to {most}"
-    pool = facts.hugetlb.pool(size)
-    evidence = tuple(row for spot in spots for row in _evidence(pool, spot))
-    found = found._replace(
-        have=Quantity(f"{have} pages available", least, "pages"), evidence=evidence
-    )
-    advice = (
-        f"reserve {everything - least} pages more on {node_list(nodes)}, or bind it to more nodes"
-    )
-    if least >= everything:
-        return found
-    if least >= start:
-        return found.warned("the arena, or another mapping that can do without, falls back", advice)
-    if most < start:
-        return found.failed(
-            f"{start - most} pages are missing there: {_consequence(Spot(size, None))}", advice
-        )
-    return found.unknown("which nodes promised pages come from is not known", advice=advice)
 
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)

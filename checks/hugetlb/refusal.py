@@ -40,8 +40,7 @@ def why_refused(
 ) -> str:
     """Return why pools cannot grow to ``targets`` now, "" where they can."""
     for spot, target in targets.items():
-        where = "" if spot.node is None else f" on node {spot.node}"
-        name = f"{format_page_size(spot.page_size_bytes)} pages{where}"
+        name = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
         if target.now_pages is None:
             return f"{name}: how many there are cannot be read"
         missing_bytes = (target.pages - target.now_pages) * spot.page_size_bytes

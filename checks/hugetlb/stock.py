@@ -45,11 +45,11 @@ def stock_of(
         usable = hugetlb.usable_nodes(pool)
         if isinstance(usable, Unknown):
             stock[spot] = usable
-        elif spot.node is None:
+        elif not spot.nodes:
             limit = limits.get(spot.page_size_bytes)
             stock[spot] = _pool_stock(pool, usable, limit, memory_available_bytes)
         else:
-            here = {spot.node}.intersection(usable)
+            here = set(spot.nodes).intersection(usable)
             stock[spot] = _stock_on(pool, here, memory_available_bytes)
     return stock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.base.needs import Pages, Spot
@@ -52,11 +52,32 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
             for spot in needs
             if spot.page_size_bytes == size and spot.node is not None and spot.node not in barred
         )
-        wanted = {spot: needs[spot] for spot in bound} or _spread(hugetlb, pool, size, needs)
+        wanted = {spot: needs[spot] for spot in bound}
+        for spot in needs:
+            if spot.page_size_bytes == size and spot.among:
+                _grow(wanted, pool, spot, needs[spot], barred)
+        wanted = wanted or _spread(hugetlb, pool, size, needs)
         for spot, pages in wanted.items():
             now, held = now_and_held(pool, spot.node)
             targets[spot] = Target(pages + held, now, held)
     return targets
+
+
+def _grow(
+    wanted: dict[Spot, int],
+    pool: Pool | Unknown,
+    spot: Spot,
+    pages: int,
+    barred: Collection[int],
+) -> None:
+    """Add what several nodes are to give together: what each has, and evenly what is missing."""
+    nodes = [Spot(spot.page_size_bytes, node) for node in spot.among if node not in barred]
+    for at in nodes:
+        now, held = now_and_held(pool, at.node)
+        wanted[at] = max(wanted.get(at, 0), (now or 0) - held, 0)
+    missing = max(0, pages - sum(wanted[at] for at in nodes))
+    for index, at in enumerate(nodes):
+        wanted[at] += missing // len(nodes) + (index < missing % len(nodes))
 
 
 def _spread(hugetlb: HugeTlb, pool: Pool | Unknown, size: int, needs: Pages) -> Pages:

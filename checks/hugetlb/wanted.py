@@ -7,7 +7,7 @@ from checks.base.finding import UnjudgedError, passed, skip
 from checks.base.needs import LaunchNeeds, Pages, Spot
 from checks.base.units import format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import fit_needs, start_needs
+from checks.hugetlb.fit import fit_needs, spot_order, start_needs
 
 NO_PAGES = "the launch takes no huge pages"
 # A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
@@ -20,25 +20,12 @@ class Wanted:
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
         self.needs = needs
-        self.usages = needs.usages
         self.everything: Pages = fit_needs(needs.usages) if needs.usages else {}
         self.start: Pages = start_needs(needs.usages) if needs.usages else {}
 
-    def groups(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Each page size with several nodes to which processes are bound, where not to all."""
-        used = (
-            (usage.among, pages) for usage in self.usages for pages in (usage.mapped, usage.dropped)
-        )
-        return sorted(
-            {(spot.page_size_bytes, among) for among, pages in used if among for spot in pages}
-        )
-
     def spots(self, bound: bool) -> list[Spot]:
         found = {*self.everything, *self.start}
-        return sorted(
-            (spot for spot in found if (spot.node is not None) is bound),
-            key=lambda spot: (spot.page_size_bytes, spot.node or 0),
-        )
+        return sorted((spot for spot in found if bool(spot.nodes) is bound), key=spot_order)
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
@@ -60,11 +47,13 @@ def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
         pages = sum(
             count
             for at, count in usage.mapped.items()
-            if at.page_size_bytes == spot.page_size_bytes and spot.node in (None, at.node)
+            if at.page_size_bytes == spot.page_size_bytes and spot.nodes in ((), at.nodes)
         )
         if pages:
             counts[pages] = counts.get(pages, 0) + 1
     terms = [f"{n} x {pages}" if n > 1 else str(pages) for pages, n in counts.items()]
-    text = f"{' + '.join(terms)} pages of {format_page_size(spot.page_size_bytes)}"
     more = max((usage.headroom.get(spot, 0) for usage in needs.usages), default=0)
+    if not terms and not more:
+        return ""
+    text = f"{' + '.join(terms) or 0} pages of {format_page_size(spot.page_size_bytes)}"
     return f"{text}, and {more} free {HEADROOM}" if more else text

@@ -81,14 +81,14 @@ class Allocation(NamedTuple):
 class Pools(Protocol):
     """Where a replay's huge pages come from."""
 
-    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+    def grants(self, at: Spot, pages: int) -> bool:
         """Tell whether the kernel allows such a mapping.
 
-        Takes nothing. ``node`` binds the process.
+        Takes nothing. ``at``: where the process is bound.
         """
 
-    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        """Take pages, all or none; ``node``: where they must come from, None for anywhere."""
+    def take(self, at: Spot, pages: int) -> bool:
+        """Take pages, all or none; ``at``: where they must come from."""
 
     def kills(self, page_size_bytes: int) -> bool:
         """Tell whether a mapping for which there is none is granted, and ends in a bus error."""
@@ -97,10 +97,10 @@ class Pools(Protocol):
 class EndlessPools:
     """Pools that never run short: a replay against them tells what is asked for."""
 
-    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+    def grants(self, at: Spot, pages: int) -> bool:
         return True
 
-    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
+    def take(self, at: Spot, pages: int) -> bool:
         return True
 
     def kills(self, page_size_bytes: int) -> bool:
@@ -117,21 +117,24 @@ class StockedPools:
         self._left = dict(pages)
         self._killing = killing
 
-    def grants(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        return self.kills(page_size_bytes) or self._has(page_size_bytes, pages, node)
+    def grants(self, at: Spot, pages: int) -> bool:
+        return self.kills(at.page_size_bytes) or self._has(at, pages)
 
     def kills(self, page_size_bytes: int) -> bool:
         return page_size_bytes in self._killing
 
-    def _has(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        return all(pages <= self._left.get(Spot(page_size_bytes, of), 0) for of in {None, node})
+    def _has(self, at: Spot, pages: int) -> bool:
+        whole = Spot(at.page_size_bytes, None)
+        return all(pages <= self._left.get(spot, 0) for spot in (at, whole))
 
-    def take(self, page_size_bytes: int, pages: int, node: int | None) -> bool:
-        if not self._has(page_size_bytes, pages, node):
+    def take(self, at: Spot, pages: int) -> bool:
+        if not self._has(at, pages):
             return False
-        self._left[Spot(page_size_bytes, None)] -= pages
-        if node is not None:
-            self._left[Spot(page_size_bytes, node)] -= pages
+        for spot in self._left:
+            if spot.page_size_bytes == at.page_size_bytes and (
+                not spot.nodes or (at.nodes and set(at.nodes) <= set(spot.nodes))
+            ):
+                self._left[spot] -= pages
         return True
 
 

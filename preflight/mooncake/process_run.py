@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.needs import MemoryKind
+from checks.base.needs import MemoryKind, Spot
 from checks.base.units import GIB, MIB, TIB, format_page_size, round_up
 from checks.releases.mooncake import NumaSegments
 from preflight.mooncake.allocations import (
@@ -273,7 +273,7 @@ class ProcessRun:
         every = [round_up(share, page) // page for share in shares]
         # The kernel grants the mapping on what the process may use in all, before any share is
         # bound: a node that is short shows only when a page is touched there, as a bus error.
-        granted = self._pools.grants(page, sum(every), self.process.node)
+        granted = self._pools.grants(self._at(page), sum(every))
         for node, share, pages in zip(nodes, shares, every, strict=True):
             if not share:
                 continue
@@ -288,12 +288,15 @@ class ProcessRun:
                 OnShortage.BUS_ERROR if granted else OnShortage.FAILS,
                 split=0 if own else self._splits,
             )
-            if granted and self._pools.take(page, pages, node):
+            if granted and self._pools.take(Spot(page, node), pages):
                 yield asked
                 continue
             bus_error = "SIGBUS (exit code 135) while the segment is touched"
             yield _failed(asked, bus_error if granted else "setup returns -600: mmap failed")
             return
+
+    def _at(self, page_size_bytes: int) -> Spot:
+        return Spot(page_size_bytes, self.process.node, self.process.among)
 
     def _direct(
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
@@ -340,7 +343,7 @@ class ProcessRun:
         page = page_size_bytes or self._page_bytes
         pages, node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, node, registered, on_shortage)
-        if self._pools.take(page, pages, node):
+        if self._pools.take(self._at(page), pages):
             return asked
         if self._pools.kills(page):
             return _failed(asked._replace(on_shortage=OnShortage.BUS_ERROR), _OVER_THE_LIMIT)

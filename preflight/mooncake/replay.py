@@ -121,19 +121,19 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
     usages: list[Usage] = []
     for mapped, dropped in zip(with_arenas, without_arenas, strict=True):
         must, may = _split(mapped.allocations)
+        among = mapped.process.among
         usages.append(
             Usage(
                 mapped.process.name,
-                pages_by_spot(must),
-                pages_by_spot(_split(dropped.allocations)[0]),
+                pages_by_spot(must, among),
+                pages_by_spot(_split(dropped.allocations)[0], among),
                 _arena_serves_all(must),
                 _headroom(mapped),
-                mapped.process.among,
             )
         )
         if may:
             name = f"{mapped.process.name}, own allocator"
-            usages.append(Usage(name, pages_by_spot(may), {}, True, {}, mapped.process.among))
+            usages.append(Usage(name, pages_by_spot(may, among), {}, True, {}))
     return tuple(usages)
 
 
@@ -153,12 +153,23 @@ def _split(
     return tuple(must), tuple(may)
 
 
-def pages_by_spot(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Huge pages per page size and NUMA node; regular pages are not counted."""
+def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
+    """Return where an allocation's pages come from."""
+    node = allocation.node
+    return Spot(allocation.page_size_bytes, node, among if node is None else ())
+
+
+def pages_by_spot(
+    allocations: Iterable[Allocation], among: tuple[int, ...] = ()
+) -> dict[Spot, int]:
+    """Huge pages per page size and NUMA node; regular pages are not counted.
+
+    among: the nodes to which the process is bound, where they are several and not all.
+    """
     pages: dict[Spot, int] = {}
     for allocation in allocations:
         if allocation.on_huge_pages:
-            spot = Spot(allocation.page_size_bytes, allocation.node)
+            spot = spot_of(allocation, among)
             pages[spot] = pages.get(spot, 0) + allocation.pages
     return pages
 

@@ -70,7 +70,7 @@ def pools(
         change = target.now_pages is None or target.pages > target.now_pages
         pages = f"{target.own_pages} pages of {format_page_size(spot.page_size_bytes)}"
         terms = page_terms(needs, spot)
-        text = f"the launch takes {pages}" + (f" ({terms})" if terms != pages else "")
+        text = f"the launch takes {pages}" + (f" ({terms})" if terms and terms != pages else "")
         if target.held_pages:
             text += f", others hold {target.held_pages}"
         reason = Reason("", text)

@@ -80,14 +80,13 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
         return [Recommendation("reserve-hugepages", text)]
     reasons: list[str] = []
     for spot, target in targets.items():
-        where = "" if spot.node is None else f" on node {spot.node}"
         others = f", {target.held_pages} that others hold" if target.held_pages else ""
         was = "unknown" if target.now_pages is None else str(target.now_pages)
         now = f"{others} (now {was})"
         if sizing.inputs.available_bytes is not None:
             now = ", on the host whose huge pages --available-hugetlb gives"
         reasons.append(
-            f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{where}: "
+            f"{target.pages} pages of {format_page_size(spot.page_size_bytes)}{spot.where}: "
             f"{target.own_pages} for this launch{now}"
         )
     text = f"{condition}reserve {'; '.join(reasons)}"
@@ -197,7 +196,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
     exact = round_up(used, page)
     least = without_arena(sizing).needs
     least_bytes = sum(
-        spot.page_size_bytes * pages for spot, pages in least.items() if spot.node is None
+        spot.page_size_bytes * pages for spot, pages in least.items() if not spot.nodes
     )
     saved = sizing.need_bytes - least_bytes
     if saved <= 0:

@@ -16,7 +16,6 @@ from checks.base.needs import (
     ProcessId,
     ProcessNeeds,
     Service,
-    Spot,
     Storage,
 )
 from checks.base.units import format_bytes, format_page_size
@@ -31,7 +30,7 @@ from preflight.mooncake.allocations import (
     all_regions_of,
     regions_of,
 )
-from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
+from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, spot_of
 from preflight.processes.container_limits import container_limits, set_limits
 from preflight.processes.mooncake_users import store_devices
 from preflight.processes.processes import Kind, LaunchProcess
@@ -285,12 +284,15 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
 
 def _hugetlb(sizing: Sizing) -> Iterator[Need]:
     for spot, pages in sizing.verdict.needs.items():
-        where = "any node" if spot.node is None else f"node {spot.node}"
+        where = spot.where.removeprefix(" on ") or "any node"
         # Equal processes together: 8 x (14306 L2 host pool + 8 local buffer).
         groups: dict[tuple[str, ...], int] = {}
         kept = 0
         for process in sizing.asked:
-            found = [a for a in process.allocations if _lies_on(a, spot)]
+            huge = [a for a in process.allocations if a.on_huge_pages]
+            huge = [a for a in huge if a.page_size_bytes == spot.page_size_bytes]
+            among = process.process.among
+            found = [a for a in huge if not spot.nodes or spot_of(a, among) == spot]
             kept += sum(a.pages for a in found)
             terms = tuple(f"{a.pages} {a.what}" for a in found)
             if terms:
@@ -301,12 +303,6 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
             formula += f" + {pages - kept} free {HEADROOM}"
         what = f"pages of {format_page_size(spot.page_size_bytes)}, {where}"
         yield Need(what, "host", pages, "pages", formula)
-
-
-def _lies_on(allocation: Allocation, spot: Spot) -> bool:
-    size = allocation.page_size_bytes
-    huge = allocation.on_huge_pages and size == spot.page_size_bytes
-    return huge and spot.node in (None, allocation.node)
 
 
 def _sums(

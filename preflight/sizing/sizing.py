@@ -76,7 +76,7 @@ class Sizing(NamedTuple):
         return sum(
             spot.page_size_bytes * pages
             for spot, pages in self.verdict.needs.items()
-            if spot.node is None
+            if not spot.nodes
         )
 
 
@@ -190,9 +190,14 @@ def _stock(
     stock = read_stock(root, host.hugetlb, host.memory_bytes("MemAvailable"), spots)
     stated = inputs.available_bytes
     if stated is not None:
-        bound = {spot.node for spot in spots if spot.node is not None}
+        bound = {node for spot in spots for node in spot.nodes}
         nodes = sorted(bound | set(memory_nodes(root) if bound else ()))
-        stock.update(stated_stock(stated // page, page, nodes))
+        stated_pages = stated_stock(stated // page, page, nodes)
+        stock.update(stated_pages)
+        for spot in spots:
+            if spot.among and spot.page_size_bytes == page:
+                pages = sum(stated_pages[Spot(page, node)].least_pages for node in spot.among)
+                stock[spot] = Stock(pages, pages)
     return stock
 
 
@@ -256,12 +261,12 @@ def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
     """Pages of one pool, or of one node's share, that the launch takes from what is available."""
     if sizing.taken is None:
         return None
-    pages = (pages_by_spot(process.allocations) for process in sizing.taken)
+    pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)
     return sum(
         count
         for process in pages
         for at, count in process.items()
-        if at.page_size_bytes == spot.page_size_bytes and spot.node in (None, at.node)
+        if at.page_size_bytes == spot.page_size_bytes and spot.nodes in ((), at.nodes)
     )
 
 

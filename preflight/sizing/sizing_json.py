@@ -137,9 +137,9 @@ def _pools(sizing: Sizing) -> list[Json]:
             "page_size_bytes": size,
             **_counts(sizing, Spot(size, None)),
             "nodes": [
-                {"node": node, **_counts(sizing, Spot(size, node))}
-                for page_size_bytes, node in sorted(spot for spot in needs if spot.node is not None)
-                if page_size_bytes == size
+                {"node": spot.node, **_counts(sizing, spot)}
+                for spot in sorted(spot for spot in needs if spot.node is not None)
+                if spot.page_size_bytes == size
             ],
         }
         for size in sorted(sizes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from checks.base.needs import Default, MemoryKind, Spot
 from checks.base.units import format_bytes, format_page_size
 from checks.base.unknown import Unknown
-from checks.hugetlb.fit import Stock
+from checks.hugetlb.fit import Stock, spot_order
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
@@ -213,8 +213,7 @@ def _have(have: Stock | Unknown) -> str:
 
 
 def _where(spot: Spot) -> str:
-    on = "" if spot.node is None else f" on node {spot.node}"
-    return f"{format_page_size(spot.page_size_bytes)} pages{on}"
+    return f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
 
 
 def _processes(sizing: Sizing) -> str:
@@ -269,10 +268,7 @@ def _row(allocation: Allocation) -> list[str]:
 
 def _pools(sizing: Sizing) -> str:
     needs = sizing.verdict.needs
-    spots = sorted(
-        {*needs, Spot(sizing.inputs.settings.hugepage_bytes, None)},
-        key=lambda spot: (spot.page_size_bytes, -1 if spot.node is None else spot.node),
-    )
+    spots = sorted({*needs, Spot(sizing.inputs.settings.hugepage_bytes, None)}, key=spot_order)
     rows = []
     for spot in spots:
         need, taken = needs.get(spot, 0), taken_pages(sizing, spot)
@@ -393,7 +389,7 @@ def _verdicts(sizing: Sizing) -> str:
     """Where the two rules part: a launch that it passes and that fails, or the other way round."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
-    short = next((s for s in sizing.verdict.shortages if s.spot.node is None), None)
+    short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)
     if sizing.status == "fails" and passes and sees_pool:
         if short is None or isinstance(short.available, Unknown):
             return "It would have passed this launch, which will not start."

@@ -20,6 +20,7 @@ from checks.numa.meminfo import read_meminfo, read_node_meminfo
 from checks.numa.nodes import gpu_memory_nodes, memory_nodes
 from checks.pci.facts import gpu_nodes, read_accelerators
 from preflight.cli.main import run
+from preflight.cli.sizing import run as run_sizing
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 
 WHOLE, ON_0, ON_1 = (Spot(2 * MIB, node) for node in (None, 0, 1))
@@ -193,6 +194,21 @@ def test_a_launch_that_binds_itself_has_that_nodes_pages_alone(
     assert (found["hugetlb.shortage"], found["hugetlb.node-shortage"]) == ("pass", status)
 
 
+def _three_nodes(folder: Path) -> Path:
+    """Nodes 0 and 2 have 1024 and 256 of 1792 free pages of 2 MiB, and 95 GiB of memory."""
+    pool = HostPool(nodes={0: (1024, 1024), 1: (512, 512), 2: (256, 256)})
+    root = Host({2 * MIB: pool}, nodes=(0, 1, 2)).write(folder)
+    (root / "proc/self/status").write_text("Mems_allowed_list:\t0-2\n")
+    for node in (0, 1, 2):
+        rows = ["MemTotal: 60000000", "MemFree: 50000000", "Active(file): 0", "Inactive(file): 0"]
+        rows += ["FilePages: 0", "Shmem: 0", "Mlocked: 0", "Unevictable: 0", "SReclaimable: 0"]
+        table = "".join(f"Node {node} {row} kB\n" for row in rows)
+        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
+    with (root / "proc/meminfo").open("a") as file:
+        file.write("SwapFree: 0 kB\n")
+    return root
+
+
 BINDINGS = (
     "numactl --membind=0,2 {}",
     "numactl -m 0,2 {}",
@@ -220,17 +236,7 @@ def test_memory_bound_to_several_nodes_is_judged_on_these_together(
     pages: str,
     memory: str,
 ) -> None:
-    """Nodes 0 and 2 have 1024 and 256 of 1792 free pages of 2 MiB, and 95 GiB of memory."""
-    pool = HostPool(nodes={0: (1024, 1024), 1: (512, 512), 2: (256, 256)})
-    root = Host({2 * MIB: pool}, nodes=(0, 1, 2)).write(tmp_path / "host")
-    (root / "proc/self/status").write_text("Mems_allowed_list:\t0-2\n")
-    for node in (0, 1, 2):
-        rows = ["MemTotal: 60000000", "MemFree: 50000000", "Active(file): 0", "Inactive(file): 0"]
-        rows += ["FilePages: 0", "Shmem: 0", "Mlocked: 0", "Unevictable: 0", "SReclaimable: 0"]
-        table = "".join(f"Node {node} {row} kB\n" for row in rows)
-        (root / f"sys/devices/system/node/node{node}/meminfo").write_text(table)
-    with (root / "proc/meminfo").open("a") as file:
-        file.write("SwapFree: 0 kB\n")
+    root = _three_nodes(tmp_path / "host")
     program = f"mooncake_client --global_segment_size={size} --protocol=tcp"
     script = tmp_path / "launch.sh"
     export = "" if regular else "export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB\n"
@@ -244,3 +250,41 @@ def test_memory_bound_to_several_nodes_is_judged_on_these_together(
     assert [found[id_]["status"] for id_ in ids] == [pages, memory], found
     assert pages == "skip" or found[ids[0]]["subject"] == "2 MiB pages on nodes 0, 2"
     assert found[ids[1]]["subject"] == "nodes 0, 2"
+
+
+# 1280 pages are on nodes 0 and 2, and 1792 in all: what is there decides, whoever is asked.
+@pytest.mark.parametrize(("size", "fits"), [("2000MB", True), ("2560MB", True), ("2800MB", False)])
+def test_all_commands_judge_several_nodes_alike(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    size: str,
+    fits: bool,
+) -> None:
+    monkeypatch.setenv("MOONCAKE_PREFLIGHT_JSON", "v2")
+    root, script = str(_three_nodes(tmp_path / "host")), tmp_path / "launch.sh"
+    script.write_text(
+        "MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB numactl --membind=0,2 "
+        f"mooncake_client --global_segment_size={size} --protocol=tcp\n"
+    )
+
+    def answer(*words: str) -> Any:
+        (run_sizing if words[0] == "--json" else run)([*words, "--root", root, str(script)])
+        return json.loads(capsys.readouterr().out)
+
+    (found,) = answer("check", "--json", "--only", "hugetlb.node-shortage")["findings"]
+    assert found["status"] == ("pass" if fits else "fail")
+    sized = answer("--json")
+    assert sized["status"] == ("pass" if fits else "fail")
+
+    def pages(answered: Any) -> dict[int, int]:
+        return {pool["numa_node"]: pool["pages"] for pool in answered["answer"]["pools"]}
+
+    wanted = {0: 1024, 2: 256} if fits else {0: 1084, 2: 316}
+    assert pages(answer("plan", "--format=json")) == wanted
+    paths = {one["name"].split("/")[5]: int(one["wanted"]) for one in found["settings"]}
+    assert paths == ({} if fits else {"node0": 1084, "node2": 316})
+    # More cannot be judged without /proc/buddyinfo: the largest is what is there, to the page.
+    fitted = answer("fit", "--json", "--goal=pool")
+    assert fitted["answer"]["sizes"]["segment"]["size_bytes"] == 1280 * 2 * MIB
+    assert pages(fitted) == {0: 1024, 2: 256}
