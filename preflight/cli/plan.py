@@ -70,6 +70,7 @@ def plan(
     """
     if as_json and format_ not in ("text", "json"):
         raise click.UsageError(f"--json is --format json, and --format {format_} is given")
+    from checks.capture.secrets import public
     from checks.hugetlb.refusal import ASK_FIT
     from preflight.base import exit_codes
     from preflight.base.output import say, say_json
@@ -88,7 +89,7 @@ def plan(
         from preflight.reading.understood import about
         from preflight.settings.dialects.plan_object import plan_object
 
-        say_json(plan_object(found, code), launch=about(found.source, found.processes))
+        say_json(public(plan_object(found, code)), launch=about(found.source, found.processes))
         return code
     gaps, impossible = missing(found, format_), refused(found, format_)
     if FORMATS[format_].launch and not found.source and not gaps:
@@ -97,7 +98,7 @@ def plan(
         )
     # Half of a drop-in or of a Pod looks like a whole one; one that cannot be had does harm.
     for reason in (*impossible, *gaps):
-        say(f"{NAME}: --format {format_}: {reason}", err=True)
+        say(public(f"{NAME}: --format {format_}: {reason}"), err=True)
     if impossible:
         say(f"{NAME}: nothing is printed of it: {ASK_FIT}", err=True)
         return exit_codes.FAIL
@@ -106,9 +107,10 @@ def plan(
     rendering = render(found, format_, Names(service, rdma_resource))
     notes = [*rendering.notes, *(() if format_ == "text" else (*found.conflicts, *found.unread))]
     if rendering.text:
-        say(rendering.text)
+        # What a machine reads stays as it is: variables with a secret are not in it.
+        say(public(rendering.text) if format_ == "text" else rendering.text)
     else:
         notes.append(f"nothing to set with --format {format_}")
     for note in notes:
-        say(f"{NAME}: {note}", err=True)
+        say(public(f"{NAME}: {note}"), err=True)
     return code

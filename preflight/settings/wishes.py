@@ -9,7 +9,7 @@ from checks.base.finding import Kind, Setting
 from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, Spot
 from checks.base.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.base.unknown import Unknown
-from checks.capture.secrets import is_secret
+from checks.capture.secrets import is_secret, public
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.targets import all_targets, reserve_settings
@@ -267,7 +267,7 @@ def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[
                 values.setdefault(name, {}).setdefault(value, process)
     found, conflicts, secrets = [], [], []
     for name, owners in sorted(values.items()):
-        if is_secret(name):
+        if is_secret(name) or any(public(value) != value for value in owners):
             secrets.append(name)
             continue
         value, process = next(iter(owners.items()))

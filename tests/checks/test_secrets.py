@@ -20,6 +20,7 @@ from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.inputs.public_launch import public_file, public_json
 from preflight.launches.without_secrets import without_secrets
+from preflight.settings.dialects import FORMATS
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 
@@ -274,6 +275,10 @@ def test_none_of_what_is_understood_is_in_a_report(
         ["capacity"],
         ["topology", "--json"],
         ["fleet", "node", "--name", "a"],
+        ["fit"],
+        ["fit", "--json"],
+        ["read", "--json"],
+        *(["plan", "--format", form] for form in FORMATS),
     ):
         run([*command, "--root", host, str(script)])
         seen = capsys.readouterr()
