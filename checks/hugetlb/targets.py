@@ -56,8 +56,8 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
         for spot in needs:
             if spot.page_size_bytes == size and spot.among:
                 _grow(wanted, pool, spot, needs[spot], barred)
-        wanted = wanted or _spread(hugetlb, pool, size, needs)
-        for spot, pages in wanted.items():
+        every: Pages = wanted or _spread(hugetlb, pool, size, needs)
+        for spot, pages in every.items():
             now, held = now_and_held(pool, spot.node)
             targets[spot] = Target(pages + held, now, held)
     return targets
