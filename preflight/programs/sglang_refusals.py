@@ -66,7 +66,33 @@ def _outside(value: float | None, least: float, most: float) -> bool:
     return value is not None and not least < value <= most
 
 
+def _ratio_counts(v: Values) -> bool:
+    """Whether --hicache-ratio decides how large the host pool is."""
+    ratio = v.enable_hierarchical_cache and v.hicache_size <= 0
+    return bool(ratio and v.disaggregation_mode != "decode")
+
+
+def _buffer_only(v: Values) -> bool:
+    return bool(v.enable_hierarchical_cache and v.hicache_host_memory_mode == "buffer_only")
+
+
 REFUSALS = (
+    # Engine._launch_scheduler_processes and DataParallelController take the first rank's answer.
+    Refusal(
+        "--tp {tp_size}: no rank is started, and the server ends (list index out of range)",
+        lambda v: v.tp_size < 1,
+    ),
+    Refusal("--pp-size {pp_size}: there is no such pipeline to start", lambda v: v.pp_size < 1),
+    Refusal(
+        "--dp {dp_size}: no replica is started, and the server ends (list index out of range)",
+        lambda v: v.dp_size < 1,
+    ),
+    # entrypoints/engine.py: node_rank // nnodes_per_pp_rank is beyond the last stage.
+    Refusal(
+        "--node-rank {node_rank} with --nnodes {nnodes}: nodes are counted from 0, so none of the "
+        "ranks of this one belongs to the job",
+        lambda v: v.ep_join_mode != "scale" and not 0 <= v.node_rank < v.nnodes,
+    ),
     Refusal(
         "AssertionError: tp_size must be divisible by number of nodes",
         lambda v: v.ep_join_mode != "scale" and v.tp_size * v.pp_size % v.nnodes,
@@ -148,31 +174,23 @@ REFUSALS = (
     Refusal(
         "AssertionError: The host memory should be larger than the device memory with the current "
         "protocol",
-        lambda v: (
-            v.enable_hierarchical_cache
-            and v.hicache_size <= 0
-            and 0 < v.hicache_ratio < 1
-            and v.disaggregation_mode != "decode"
-        ),
+        lambda v: _ratio_counts(v) and v.hicache_ratio < 1,
         until="0.5.14",
+    ),
+    Refusal(
+        "--hicache-ratio {hicache_ratio:g}: a host pool of less than nothing cannot be allocated",
+        lambda v: _ratio_counts(v) and v.hicache_ratio < 0,
+        since="0.5.15",
     ),
     Refusal(
         "ValueError: --hicache-host-memory-mode buffer_only requires a storage backend "
         "(--hicache-storage-backend)",
-        lambda v: (
-            v.enable_hierarchical_cache
-            and v.hicache_host_memory_mode == "buffer_only"
-            and v.hicache_storage_backend is None
-        ),
+        lambda v: _buffer_only(v) and v.hicache_storage_backend is None,
         since="0.5.19",
     ),
     Refusal(
         "ValueError: --hicache-host-memory-mode buffer_only is not supported on decode instances",
-        lambda v: (
-            v.enable_hierarchical_cache
-            and v.hicache_host_memory_mode == "buffer_only"
-            and v.disaggregation_mode == "decode"
-        ),
+        lambda v: _buffer_only(v) and v.disaggregation_mode == "decode",
         since="0.5.19",
     ),
     Refusal(

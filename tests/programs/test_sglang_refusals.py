@@ -16,6 +16,10 @@ HICACHE = "--enable-hierarchical-cache"
 BUFFER = "--hicache-host-memory-mode buffer_only"
 # Arguments, what is said of them, and arguments like them that are taken.
 CASES = (
+    ("--tp 0", "--tp 0: no rank is started", "--tp 2"),
+    ("--pp-size -1", "--pp-size -1: there is", "--pp-size 2"),
+    ("--dp 0", "--dp 0: no replica is started", "--dp 2"),
+    ("--nnodes 2 --tp 2 --node-rank 5", "--node-rank 5 with", "--nnodes 2 --tp 2 --node-rank 1"),
     ("--nnodes 2 --tp 3", "tp_size must be divisible by number", "--nnodes 2 --tp 4"),
     ("--nnodes 2 --tp 2 --dp 2", "multi-node data parallel is", "--nnodes 1 --tp 2 --dp 2"),
     ("--nnodes 2 --tp 2 --dp 2", "multi-node data-parallel replicas", "--nnodes 2 --tp 2"),
@@ -46,6 +50,7 @@ CASES = (
     ),
     ("--mem-fraction-static 0", "no GPU memory is left", "--mem-fraction-static 0.1"),
     (f"{HICACHE} --hicache-ratio 0.5", "larger than the device", f"{HICACHE} --hicache-ratio 1.5"),
+    (f"{HICACHE} --hicache-ratio -2", "less than nothing", f"{HICACHE} --hicache-ratio 0.1"),
     (
         f"{HICACHE} {BUFFER}",
         "requires a storage backend",
