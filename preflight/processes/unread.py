@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from checks.base.unknown import Unknown
 from preflight.launches.source import Command, Origin, Reading, brief
 from preflight.processes.processes import Kind, LaunchProcess, is_program
 
@@ -68,6 +69,24 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
             [*_programs(processes), *_notices(reading), *_files(processes), *_doubts(processes)]
         )
     )
+
+
+def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
+    """Yield what nobody sets and that the memory of a process follows from.
+
+    model_stated: whether the model's shape is given beside the launch.
+    """
+    for process in processes:
+        model = process.consumer.model if process.consumer is not None else None
+        if process.server is not None:
+            model = process.server.arguments.value("model_path")
+        if isinstance(model, Unknown) and not model_stated:
+            yield NotRead("model", f"{process.kind.value}: {model.reason}", process.command.origin)
+        for word in process.arguments if process.store is not None else ():
+            flag = word.text.partition("=")[0].lstrip("-")
+            if word.unresolved and flag in ("device_names", "global_segment_size"):
+                why = f"nothing here says what it is: {flag} follows from it"
+                yield NotRead(word.unresolved[0], why, word.origin)
 
 
 def _programs(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

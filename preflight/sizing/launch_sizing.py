@@ -14,7 +14,7 @@ from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.processes.host_groups import TakenGroup, take_group
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, understand
-from preflight.processes.unread import NotRead, unread
+from preflight.processes.unread import NotRead, undecided, unread
 from preflight.processes.written_versions import with_written_versions
 from preflight.sglang.admission_gate import (
     FeasiblePages,
@@ -92,7 +92,8 @@ def size_launch(
     if inputs.most != inputs.least:
         most = None if isinstance(inputs.most, Unknown) else judge_inputs(inputs.most, host, root)
     admissions = _admissions(inputs, most, options)
-    missed = unread(reading, processes)
+    stated = options.model_config is not None
+    missed = (*unread(reading, processes), *undecided(processes, stated))
     status, reason = _status(inputs, least, most, admissions)
     if missed and status != "fails":
         others = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
