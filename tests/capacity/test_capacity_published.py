@@ -186,6 +186,7 @@ def test_the_workload_may_be_given_as_its_command_line(tmp_path: Path) -> None:
     assert first_evicting(rounds, "L2") == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "options"),
     [

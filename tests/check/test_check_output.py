@@ -251,6 +251,7 @@ def test_the_verdict_is_of_the_worst_that_follows() -> None:
     assert "will not start" in report_text(reported(found), plain, 80, 0)
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=6))
 def test_the_page_has_a_line_for_every_status_that_wants_something(
     findings: list[Finding],
@@ -261,6 +262,7 @@ def test_the_page_has_a_line_for_every_status_that_wants_something(
         assert any(line.startswith(f"{status.value} ") for line in lines) is wanting
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=6), st.integers(40, 140), st.integers(-1, 1))
 def test_nothing_of_the_host_reaches_the_terminal_as_control(
     findings: list[Finding], width: int, verbosity: int
@@ -334,6 +336,7 @@ def test_refusals_keep_the_form_too(message: str) -> None:
 # JUnit ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(FINDINGS, max_size=8))
 def test_junit_is_xml_whatever_the_host_says(findings: list[Finding]) -> None:
     shown = reported(findings, {"page-size-one": "known"})

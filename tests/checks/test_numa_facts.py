@@ -167,6 +167,7 @@ def test_a_list_cannot_fill_memory() -> None:
             parse_cpu_list(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "nodes", "cpus"),
     [

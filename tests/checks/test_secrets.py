@@ -247,6 +247,7 @@ def test_none_is_in_a_report(
     assert _found(seen.out + seen.err + written, secrets) == []
 
 
+@pytest.mark.slow
 def test_none_of_what_is_understood_is_in_a_report(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,6 +378,7 @@ def test_settings_of_a_configuration_stay_and_others_go() -> None:
     assert public_file(lines) == "protocol: rdma\n\n\ntp-size: 4\n"
 
 
+@pytest.mark.slow
 def test_what_refuses_a_launch_still_does_in_its_capture(
     host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -293,6 +293,7 @@ def test_an_answer_is_as_its_schema_says(
     assert (found["exit_code"], found.get("status")) == (code, status)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

@@ -134,6 +134,7 @@ def test_the_same_on_both_sides_differs_in_nothing(
     assert differs(capsys, "--root", host, *same, path) == (0, [])
 
 
+@pytest.mark.slow
 def test_known_problems_and_defaults_come_and_go(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:
@@ -180,6 +181,7 @@ def test_another_kernel_library_and_driver(tmp_path: Path, host: str, capsys: Ca
     assert "system.kernel-old" in checks
 
 
+@pytest.mark.slow
 def test_two_launches_and_two_hosts(tmp_path: Path, host: str, capsys: Capture) -> None:
     old = launch(tmp_path, LAUNCHES["heads"])
     new = launch(tmp_path, LAUNCHES["heads"].replace("size 4 ", "size 5 "), "new.sh")
@@ -229,6 +231,7 @@ def test_without_a_launch_there_is_nothing_to_compare(host: str, capsys: Capture
     assert "launch" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_locked_answer_says_what_is_different_since(
     tmp_path: Path, host: str, capsys: Capture
 ) -> None:

@@ -88,6 +88,7 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[s
     return code, found
 
 
+@pytest.mark.slow
 def test_a_script_on_a_host_of_eight_gpus(
     host: str, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,6 +160,7 @@ def test_write_keeps_the_mode_and_a_copy(
     assert sorted(place.name for place in path.parent.iterdir()) == ["launch.sh", "launch.sh.bak"]
 
 
+@pytest.mark.slow
 def test_write_keeps_a_link_and_the_mark_of_the_encoding(
     host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +174,7 @@ def test_write_keeps_a_link_and_the_mark_of_the_encoding(
     assert b"--hicache-size 129" in real.read_bytes()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_where_a_value_is_to_be_changed_by_hand(
     host: str, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +197,7 @@ def test_a_command_line_is_printed_with_its_new_values(
     assert (found["edits"], found["written"]) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_recorded_launch_is_said_and_not_edited(
     host: str, script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +220,7 @@ def test_nothing_fits_says_why(small: str, script: str, capsys: pytest.CaptureFi
     assert "hugetlb.reservation" in printed
 
 
+@pytest.mark.slow
 def test_the_text_names_what_binds_and_what_to_set(
     host: str, script: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +262,7 @@ def test_what_cannot_be_meant_is_refused_with_the_rule(
     assert said in found["error"]
 
 
+@pytest.mark.slow
 def test_a_host_is_described_before_it_is_there(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,6 +298,7 @@ def test_every_model_that_is_known_is_there_to_be_read(model: str) -> None:
     assert any(text.startswith("4 ") for text in assumptions)
 
 
+@pytest.mark.slow
 def test_devices_that_nobody_described_are_unknown_and_the_sizes_come_all_the_same(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,6 +349,7 @@ def test_nics_of_every_family_on_pci_can_be_described() -> None:
     assert {row.provider for row in device_rows()} - soft == known
 
 
+@pytest.mark.slow
 def test_what_no_table_tells_of_many_nics_is_said_once(
     script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -351,6 +359,7 @@ def test_what_no_table_tells_of_many_nics_is_said_once(
     assert "unknown: rdma.table-capacity, irdma_0-7 (each of 8)" in " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_no_fits_stands_above_a_rule_that_the_server_may_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -393,6 +402,7 @@ def test_a_first_launch_is_written_and_fits_as_it_stands(
     assert found["edits"] == []
 
 
+@pytest.mark.slow
 def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_preflight([*FIRST, "--goal", "l2"]) == 0
     said = capsys.readouterr().out
@@ -405,6 +415,7 @@ def test_a_first_launch_without_write_is_printed(capsys: pytest.CaptureFixture[s
     assert found["command"].startswith("#!/bin/bash\n")
 
 
+@pytest.mark.slow
 def test_a_first_launch_of_a_host_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     """As many ranks as it has GPUs, and its own NICs; its memlock stops all sizes."""
     assert run_preflight(["fit", "--model", "Qwen/Qwen3-32B", "--root", "demo:h800"]) == 2
@@ -751,6 +762,7 @@ def test_the_command_line_is_declared_without_the_heavy_parts() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_is_printed(
     host: str,
     tmp_path: Path,

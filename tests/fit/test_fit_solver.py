@@ -418,6 +418,7 @@ def test_a_segment_that_only_few_sizes_of_pass_is_found(tmp_path: Path) -> None:
     assert [finding.check for finding in found.bounds[0].findings] == ["memlock.limit"]
 
 
+@pytest.mark.slow
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
     """A memory cgroup, a hugetlb cgroup, locked memory: each is what stops one step more."""
     rdma = SCRIPT.replace("MOONCAKE_PROTOCOL=tcp", "MOONCAKE_PROTOCOL=rdma")

@@ -222,6 +222,7 @@ def test_a_rail_in_another_subnet_needs_a_route_out_of_its_interface(
     assert told(merged_reports(tmp_path, reports), "fleet.subnet") == expected
 
 
+@pytest.mark.slow
 def test_a_fabric_with_a_subnet_for_each_link_is_one_finding(tmp_path: Path) -> None:
     """A /31 for every NIC of every node, and no route: one finding for each interface."""
     reports = fleet_reports("gpu[01-40]")

@@ -208,6 +208,7 @@ def test_a_path_that_is_not_there_is_named_and_not_fatal(merge: Merge, tmp_path:
     assert "missing.json: cannot be read: No such file or directory" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_node_and_runs_nothing_of_theirs(merge: Merge, tmp_path: Path) -> None:
     reports: list[Report] = odd_fleet()
     evil = "<script>alert(1)</script>\x1b[31m"

@@ -91,6 +91,7 @@ def test_what_a_fleet_compares(tmp_path: Path) -> None:
     assert len(one_line(found)) < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_like_nodes_differ_in_their_addresses_alone(tmp_path: Path) -> None:
     """So that whatever else differs between two nodes is worth a word."""
     one = report_on(tmp_path, node_host(1))
@@ -342,6 +343,7 @@ def test_the_carried_program_needs_python_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tool.pyz"]
 
 
+@pytest.mark.slow
 def test_the_carried_program_is_the_same_bytes_each_time() -> None:
     """Python and tables alone: no C of this machine, and nothing that was compiled for it."""
     made = zipapp()

@@ -129,6 +129,7 @@ def test_what_is_no_end_is_refused(value: Any) -> None:
     assert len(bytes.fromhex(end.gid)) == 16
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["rails", "routes"]), ANYTHING))
 def test_what_are_no_ports_is_refused(said: dict[str, Any]) -> None:
     try:

@@ -100,6 +100,7 @@ def test_checks_import_no_preflight(path: Path) -> None:
     assert not {name for name in imports(path) if name.startswith("preflight")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", ["checks", "preflight"])
 def test_packages_import_in_one_order(top: str) -> None:
     found = packages(top)
@@ -108,6 +109,7 @@ def test_packages_import_in_one_order(top: str) -> None:
         assert others <= set(ORDER[: ORDER.index(package)]), package
 
 
+@pytest.mark.slow
 def test_there_are_no_circles() -> None:
     known = {name_of(path) for path in MODULES}
     graph = {name_of(path): imports(path) & known for path in MODULES}

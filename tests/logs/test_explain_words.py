@@ -136,6 +136,7 @@ def test_the_list_is_an_object_too_and_fits_the_terminal(
 # The index -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_index_has_every_known_line_once_in_alphabetical_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -495,6 +495,7 @@ def test_terminal_bytes_and_line_ends_do_not_hide_a_line() -> None:
     assert "Loading" not in explain_log([progress])[0].excerpt
 
 
+@pytest.mark.slow
 def test_bytes_that_are_no_text_are_read_over() -> None:
     """Binary junk without a line's end, then a known line."""
     junk = bytes(range(128, 256)) * 80000

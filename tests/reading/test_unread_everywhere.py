@@ -14,6 +14,7 @@ LAUNCH = f"lmcache_server 0.0.0.0 1 &\n{SERVER}--hicache-size 20\n"
 LINE = "not read, and in no number here: lmcache_server 0.0.0.0 1 ("
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "code"), [("fit", 3), ("capacity", 0), ("plan", 0)])
 def test_each_verb_names_it_once_and_in_its_json(
     verb: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
