@@ -64,7 +64,7 @@ chmod 666 /dev/infiniband/uverbs*
 
 def run_containers(folder: Path) -> dict[str, list[str]]:
     """Return the lines that each container wrote, by its name."""
-    register = [sys.executable, str(Path(__file__).with_name("register_runner.py")), "4", "16"]
+    register = [sys.executable, str(Path(__file__).with_name("register_runner.py"))]
     runs: list[str] = []
     with machine({}) as made:
 

@@ -38,8 +38,7 @@ CORE = frozenset(
         "memlock that holds for one NIC and not for two",
         "hugetlb cgroup limit",
         "both ports down",
-        # Pairs of machines: what works, and what facts do not tell.
-        "healthy",
+        # Pairs of machines: what facts do not tell, on a rail beside one that works.
         "astray",
         # Probes, which nothing records: a limit of memory on one device and two, one of objects,
         # an end that was asked for, two refusals, and a process that is killed.

@@ -1,7 +1,7 @@
 """Registers memory with a real RDMA device, beside what the check says; run in a container.
 
-Started with segment sizes in MB. One line of JSON per limit of memlock and size: what the check
-says and needs, and what registering as much says.
+One line of JSON per limit of memlock and size: what the check says and needs, and what registering
+as much says.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import mmap
 import resource
 import sys
 
-LIMITS = (None, 8 << 20, 64 << 10)  # each below the one before: lowering needs no privilege
+# Limits of memlock in bytes, each below the one before, since lowering needs no privilege; and the
+# megabytes of a segment under it.
+TRIED = ((None, 16), (8 << 20, 4), (8 << 20, 16), (64 << 10, 4))
 DEVICE = "rxe0"
 
 
-def said(megabytes: str) -> dict[str, str]:
+def said(megabytes: int) -> dict[str, str]:
     """The finding of memlock.limit about a client with a segment of this size."""
     from preflight.cli.main import main
 
@@ -76,18 +78,17 @@ class Device:
         return 0
 
 
-def main(*sizes: str) -> None:
+def main() -> None:
     device = Device(DEVICE)
-    for limit in LIMITS:
+    for limit, megabytes in TRIED:
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
-        for megabytes in sizes:
-            found = said(megabytes)
-            number, unit = found["need"].split()
-            needed = int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit])
-            answer = {"limit": limit, "megabytes": int(megabytes), **found}
-            print(json.dumps({**answer, "errno": device.register(needed)}), flush=True)
+        found = said(megabytes)
+        number, unit = found["need"].split()
+        needed = int(float(number) * {"KiB": 1 << 10, "MiB": 1 << 20}[unit])
+        answer = {"limit": limit, "megabytes": megabytes, **found}
+        print(json.dumps({**answer, "errno": device.register(needed)}), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
