@@ -7,7 +7,7 @@ from typing import Any
 
 from checks.base.recording import Answers
 from checks.base.unknown import Unknown
-from checks.capture.private_names import Names
+from checks.capture.private_names import PrivateNames
 from checks.capture.secrets import clean_text
 
 
@@ -18,7 +18,7 @@ def anonymise(
 
     hosts, users: names that are known to be somebody's, beside those that the answers show.
     """
-    names = Names(hosts, users)
+    names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         names.learn(name)
         if not isinstance(text, Unknown):

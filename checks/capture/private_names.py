@@ -50,7 +50,7 @@ _IN_ADDRESS = re.compile(r"(?<=://)(?:[^/@\s\"']*@)?([A-Za-z][\w.-]*)")
 _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
-class Names:
+class PrivateNames:
     """One consistent set of replacements; ``replace`` is a function of what ``learn`` has seen."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
@@ -187,7 +187,7 @@ class Names:
 class _Visitor:
     """What is done with each thing found in a text."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: PrivateNames) -> None:
         self.names = names
 
     def uuid(self, text: str) -> str:

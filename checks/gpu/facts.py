@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.pci.facts import Function, read_accelerators
+from checks.pci.facts import PciFunction, read_accelerators
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 MEMORY_PEERS = "/sys/kernel/mm/memory_peers"
@@ -66,7 +66,7 @@ class GpuFacts(NamedTuple):
     "open", "proprietary", or "" without an NVIDIA driver. imex_channels: names of their nodes.
     """
 
-    accelerators: tuple[Function, ...] | Unknown
+    accelerators: tuple[PciFunction, ...] | Unknown
     nvml: Nvml | Unknown
     device_nodes: tuple[str, ...] | Unknown
     visible_devices: str | Unknown | None
@@ -87,7 +87,7 @@ class GpuFacts(NamedTuple):
         return self.accelerators if isinstance(self.accelerators, Unknown) else False
 
     @property
-    def on_pci(self) -> tuple[Function, ...]:
+    def on_pci(self) -> tuple[PciFunction, ...]:
         """The accelerators; () where PCI could not be read."""
         return () if isinstance(self.accelerators, Unknown) else self.accelerators
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
-from checks.pci.facts import Function
+from checks.pci.facts import PciFunction
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases import sglang
@@ -120,7 +120,7 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 
 
 @or_unknown
-def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> Function | Unknown | None:
+def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
     """The PCI function of the process's GPU; None where CUDA shows it no such GPU."""
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from checks.base.needs import LaunchNeeds, Service
 from checks.base.root import Root
 from checks.base.unknown import Unknown, known, or_unknown
-from checks.network.routing import Routing, read_routing
+from checks.network.routing import RoutingTables, read_routing
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
@@ -46,7 +46,7 @@ class NetworkFacts(NamedTuple):
     reserved: tuple[tuple[int, int], ...] | Unknown
     ports: Mapping[int, PortState | Unknown]
     time_wait: int | Unknown = Unknown("not read", absent=True)
-    routing: Routing | Unknown = Unknown("not read", absent=True)
+    routing: RoutingTables | Unknown = Unknown("not read", absent=True)
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:

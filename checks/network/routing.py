@@ -56,14 +56,14 @@ class TableRoute(NamedTuple):
     interface: str
 
 
-class Routing(NamedTuple):
+class RoutingTables(NamedTuple):
     """rules: in the kernel's order, of both families."""
 
     rules: tuple[RoutingRule, ...]
     routes: tuple[TableRoute, ...]
 
 
-def read_routing(root: Root) -> Routing | Unknown:
+def read_routing(root: Root) -> RoutingTables | Unknown:
     """Return the kernel's answers, live or recorded; Unknown in a capture that has none."""
     rules, routes = root.call("routing.rules"), root.call("routing.routes")
     for answer in (rules, routes):
@@ -76,7 +76,7 @@ def read_routing(root: Root) -> Routing | Unknown:
         return Unknown(f"routing: not an answer: {error}")
     if any(row.table == CUT for row in rows):
         return Unknown("routing: more routes than are read")
-    return Routing(read, rows)
+    return RoutingTables(read, rows)
 
 
 def _list(answer: object) -> list[Any]:
@@ -117,7 +117,7 @@ def _route(row: Sequence[Any]) -> TableRoute:
 
 
 @or_unknown
-def exits(routing: Routing, source: str, interface: str) -> tuple[str, ...] | Unknown:
+def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
     """Return networks that have a route out of ``interface`` for what is sent from ``source``.
 
     The tables in the order of the rules; what a rule or a route rejects is none of them. Unknown

@@ -47,7 +47,7 @@ class Link(NamedTuple):
     max_speed: str | Unknown
 
 
-class Function(NamedTuple):
+class PciFunction(NamedTuple):
     """A PCI function.
 
     kind: class code ("0x030200"). node: None where the kernel says -1, as firmware without
@@ -86,9 +86,9 @@ class PciFacts(NamedTuple):
     "smmu3.0x..."). direct_nic: whether the platform has Direct NIC functions.
     """
 
-    accelerators: tuple[Function, ...] | Unknown
-    nics: Mapping[str, Function]
-    bridges: Mapping[str, Function]
+    accelerators: tuple[PciFunction, ...] | Unknown
+    nics: Mapping[str, PciFunction]
+    bridges: Mapping[str, PciFunction]
     acs: Mapping[str, int | Unknown | None]
     paths: Mapping[tuple[str, str], PathClass | Unknown]
     iommus: tuple[str, ...] | Unknown
@@ -132,7 +132,7 @@ def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
 
 
 @or_unknown
-def read_accelerators(root: Root) -> tuple[Function, ...] | Unknown:
+def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
     """Read every GPU or other accelerator, in PCI order; () without PCI and NVIDIA's driver."""
     driven = driver_gpus(root)
     found = []
@@ -166,7 +166,7 @@ def _is_accelerator(root: Root, address: str) -> bool:
     return isinstance(vendor, str) and vendor in ACCELERATOR_VENDORS and not inside
 
 
-def read_function(root: Root, address: str) -> Function:
+def read_function(root: Root, address: str) -> PciFunction:
     """Read one function's facts, by its address."""
     folder = f"{PCI_DEVICES}/{address}"
     node = root.integer(f"{folder}/numa_node")
@@ -175,7 +175,7 @@ def read_function(root: Root, address: str) -> Function:
         driver = "" if driver.absent else driver
     else:
         driver = driver.rpartition("/")[2]
-    return Function(
+    return PciFunction(
         address,
         root.word(f"{folder}/vendor"),
         root.word(f"{folder}/device"),
@@ -223,7 +223,7 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
     return root.word(f"/sys/kernel/iommu_groups/{group.rpartition('/')[2]}/type")
 
 
-def _nics(root: Root) -> dict[str, Function]:
+def _nics(root: Root) -> dict[str, PciFunction]:
     nics = {}
     for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
@@ -240,7 +240,7 @@ def _acs(root: Root, address: str) -> int | Unknown | None:
     return Unknown(f"pci.acs {address}: not a register: {str(control)[:40]}")
 
 
-def _direct_nic(root: Root, nics: Mapping[str, Function]) -> bool:
+def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
     """Look for Direct NIC functions beside ConnectX-8 and newer, which alone have them."""
     if not any(nic.vendor == DIRECT_NIC_FUNCTION[0] for nic in nics.values()):
         return False
@@ -251,7 +251,7 @@ def _direct_nic(root: Root, nics: Mapping[str, Function]) -> bool:
     )
 
 
-def path_class(one: Function, other: Function) -> PathClass | Unknown:
+def path_class(one: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the words of ``nvidia-smi topo``.
 
     Symmetric. Unknown where the host bridges differ and a NUMA node is not known.
@@ -285,7 +285,7 @@ def shared_parents(one: Sequence[str], other: Sequence[str]) -> int:
     return count
 
 
-def bridges_between(one: Function, other: Function) -> tuple[str, ...]:
+def bridges_between(one: PciFunction, other: PciFunction) -> tuple[str, ...]:
     """Return the bridges at which a transfer between them could be turned towards the root complex.
 
     Those below the switch that both share, which is where ACS redirection acts; () where the path

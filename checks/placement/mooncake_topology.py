@@ -17,7 +17,7 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import visible_gpus
 from checks.numa.facts import NumaFacts
-from checks.pci.facts import Function, PciFacts
+from checks.pci.facts import PciFacts, PciFunction
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import ChosenBy, devices_in_use
 from checks.releases.mooncake import MooncakeRelease
@@ -130,7 +130,7 @@ def _of_gpu(
     return _location(location, tuple(name for name in steps if steps[name] == least), names)
 
 
-def _path(function: Function) -> str:
+def _path(function: PciFunction) -> str:
     return "/".join(("/sys/devices", *function.parents, function.address))
 
 

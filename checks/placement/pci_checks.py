@@ -22,7 +22,7 @@ from checks.base.needs import LaunchNeeds
 from checks.base.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
-from checks.pci.facts import PCI_DEVICES, Function, PciFacts, bridges_between
+from checks.pci.facts import PCI_DEVICES, PciFacts, PciFunction, bridges_between
 from checks.rdma.facts import RdmaFacts
 
 CHECKS = CheckSet()
@@ -37,11 +37,11 @@ PASS_THROUGH = ("identity", "none")
 class _Used(NamedTuple):
     """GPUs by address and NICs by name: those in use, all of the host's without a launch."""
 
-    gpus: dict[str, Function]
-    nics: dict[str, Function]
+    gpus: dict[str, PciFunction]
+    nics: dict[str, PciFunction]
 
     @property
-    def subjects(self) -> dict[str, Function]:
+    def subjects(self) -> dict[str, PciFunction]:
         """Return each by what a finding calls it."""
         gpus = {f"GPU {address}": gpu for address, gpu in self.gpus.items()}
         return gpus | {f"NIC {name}": nic for name, nic in self.nics.items()}
@@ -61,7 +61,7 @@ def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | N
             gpu = gpu_function(gpus, process)
             if isinstance(gpu, Unknown) and not silent:
                 finding.known(gpu)
-            if isinstance(gpu, Function):
+            if isinstance(gpu, PciFunction):
                 used.gpus[gpu.address] = gpu
         for name in finding.known(nics_in_use(rdma, needs)):
             if name in pci.nics:
@@ -85,7 +85,7 @@ def link_degraded(
 
 
 @or_unjudged
-def _link(subject: str, function: Function, pci: PciFacts) -> Finding:
+def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
     finding = passed(subject)
     link = function.link
     unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
@@ -171,7 +171,7 @@ def iommu(
 
 
 @or_unjudged
-def _mode(subject: str, function: Function, pci: PciFacts, arm: bool) -> Finding:
+def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)
     finding = finding._replace(

@@ -43,7 +43,7 @@ from checks.rdma.registration import (
 )
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS, Measured
 from checks.rdma.use import Transport, Use, uses
-from checks.rdma.verbs import Budget, RdmaCgroup
+from checks.rdma.verbs import CgroupLimit, RdmaCgroup
 
 CHECKS = CheckSet()
 NO_COUNT = "how many regions the launch registers is not known: "
@@ -62,7 +62,7 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     for nic in rdma.present:
         need = objects_of(nic, needs, found)
         for cgroup in cgroups:
-            if need.contexts and cgroup.limit(nic.name) != Budget(None, None):
+            if need.contexts and cgroup.limit(nic.name) != CgroupLimit(None, None):
                 limited.append((nic, need, cgroup))
     short = {nic.name for nic, need, cgroup in limited if _is_short(nic, need, cgroup)}
     findings = [
@@ -154,10 +154,12 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
     return finding
 
 
-def _left(limit: Budget, used: Budget) -> Budget:
+def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
     """Return what is left of a limit; None: no limit."""
     pairs = zip(limit, used, strict=True)
-    return Budget(*(None if most is None else max(0, most - (count or 0)) for most, count in pairs))
+    return CgroupLimit(
+        *(None if most is None else max(0, most - (count or 0)) for most, count in pairs)
+    )
 
 
 @CHECKS.check("rdma.resources", any_launch)

@@ -216,7 +216,7 @@ class RdmaKernel(NamedTuple):
     drivers: Mapping[str, int]
 
 
-class Budget(NamedTuple):
+class CgroupLimit(NamedTuple):
     """hca_handle: open devices; hca_object: everything made on them. None: no limit."""
 
     handles: int | None
@@ -227,14 +227,18 @@ class RdmaCgroup(NamedTuple):
     """One cgroup with limits, per device; ``used`` has the same shape."""
 
     file: str
-    limits: Mapping[str, Budget]
-    used: Mapping[str, Budget] | Unknown
+    limits: Mapping[str, CgroupLimit]
+    used: Mapping[str, CgroupLimit] | Unknown
 
-    def limit(self, device: str) -> Budget:
-        return self.limits.get(device, Budget(None, None))
+    def limit(self, device: str) -> CgroupLimit:
+        return self.limits.get(device, CgroupLimit(None, None))
 
-    def use(self, device: str) -> Budget | Unknown:
-        return self.used if isinstance(self.used, Unknown) else self.used.get(device, Budget(0, 0))
+    def use(self, device: str) -> CgroupLimit | Unknown:
+        return (
+            self.used
+            if isinstance(self.used, Unknown)
+            else self.used.get(device, CgroupLimit(0, 0))
+        )
 
 
 @or_unknown
@@ -278,13 +282,13 @@ def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
     limits = _budgets(root, f"{folder}/rdma.max")
     if isinstance(limits, Unknown):
         return None if limits.absent else limits
-    if all(budget == Budget(None, None) for budget in limits.values()):
+    if all(budget == CgroupLimit(None, None) for budget in limits.values()):
         return None
     return RdmaCgroup(f"{folder}/rdma.max", limits, _budgets(root, f"{folder}/rdma.current"))
 
 
 @or_unknown
-def _budgets(root: Root, name: str) -> dict[str, Budget] | Unknown:
+def _budgets(root: Root, name: str) -> dict[str, CgroupLimit] | Unknown:
     """Read lines of ``mlx5_0 hca_handle=2 hca_object=max``."""
     content = known(root.text(name))
     budgets = {}
@@ -297,5 +301,5 @@ def _budgets(root: Root, name: str) -> dict[str, Budget] | Unknown:
                 return Unknown(f"{name}: not a limit: {pair[:40]!r}")
             values[key] = None if value == "max" else int(value)
         if device:
-            budgets[device] = Budget(values.get("hca_handle"), values.get("hca_object"))
+            budgets[device] = CgroupLimit(values.get("hca_handle"), values.get("hca_object"))
     return budgets

@@ -28,7 +28,7 @@ MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
 
-class Held(NamedTuple):
+class LockedStart(NamedTuple):
     """A locked answer that a start is compared with. differences: of what was judged from it, in
     words and as the object of ``diff``. strict: what differs, or cannot be compared, is refused."""
 
@@ -44,7 +44,7 @@ def run_behind_the_gate(
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
     as_json: bool = False,
-    held: Held | None = None,
+    held: LockedStart | None = None,
 ) -> int:
     """Check, then become the command. Returns an exit code only where the command is not run.
 
@@ -105,7 +105,7 @@ def _judged(
     mode: str,
     chosen: Chosen,
     as_json: bool,
-    held: Held | None,
+    held: LockedStart | None,
 ) -> Judged:
     """Check, and say it. ``changes`` are of what the check recommends, where it is to be applied.
 
@@ -195,7 +195,7 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
     return {**kept, **{name: value for name, value in changes.items() if value}}
 
 
-def _refused(report: Report | None, fail_on: str, held: Held | None) -> bool:
+def _refused(report: Report | None, fail_on: str, held: LockedStart | None) -> bool:
     """Whether the verdict is bad enough; without a verdict, as where it is unknown."""
     from preflight.check.forms import FAIL_ON
 

@@ -173,7 +173,7 @@ def said_of(rows: Sequence[Row]) -> str:
     return f"{names[0]}: {about}{said}"
 
 
-class Step(NamedTuple):
+class ToDoStep(NamedTuple):
     """One thing to do. mends: the checks. takes: ``as root``. commands: for this place, to copy."""
 
     advice: str
@@ -187,7 +187,7 @@ class Step(NamedTuple):
         return f"{self.mends} ({self.takes})" if self.takes else self.mends
 
 
-def steps(groups: Sequence[Sequence[Row]]) -> list[Step]:
+def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     """Return what mends the groups, the worst first; alike advice is one step."""
     found: dict[str, list[Row]] = {}
     for rows in groups:
@@ -196,7 +196,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[Step]:
         if advice or any(row.commands for row in wanted):
             found.setdefault(advice, []).extend(wanted)
     return [
-        Step(
+        ToDoStep(
             advice,
             fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2),
             ", ".join(dict.fromkeys(each for row in rows for each in row.takes)),

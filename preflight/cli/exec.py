@@ -9,7 +9,7 @@ import click
 from preflight.cli.options import TIMEOUT, command, with_checks, with_json, with_launch
 
 if TYPE_CHECKING:
-    from preflight.check.gate import Held
+    from preflight.check.gate import LockedStart
     from preflight.inputs.launch_words import Chosen, LaunchWords
     from preflight.judging.judge_host import JudgedHost
 
@@ -76,10 +76,10 @@ def exec_(
     )
 
 
-def _held(path: str, strict: bool, limit_seconds: float) -> Held:
+def _held(path: str, strict: bool, limit_seconds: float) -> LockedStart:
     """Return what compares a start with a locked answer."""
     from preflight.base.output import columns, painter
-    from preflight.check.gate import Held
+    from preflight.check.gate import LockedStart
     from preflight.diff.differences import differences_object, differences_text
     from preflight.diff.full_answer import full_answer, read_locked, without_secrets
 
@@ -91,4 +91,4 @@ def _held(path: str, strict: bool, limit_seconds: float) -> Held:
         text = differences_text(names, before, after, 0, painter("never"), columns())
         return text, differences_object(names, before, after)
 
-    return Held(differences, strict)
+    return LockedStart(differences, strict)

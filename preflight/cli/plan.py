@@ -75,7 +75,7 @@ def plan(
     from preflight.base import exit_codes
     from preflight.base.output import say, say_json
     from preflight.base.usage_error import UsageError
-    from preflight.settings.dialects import Names, missing, refused, render
+    from preflight.settings.dialects import ArtefactNames, missing, refused, render
     from preflight.settings.plan import plan_of
 
     found = plan_of(launch, root, timeout_seconds)
@@ -104,7 +104,7 @@ def plan(
         return exit_codes.FAIL
     if gaps:
         return exit_codes.UNKNOWN
-    rendering = render(found, format_, Names(service, rdma_resource))
+    rendering = render(found, format_, ArtefactNames(service, rdma_resource))
     notes = [*rendering.notes, *(() if format_ == "text" else (*found.conflicts, *found.unread))]
     if rendering.text:
         # What a machine reads stays as it is: variables with a secret are not in it.

@@ -128,7 +128,11 @@ def _below(read_file: Beside, folder: str) -> Beside:
 
 class _ServiceReader:
     def __init__(
-        self, name: str, service: Service, surroundings: Mapping[str, Word], read_file: Beside
+        self,
+        name: str,
+        service: ComposeService,
+        surroundings: Mapping[str, Word],
+        read_file: Beside,
     ) -> None:
         self.name = name
         self.node = service.node
@@ -370,7 +374,7 @@ def _pairs(node: Node) -> Iterator[tuple[str, str | None, int | None]]:
             yield name, value_text if equals else None, item.line
 
 
-class Service(NamedTuple):
+class ComposeService(NamedTuple):
     """One service with all that it extends, and what there is to say of it."""
 
     name: str
@@ -383,7 +387,7 @@ def services(
     name: str,
     surroundings: Mapping[str, Word],
     read_file: Beside = lambda _: None,
-) -> Iterator[Service]:
+) -> Iterator[ComposeService]:
     """Yield those that are started, as far as is known, in the order of the file ``name``."""
     found = document.at("services").fields
     chosen = surroundings.get("COMPOSE_PROFILES")
@@ -404,7 +408,7 @@ def services(
                         Origin(name, node.line),
                     )
                 )
-        yield Service(called, whole, tuple(notes))
+        yield ComposeService(called, whole, tuple(notes))
 
 
 def _extended(

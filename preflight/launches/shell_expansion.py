@@ -39,7 +39,7 @@ _CASES: dict[str, Callable[[str], str]] = {
 }
 
 
-class Budget:
+class ExpansionBudget:
     """Characters that expansions may still add, in a reading and all that it reads inside."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Shell:
     is taken back by its mark.
     """
 
-    def __init__(self, variables: Variables, budget: Budget) -> None:
+    def __init__(self, variables: Variables, budget: ExpansionBudget) -> None:
         self.variables = variables
         self.budget = budget
         self.arrays: dict[str, tuple[Word, ...]] = {}

@@ -64,7 +64,7 @@ class ShellText(NamedTuple):
         return Origin(self.source, line if self.lined else None)
 
 
-class Function(NamedTuple):
+class ShellFunction(NamedTuple):
     text: ShellText
     start: int
     end: int
@@ -93,7 +93,7 @@ def drive(steps: Steps) -> Truth:
     return ended
 
 
-class Flow(ABC):
+class ShellFlow(ABC):
     """Goes through a text command by command, and collects what they start."""
 
     def __init__(self, source: str, shell: Shell) -> None:
@@ -102,7 +102,7 @@ class Flow(ABC):
         self.commands: list[Command] = []
         self.notes: list[SourceNote] = []
         self.files: dict[str, Word] = {}
-        self.functions: dict[str, Function] = {}
+        self.functions: dict[str, ShellFunction] = {}
         self.active: list[str] = []  # the functions that are being read, outermost first
         self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
@@ -298,7 +298,7 @@ class Flow(ABC):
             word = tokens[position + (token.bare == "function")].word
             name = written(word.pieces) if word is not None else ""
             body = text.blocks[text.functions[position]]
-            self.functions[name] = Function(text, *body.parts[0])
+            self.functions[name] = ShellFunction(text, *body.parts[0])
             return TRUE
         ended = yield self.simple(text, position, stop)
         return ended

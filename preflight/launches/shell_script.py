@@ -26,14 +26,14 @@ from preflight.launches.shell_builtins import (
     written_out,
 )
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth
-from preflight.launches.shell_expansion import Budget, Shell
+from preflight.launches.shell_expansion import ExpansionBudget, Shell
 from preflight.launches.shell_flow import (
     MOST_TURNS,
     NESTED_COSTS,
     STARTED,
     WRITES,
-    Flow,
-    Function,
+    ShellFlow,
+    ShellFunction,
     ShellText,
     Steps,
     drive,
@@ -89,7 +89,7 @@ def read_script(
     if "#SBATCH" in text[:65536]:
         given = slurm_variables(text)
         variables = {**{n: Word(v, Origin(name)) for n, v in given.items()}, **variables}
-    shell = Shell(Variables(variables), Budget())
+    shell = Shell(Variables(variables), ExpansionBudget())
     shell.name, shell.host_words = name, host_words
     reader = _Script(name, shell, 0, beside)
     if arguments:
@@ -101,7 +101,9 @@ def read_script(
 
 def heredoc_files(text: str, environment: Mapping[str, str | Word] | None = None) -> dict[str, str]:
     """Return the files that a script writes with ``cat > FILE <<EOF`` or tee: names to texts."""
-    reader = _Script("script", Shell(Variables(environment_words(environment or {})), Budget()))
+    reader = _Script(
+        "script", Shell(Variables(environment_words(environment or {})), ExpansionBudget())
+    )
     reader.read(text, 1)
     return {path: word.text for path, word in reader.files.items()}
 
@@ -112,7 +114,7 @@ def read_words(
     *,
     inside: bool = False,
     depth: int = 0,
-    budget: Budget | None = None,
+    budget: ExpansionBudget | None = None,
     beside: Beside = lambda name: None,
     given: Word | None = None,
 ) -> Reading:
@@ -124,7 +126,7 @@ def read_words(
     if not words:
         return Reading(())
     stripped = strip_wrappers(words, environment, inside)
-    found = _read_stripped(words, stripped, depth, budget or Budget(), beside, given)
+    found = _read_stripped(words, stripped, depth, budget or ExpansionBudget(), beside, given)
     root = any(map(is_root, stripped.wrappers))
     if stripped.limits or root:
         with_limits = (
@@ -148,7 +150,7 @@ def _read_stripped(
     words: Sequence[Word],
     stripped: Stripped,
     depth: int,
-    budget: Budget,
+    budget: ExpansionBudget,
     beside: Beside,
     given: Word | None,
 ) -> Reading:
@@ -228,7 +230,7 @@ def _script_words(words: Sequence[Word]) -> tuple[Word, ...]:
     return tuple(words[place:])
 
 
-def _metered(beside: Beside, budget: Budget) -> Beside:
+def _metered(beside: Beside, budget: ExpansionBudget) -> Beside:
     """Return a reader of files that a script can make another start only so often."""
 
     def near(name: str) -> str | None:
@@ -250,7 +252,7 @@ def _deeper(command: Command) -> bool:
     )
 
 
-class _Script(Flow):
+class _Script(ShellFlow):
     """Knows what the simple commands of a script mean: programs, functions, the shell's own."""
 
     def __init__(
@@ -413,7 +415,9 @@ class _Script(Flow):
         command = command._replace(doubts=doubts, waited=waited, limits=limits)
         self.commands.append(command)
 
-    def call(self, name: str, function: Function, words: Sequence[Word], origin: Origin) -> Steps:
+    def call(
+        self, name: str, function: ShellFunction, words: Sequence[Word], origin: Origin
+    ) -> Steps:
         """Go through a function with the arguments of a call."""
         cost = NESTED_COSTS * (function.end - function.start)
         deep = self.active.count(name) >= DEEPEST_CALLS

@@ -50,7 +50,7 @@ class Stage(IntEnum):
 Groups = Mapping[str, str]
 
 
-class Hit(NamedTuple):
+class PatternHit(NamedTuple):
     """What a log holds of one pattern: how often, from which line on, the first and last match.
 
     names: the distinct devices, addresses, variables or keys (the group ``name``), a few of them.
@@ -65,7 +65,7 @@ class Hit(NamedTuple):
 
 
 # Everything that was found in one log, by the ids of the patterns.
-Hits = Mapping[str, Hit]
+Hits = Mapping[str, PatternHit]
 
 
 class Case(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Protocol
 
-from preflight.logs.patterns import Hit, Pattern
+from preflight.logs.patterns import Pattern, PatternHit
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
@@ -36,7 +36,7 @@ class Search:
         self._groups = [_Group(literal, tuple(of)) for literal, of in by_literal.items()]
 
     @property
-    def hits(self) -> dict[str, Hit]:
+    def hits(self) -> dict[str, PatternHit]:
         return {id_: found.hit() for id_, found in self._found.items()}
 
     def add(self, block: str) -> None:
@@ -103,10 +103,10 @@ class _Found:
             if name:
                 self.names[name] = min(position, self.names.get(name, position))
 
-    def hit(self) -> Hit:
+    def hit(self) -> PatternHit:
         first, last = _groups(self.first), _groups(self.last)
         names = sorted(self.names, key=lambda name: self.names[name])
-        return Hit(self.times, self.line, self.excerpt, first, last, tuple(names))
+        return PatternHit(self.times, self.line, self.excerpt, first, last, tuple(names))
 
 
 class _Group:

@@ -50,21 +50,21 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     """Write the whole document. A picture whose facts are missing says so in its place."""
     launch = seen.launch
     sections = [
-        Section("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
-        Section(
+        PagePart("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
+        PagePart(
             "Locked memory",
             lambda: locked_figure(locked_of(seen.facts, seen.needs)),
             on_paper=True,
         ),
-        Section("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
+        PagePart("GPUs and NICs", lambda: topology_figure(topology_of(seen.facts, seen.needs))),
     ]
     if isinstance(launch, Unknown):
-        sections.append(Section("What the cache holds", lambda: launch))
-        sections.append(Section("The launch", lambda: launch))
+        sections.append(PagePart("What the cache holds", lambda: launch))
+        sections.append(PagePart("The launch", lambda: launch))
     elif launch is not None:
-        sections.append(Section("What the cache holds", lambda: _capacity(seen, launch)))
-        sections.append(Section("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
-    sections.append(Section("The host", lambda: host_table(seen.facts), on_paper=True))
+        sections.append(PagePart("What the cache holds", lambda: _capacity(seen, launch)))
+        sections.append(PagePart("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
+    sections.append(PagePart("The host", lambda: host_table(seen.facts), on_paper=True))
     return report_page(report, sections, made, _abouts())
 
 
@@ -102,7 +102,7 @@ def _capacity(seen: JudgedHost, sized: Sized) -> Html:
 NAME = "mooncake-preflight check"
 
 
-class Section(NamedTuple):
+class PagePart(NamedTuple):
     """A part of the page below the findings; ``draw`` makes it, when the page is made.
 
     What it raises, or is not known, is said in its place, and leaves the page whole. on_paper: it
@@ -123,7 +123,7 @@ class Made(NamedTuple):
 
 def report_page(
     report: Report,
-    sections: Iterable[Section],
+    sections: Iterable[PagePart],
     made: Made,
     about: Callable[[str], str] = lambda _: "",
 ) -> str:
@@ -300,7 +300,7 @@ def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, 
     return element("details", summary, listed, class_="screen")
 
 
-def _section(section: Section) -> Html:
+def _section(section: PagePart) -> Html:
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:

@@ -29,7 +29,7 @@ from checks.rdma.registration import (
 )
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.use import uses
-from checks.rdma.verbs import Budget
+from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 
 MEMLOCK = "RLIMIT_MEMLOCK"
@@ -47,8 +47,8 @@ class CgroupUse(NamedTuple):
     """One cgroup's line for the device, at the moment of the refusal."""
 
     file: str
-    limit: Budget
-    used: Budget
+    limit: CgroupLimit
+    used: CgroupLimit
 
 
 class RegistrationRefusal(NamedTuple):
@@ -235,7 +235,7 @@ def _of_cgroups(facts: Facts, nic: Nic) -> list[RegistrationCeiling]:
     for group in facts.rdma.cgroups:
         limit, used = group.limit(nic.name), group.use(nic.name)
         if isinstance(used, Unknown):
-            used = Budget(0, 0)
+            used = CgroupLimit(0, 0)
         if limit.objects is not None:
             left = max(0, limit.objects - (used.objects or 0) - PROTECTION_DOMAINS)
             source = f"{group.file}: {nic.name} hca_object={limit.objects}"

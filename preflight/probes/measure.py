@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.numa.meminfo import read_process_sizes
-from checks.rdma.verbs import Budget, read_cgroups
+from checks.rdma.verbs import CgroupLimit, read_cgroups
 from preflight.probes.limits import SPEND, CgroupUse, LimitMet, RegistrationRefusal, limit_met
 from preflight.probes.memory import (
     Layout,
@@ -264,7 +264,7 @@ def _cgroups(device: str) -> tuple[CgroupUse, ...] | None:
     found = []
     for group in groups:
         used = group.use(device)
-        counted = Budget(0, 0) if isinstance(used, Unknown) else used
+        counted = CgroupLimit(0, 0) if isinstance(used, Unknown) else used
         found.append(CgroupUse(group.file, group.limit(device), counted))
     return tuple(found)
 

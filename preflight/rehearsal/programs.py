@@ -25,7 +25,7 @@ _MOST_LINES = 4
 _MOST_COLUMNS = 300
 
 
-class Reply(NamedTuple):
+class ProgramReply(NamedTuple):
     """error: the call and what it said, or how the process ended; "" where it went well.
 
     ended: the process's exit code, below 0 the signal; None while it lives.
@@ -94,7 +94,9 @@ class Running:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look) -> Reply:
+    def ask(
+        self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
+    ) -> ProgramReply:
         """Do one thing. ``look`` is called meanwhile, and raises StoppedError to break it off."""
         self.order(order)
         return self.answer(limit_seconds, look)
@@ -104,7 +106,7 @@ class Running:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
-    def answer(self, limit_seconds: float, look: Look = _no_look) -> Reply:
+    def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
         """Return what came of the oldest order without an answer."""
         began = time.monotonic()
         while b"\n" not in self._unread:
@@ -119,32 +121,32 @@ class Running:
                 raise StoppedError(f"it took more than {limit_seconds:g} s")
         line, _, self._unread = self._unread.partition(b"\n")
         answer = json.loads(line)
-        return Reply(answer["error"], answer["seconds"])
+        return ProgramReply(answer["error"], answer["seconds"])
 
     def wait_until(
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
-    ) -> Reply:
+    ) -> ProgramReply:
         """Wait for a program: it is up once ``ready``, or has failed once it is gone."""
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
                 return self._ended_reply(began)
             if ready():
-                return Reply("", time.monotonic() - began)
+                return ProgramReply("", time.monotonic() - began)
             look()
             if time.monotonic() - began > limit_seconds:
                 raise StoppedError(f"it took more than {limit_seconds:g} s")
             time.sleep(LOOK_SECONDS)
 
-    def _ended_reply(self, began: float) -> Reply:
+    def _ended_reply(self, began: float) -> ProgramReply:
         """Say how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
-            return Reply(f"exit code {code}", seconds, code)
+            return ProgramReply(f"exit code {code}", seconds, code)
         name = f"signal {-code}"
         with contextlib.suppress(ValueError):
             name = signal.Signals(-code).name
-        return Reply(f"{name} (exit code {128 - code})", seconds, code)
+        return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
         """Return what the library wrote last: its errors, or where there is none its last words."""
@@ -268,7 +270,7 @@ class Programs:
             _await(master, "mooncake_master", self._master_address)
             self._master_is_up = True
 
-    def start_client(self, member: Member, look: Callable[[], None]) -> Reply:
+    def start_client(self, member: Member, look: Callable[[], None]) -> ProgramReply:
         """Start ``mooncake_client``, with the launch's own words but for where things are."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"

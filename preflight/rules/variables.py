@@ -284,7 +284,8 @@ def _skips(no_proxy: str, host: str) -> bool:
 
 
 def _numbers(
-    processes: tuple[LaunchProcess, ...], said: Callable[[Number, str, NumberRead], str | None]
+    processes: tuple[LaunchProcess, ...],
+    said: Callable[[Number, str, NumberRead], str | None],
 ) -> Iterator[Seen]:
     """What ``said`` says of every number that counts; an empty one does where it is taken for 0."""
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))

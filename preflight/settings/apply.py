@@ -12,7 +12,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.shell import line, visible
 from preflight.settings.commands import commands
-from preflight.settings.dialects import Names
+from preflight.settings.dialects import ArtefactNames
 from preflight.settings.dialects.kernel import needs_unit, sysctl, sysfs
 from preflight.settings.dialects.limits import limits, of_unit, unit_limits
 from preflight.settings.plan import safer
@@ -36,7 +36,7 @@ _SYSCTL_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)+")
 _NR = "/nr_hugepages"
 
 
-class Step(NamedTuple):
+class ApplyStep(NamedTuple):
     """One change. kind: value, file, link. before: None where nothing is there.
 
     pool: the kernel may give less than it is asked for. name: what it is, for a sentence.
@@ -53,7 +53,7 @@ class Step(NamedTuple):
 class Steps(NamedTuple):
     """steps: in order. refused: files that are not ours. left: what apply does not do, and how."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ApplyStep, ...]
     refused: tuple[str, ...]
     left: tuple[tuple[Planned, str], ...]
 
@@ -63,7 +63,7 @@ def steps_of(
 ) -> Steps:
     """Return the changes that bring the host to the plan; what is enough already is left."""
     values = [*_pools(plan, root), *_settings(plan, root)]
-    files: list[Step] = []
+    files: list[ApplyStep] = []
     refused: list[str] = []
     if persist:
         for step in _files(plan, root, writer):
@@ -76,19 +76,19 @@ def steps_of(
     return Steps(steps, tuple(refused), tuple(_left(plan, steps)))
 
 
-def _pools(plan: Plan, root: Root) -> Iterator[Step]:
+def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     """Node by node; the largest pages first, as they need the largest pieces of memory."""
     order = sorted(plan.pools, key=lambda pool: (-pool.page_bytes, pool.node or 0))
     for target in order:
         path = target.file
         now = root.integer(path)
         if isinstance(now, Unknown):
-            yield Step("value", path, None, str(target.pages), target.name, True)
+            yield ApplyStep("value", path, None, str(target.pages), target.name, True)
         elif now < target.pages:
-            yield Step("value", path, str(now), str(target.pages), target.name, True)
+            yield ApplyStep("value", path, str(now), str(target.pages), target.name, True)
 
 
-def _settings(plan: Plan, root: Root) -> Iterator[Step]:
+def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     for setting in plan.of(Kind.SYSCTL, Kind.SYSFS):
         path = _path(setting)
         if path is None or path.endswith(_NR) or not setting.change:
@@ -97,7 +97,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[Step]:
         before = None if isinstance(now, Unknown) else " ".join(now.split())
         if before is not None and _enough(setting, before):
             continue
-        yield Step("value", path, before, setting.wanted, setting.name)
+        yield ApplyStep("value", path, before, setting.wanted, setting.name)
 
 
 def _enough(setting: Planned, before: str) -> bool:
@@ -116,9 +116,9 @@ def _path(setting: Planned) -> str | None:
     return setting.name if setting.name.startswith(("/sys/", "/proc/sys/")) else None
 
 
-def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[Step]:
+def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     """Yield drop-ins that make it last."""
-    names = Names()
+    names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
     unit = systemd and needs_unit(plan)
@@ -133,9 +133,9 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[Step]:
         found = writer.content(path)
         before = None if found is None else found[0]
         if text and before != f"{text}\n":
-            yield Step("file", path, before, f"{text}\n", path)
+            yield ApplyStep("file", path, before, f"{text}\n", path)
     if unit and writer.target(WANTS_FILE) != UNIT_FILE:
-        yield Step("link", WANTS_FILE, writer.target(WANTS_FILE), UNIT_FILE, WANTS_FILE)
+        yield ApplyStep("link", WANTS_FILE, writer.target(WANTS_FILE), UNIT_FILE, WANTS_FILE)
 
 
 def _with_rows(text: str, writer: Writer) -> str:
@@ -148,11 +148,11 @@ def _with_rows(text: str, writer: Writer) -> str:
     return "\n".join([text, *(row for row in rows if tuple(row.split()[:3]) not in said)])
 
 
-def _replaceable(step: Step, writer: Writer) -> bool:
+def _replaceable(step: ApplyStep, writer: Writer) -> bool:
     return not writer.is_link(step.path) and is_ours(step.before or "")
 
 
-def _left(plan: Plan, steps: tuple[Step, ...]) -> Iterator[tuple[Planned, str]]:
+def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
     """Yield what is not as wanted and that apply does not bring about, with what would."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
@@ -184,7 +184,7 @@ def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
     return "; ".join(commands((setting.setting,), plan.context))
 
 
-def difference(steps: tuple[Step, ...]) -> str:
+def difference(steps: tuple[ApplyStep, ...]) -> str:
     """Return every change as a unified diff of the file that it is made in."""
     import difflib
 
@@ -202,7 +202,7 @@ COMPACT = "/proc/sys/vm/compact_memory"
 MOST_TRIES = 4
 
 
-class Outcome(NamedTuple):
+class ApplyOutcome(NamedTuple):
     """lines: what was done, step by step. failure: why it stopped, "" where it did not.
 
     undone: what became of what had been done before the failure.
@@ -217,7 +217,9 @@ class StepError(Exception):
     """A step that did not come to what it was to: a sentence."""
 
 
-def carry_out(steps: tuple[Step, ...], journal: Journal, writer: Writer, root: Root) -> Outcome:
+def carry_out(
+    steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
+) -> ApplyOutcome:
     """Make each change, read it back, and take all of them back where one fails."""
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
@@ -228,15 +230,15 @@ def carry_out(steps: tuple[Step, ...], journal: Journal, writer: Writer, root: R
         text = str(error)
         if isinstance(error, OSError):
             text = f"{error.filename or step.path}: {error.strerror}"
-        return Outcome(tuple(lines), text, tuple(undo(journal, root, writer, start)))
+        return ApplyOutcome(tuple(lines), text, tuple(undo(journal, root, writer, start)))
     except BaseException:
         undo(journal, root, writer, start)
         raise
-    return Outcome(tuple(lines))
+    return ApplyOutcome(tuple(lines))
 
 
 def _carry_out(
-    step: Step, journal: Journal, writer: Writer, root: Root, boot: str
+    step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
     if step.kind == "value":
         return _value(step, journal, writer, root, boot)
@@ -256,7 +258,9 @@ def _carry_out(
     return (f"{step.path}: {'written' if step.kind == 'file' else 'enabled'}",)
 
 
-def _value(step: Step, journal: Journal, writer: Writer, root: Root, boot: str) -> tuple[str, ...]:
+def _value(
+    step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
+) -> tuple[str, ...]:
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it was there when the plan was made")
@@ -277,7 +281,7 @@ def _value(step: Step, journal: Journal, writer: Writer, root: Root, boot: str) 
     return (f"{step.path}: {current or 'nothing'} -> {got or 'nothing'}{note}",)
 
 
-def _grow(step: Step, writer: Writer, root: Root) -> tuple[str, int]:
+def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
     """Ask for the pages; the kernel gives what it finds in one piece and calls that no error."""
     wanted = int(step.wanted)
     writer.value(step.path, step.wanted)
@@ -300,14 +304,14 @@ def _grow(step: Step, writer: Writer, root: Root) -> tuple[str, int]:
     return str(got), tries
 
 
-def _read_back(step: Step, root: Root) -> str:
+def _read_back(step: ApplyStep, root: Root) -> str:
     found = root.word(step.path)
     if isinstance(found, Unknown):
         raise StepError(f"{found.reason}: it cannot be read back")
     return " ".join(found.split())
 
 
-def _count(text: str, step: Step) -> int:
+def _count(text: str, step: ApplyStep) -> int:
     if not text.isdecimal():
         raise StepError(f"{step.path}: not a number of pages: {text[:40]!r}")
     return int(text)

@@ -15,7 +15,7 @@ from preflight.base.program_version import program_version
 from preflight.base.shell import comment, line, wanted_text
 from preflight.base.usage_error import UsageError
 from preflight.render.plain_data import fields
-from preflight.settings.apply import Step, Steps, adopt, carry_out, difference, steps_of
+from preflight.settings.apply import ApplyStep, Steps, adopt, carry_out, difference, steps_of
 from preflight.settings.commands import Context, commands
 from preflight.settings.dialects.kernel import overruled
 from preflight.settings.records import Plan, Planned
@@ -45,7 +45,7 @@ class Account(NamedTuple):
     reasons: why something was not done. left: what apply does not do, with how to.
     """
 
-    changes: list[Step]
+    changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
     done: list[str]
     taken_back: list[str]
@@ -131,7 +131,9 @@ def _refused(reasons: Iterable[str], exit_code: int, told: Account) -> int:
     return exit_code
 
 
-def _carry_out(steps: tuple[Step, ...], machine: Machine, consent: Consent, told: Account) -> int:
+def _carry_out(
+    steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, told: Account
+) -> int:
     try:
         with Journal(machine.state) as journal:
             for broken_off in adopt(journal, machine.root, machine.writer):
@@ -226,7 +228,11 @@ def _count(changes: Iterable[object]) -> str:
 
 
 def _not_permitted(
-    forbidden: list[Step], words: Sequence[str], context: Context, consent: Consent, told: Account
+    forbidden: list[ApplyStep],
+    words: Sequence[str],
+    context: Context,
+    consent: Consent,
+    told: Account,
 ) -> int:
     """Print the same to be done by hand, for who may."""
     places = ", ".join(step.path for step in forbidden)

@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 from checks.gpu.facts import GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus
 from checks.numa.facts import NumaNode
-from checks.pci.facts import ACCELERATOR_VENDORS, Function, PathClass
+from checks.pci.facts import ACCELERATOR_VENDORS, PathClass, PciFunction
 from checks.rdma.devices import Port
 from checks.rdma.facts import Nic
 from checks.run.facts import Facts
@@ -66,7 +66,7 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
     return TopologyDevice("gpu", f"GPU{index}", known, node, _model(function, nvml), users)
 
 
-def _model(function: Function | None, nvml: NvmlGpu | None) -> str:
+def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
     if nvml is not None and nvml.name:
         size = f" {format_bytes(nvml.memory_bytes)}" if nvml.memory_bytes else ""
         return nvml.name + size

@@ -91,7 +91,7 @@ class Scatter(ctypes.Structure):
     _fields_ = (("addr", ctypes.c_uint64), *fields(ctypes.c_uint32, "length lkey"))
 
 
-class Request(ctypes.Structure):
+class WorkRequest(ctypes.Structure):
     """struct ibv_send_wr, as a write to the other side's memory."""
 
     _fields_ = (
@@ -269,7 +269,7 @@ class CtypesQueuePair:
 
     def write(self, address: int, size: int, lkey: int, to_address: int, rkey: int) -> None:
         piece = Scatter(address, size, lkey)
-        request = Request(
+        request = WorkRequest(
             sg_list=ctypes.addressof(piece),
             num_sge=1,
             opcode=_WRITE,

@@ -15,10 +15,10 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.pci.calls import acs, acs_control
 from checks.pci.facts import (
-    Function,
     Link,
     PathClass,
     PciFacts,
+    PciFunction,
     bridges_between,
     path_class,
     read_accelerators,
@@ -41,9 +41,9 @@ from tests.checks.recorded import recorded
 CASCADE = ("pci0000:10", "0000:10:01.0", "0000:11:00.0")
 
 
-def place(address: str, *parents: str, node: int | None = 0) -> Function:
+def place(address: str, *parents: str, node: int | None = 0) -> PciFunction:
     link = Link(16, 16, "32.0 GT/s PCIe", "32.0 GT/s PCIe")
-    return Function(address, "0x10de", "0x2330", "0x030200", node, "", parents, link, "none")
+    return PciFunction(address, "0x10de", "0x2330", "0x030200", node, "", parents, link, "none")
 
 
 GPU = place("0000:13:00.0", *CASCADE, "0000:12:00.0")
@@ -69,7 +69,7 @@ GPU = place("0000:13:00.0", *CASCADE, "0000:12:00.0")
         ),
     ],
 )
-def test_path_classes(other: Function, expected: PathClass, why: str) -> None:
+def test_path_classes(other: PciFunction, expected: PathClass, why: str) -> None:
     """The words of nvidia-smi topo, in both directions."""
     assert path_class(GPU, other) is expected, why
     assert path_class(other, GPU) is expected, why
@@ -79,7 +79,7 @@ def test_path_classes(other: Function, expected: PathClass, why: str) -> None:
     "other",
     [place("0000:93:00.0", "pci0000:90", "0000:90:01.0", node=None), place("0000:93:00.0")],
 )
-def test_a_path_that_nothing_tells_is_unknown(other: Function) -> None:
+def test_a_path_that_nothing_tells_is_unknown(other: PciFunction) -> None:
     """Without a node NODE and SYS are the same to us, and nothing is guessed."""
     found = path_class(GPU, other)
     assert isinstance(found, Unknown)
@@ -108,7 +108,7 @@ places = st.builds(
 
 
 @given(places, places)
-def test_distance_is_symmetric(one: Function, other: Function) -> None:
+def test_distance_is_symmetric(one: PciFunction, other: PciFunction) -> None:
     first, second = path_class(one, other), path_class(other, one)
     assert isinstance(first, Unknown) == isinstance(second, Unknown)
     if not isinstance(first, Unknown):
@@ -116,7 +116,7 @@ def test_distance_is_symmetric(one: Function, other: Function) -> None:
 
 
 @given(places)
-def test_nothing_is_nearer_than_itself(one: Function) -> None:
+def test_nothing_is_nearer_than_itself(one: PciFunction) -> None:
     if one.parents:
         assert path_class(one, one) is PathClass.PIX
 

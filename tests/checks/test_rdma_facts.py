@@ -16,7 +16,7 @@ from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_rdma
 from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts, read_rdma
-from checks.rdma.verbs import Budget, read_cgroups
+from checks.rdma.verbs import CgroupLimit, read_cgroups
 from tests.checks.rdma_hosts import (
     LIMITS,
     LINK_LOCAL,
@@ -170,8 +170,8 @@ def test_limits_of_this_cgroup_and_of_those_above_it(tmp_path: Path) -> None:
     assert isinstance(found, tuple)
     (own,) = found  # the one above limits nothing
     assert own.file == "/sys/fs/cgroup/a/rdma.max"
-    assert own.limits["rxe0"] == Budget(2, None)
-    assert own.used == {"rxe0": Budget(1, 7)}
+    assert own.limits["rxe0"] == CgroupLimit(2, None)
+    assert own.used == {"rxe0": CgroupLimit(1, 7)}
 
 
 def test_an_erdma_card_is_seen_without_its_driver(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from checks.base.root import CALLS_FILE, Root
 from checks.base.unknown import Unknown
-from checks.network.routing import Routing, RoutingRule, TableRoute, exits, read_routing
+from checks.network.routing import RoutingRule, RoutingTables, TableRoute, exits, read_routing
 from tests.paths import ROOT
 
 LOCAL, MAIN = (
@@ -69,7 +69,7 @@ CASES = [
 def test_what_leads_out(
     rules: tuple[RoutingRule, ...], routes: tuple[TableRoute, ...], leads: list[str]
 ) -> None:
-    routing = Routing((LOCAL, *rules, MAIN), (LINK, ELSEWHERE, *routes))
+    routing = RoutingTables((LOCAL, *rules, MAIN), (LINK, ELSEWHERE, *routes))
     found = exits(routing, SOURCE, OUT)
     assert not isinstance(found, Unknown)
     assert set(leads) <= set(found)
@@ -80,7 +80,7 @@ def test_what_leads_out(
 @pytest.mark.parametrize("number", [13, 19, 20, 99])
 def test_what_cannot_be_judged_is_unknown(number: int) -> None:
     """A VRF, a user's range, and whatever comes after today's kernels."""
-    found = exits(Routing((OWN._replace(other=(number,)), MAIN), (LINK, RAILS)), SOURCE, OUT)
+    found = exits(RoutingTables((OWN._replace(other=(number,)), MAIN), (LINK, RAILS)), SOURCE, OUT)
     assert isinstance(found, Unknown)
     assert f"rule 100 has a selector that is not read ({number})" in found.reason
 
@@ -124,7 +124,7 @@ def test_nothing_leads_out_that_no_table_names(
     """What is found is a part of a route out of this interface, whatever the rules are."""
     import ipaddress
 
-    found = exits(Routing(tuple(rules), tuple(routes)), SOURCE, OUT)
+    found = exits(RoutingTables(tuple(rules), tuple(routes)), SOURCE, OUT)
     assert not isinstance(found, Unknown)
     own = [
         ipaddress.ip_network(route.destination)
@@ -149,7 +149,7 @@ def test_a_capture_may_hold_anything(rules: object, routes: object) -> None:
             return rules if name == "routing.rules" else routes
 
     found = read_routing(Recorded("/nowhere"))
-    assert isinstance(found, Unknown | Routing)
+    assert isinstance(found, Unknown | RoutingTables)
 
 
 def test_a_capture_without_rules_says_so(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_what_the_kernel_says(tmp_path: Path) -> None:
     calls, *got = done.stdout.splitlines()
     (tmp_path / CALLS_FILE).write_text(calls)
     routing = read_routing(Root(f"{tmp_path}"))
-    assert isinstance(routing, Routing), calls
+    assert isinstance(routing, RoutingTables), calls
     priorities = [rule.priority for rule in routing.rules if rule.family == 4]
     assert priorities == [0, 80, 90, 100, 32766, 32767]
     found = exits(routing, SOURCE, OUT)

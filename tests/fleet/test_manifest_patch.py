@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from checks.base.finding import Kind, Setting
-from preflight.settings.dialects import Names, render
+from preflight.settings.dialects import ArtefactNames, render
 from preflight.settings.plan import plan
 from tests.builders.plans import facts_on, finding, launch, on_nodes, rank
 from tests.fleet.kubernetes_schema import VERSIONS, problems
@@ -27,7 +27,7 @@ def patch(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     needs = launch(on_nodes(10, 20), rank(0), rank(1))
     facts = facts_on(tmp_path_factory.mktemp("host"))
     found = plan(needs, facts, [finding(setting) for setting in SETTINGS])
-    loaded: dict[str, Any] = yaml.safe_load(render(found, "k8s", Names()).text)
+    loaded: dict[str, Any] = yaml.safe_load(render(found, "k8s", ArtefactNames()).text)
     return loaded
 
 

@@ -21,7 +21,7 @@ from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.merge.to_html import fleet_page
 from preflight.fleet.node.report import absent
 from preflight.fleet.remote.reply import SSH
-from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import Text
 from tests.fleet.merge_fleets import Report, fleet_reports, line, produced_report, report_of
@@ -37,7 +37,7 @@ Case = tuple[str | bytes, Trouble, str]
 
 def read(content: str | bytes, source: str = "gpu001.json", at: int = 0) -> NodeRow | Unusable:
     written = content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
-    (found,) = Reading().read(Text(source, at, written))
+    (found,) = ReportReader().read(Text(source, at, written))
     return found
 
 
@@ -177,7 +177,7 @@ def test_a_verdict_is_no_better_than_what_it_rests_on(change: Report, status: st
 def test_what_fleet_node_prints_is_taken_whole() -> None:
     """The report that the producer makes of a synthetic host, with every key that it has."""
     report = produced_report()
-    reading = Reading()
+    reading = ReportReader()
     (found,) = reading.read(Text("gpu001.json", 0, line(report).encode()))
     assert isinstance(found, NodeRow)
     assert (found.node, found.status, found.host) == ("base-node", report["status"], "base-node")
@@ -191,7 +191,7 @@ def test_what_fleet_node_prints_is_taken_whole() -> None:
 
 def test_what_nodes_say_of_themselves_is_folded() -> None:
     """Two nodes whose words differ in their own names alone say the same."""
-    reading = Reading()
+    reading = ReportReader()
     rows: list[NodeRow | Unusable] = []
     for node in ("gpu001", "gpu002"):
         report = report_of(node, 1)
@@ -372,7 +372,7 @@ def test_a_report_may_be_as_large_as_a_node_makes_it() -> None:
     row = report["findings"][0]
     report["findings"] = [{**row, "subjects": [f"rank {at}"]} for at in range(5000)]
     report["findings"][0]["text"] = "x" * 100_000
-    reading = Reading()
+    reading = ReportReader()
     (found,) = reading.read(Text("gpu001.json", 0, line(report).encode()))
     assert isinstance(found, NodeRow)
     assert len(found.findings) == 5000 + len(report["passes"])

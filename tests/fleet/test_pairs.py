@@ -36,7 +36,15 @@ from preflight.fleet.pairs.records import (
     TriedPort,
     Writes,
 )
-from preflight.fleet.pairs.talk import TALK, EndFacts, PairError, Request, checked, receive, send
+from preflight.fleet.pairs.talk import (
+    TALK,
+    EndFacts,
+    PairError,
+    PairRequest,
+    checked,
+    receive,
+    send,
+)
 from preflight.fleet.pairs.verbs import BUFFER_BYTES, SMALL_BYTES, Endpoint
 from preflight.fleet.rails.lanes import Reach, Way
 from preflight.verbs.ctypes_objects import (
@@ -46,9 +54,9 @@ from preflight.verbs.ctypes_objects import (
     Completion,
     InitAttributes,
     RegionFields,
+    WorkRequest,
 )
 from preflight.verbs.ctypes_objects import Path as Path_
-from preflight.verbs.ctypes_objects import Request as WorkRequest
 from tests.paths import ROOT
 
 Kind = TypeVar("Kind", bound=tuple[Any, ...])
@@ -102,8 +110,8 @@ ENDS = st.builds(
 @given(ENDS)
 def test_an_end_arrives_as_it_was_sent(end: Endpoint) -> None:
     stream = io.BytesIO()
-    send(stream, Request(end=end))
-    assert checked(heard(json.loads(stream.getvalue()), Request).end) == end
+    send(stream, PairRequest(end=end))
+    assert checked(heard(json.loads(stream.getvalue()), PairRequest).end) == end
 
 
 def heard(said: Any, kind: type[Kind]) -> Kind:
@@ -122,7 +130,7 @@ ANYTHING = st.recursive(
 def test_what_is_no_end_is_refused(value: Any) -> None:
     """Whatever the other side sends, it is an end within its bounds or a PairError."""
     try:
-        end = checked(heard({"end": value}, Request).end)
+        end = checked(heard({"end": value}, PairRequest).end)
     except PairError:
         return
     assert list(end) == value

@@ -10,7 +10,7 @@ import pytest
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.root import Root
-from checks.network.routing import Routing, RoutingRule, TableRoute
+from checks.network.routing import RoutingRule, RoutingTables, TableRoute
 from checks.run.facts import Facts, read_facts
 from preflight.fleet.base.decode import decoder
 from preflight.fleet.node.rails import rails, rails_in_use, with_exits
@@ -84,8 +84,8 @@ def test_what_is_behind_an_interface_is_in_the_report(facts: Facts) -> None:
     source = f"{rail.gid}/32"
     rule = RoutingRule(4, 100, 1, 101, False, source, "", "", "", None, None, None, ())
     route = TableRoute(4, 101, 1, "10.0.0.0/8", "10.0.0.254", str(rail.netdev))
-    assert with_exits(rail, Routing((rule,), (route,))).exits == ("10.0.0.0/8",)
-    assert with_exits(found[1], Routing((rule,), (route,))).exits == ()
+    assert with_exits(rail, RoutingTables((rule,), (route,))).exits == ("10.0.0.0/8",)
+    assert with_exits(found[1], RoutingTables((rule,), (route,))).exits == ()
 
 
 @pytest.mark.parametrize(

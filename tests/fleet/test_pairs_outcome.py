@@ -16,10 +16,10 @@ from preflight.base.envelope import second
 from preflight.cli.schema import second_schema
 from preflight.fleet.pairs.answer import pair_object
 from preflight.fleet.pairs.connect import NO_PORT
-from preflight.fleet.pairs.flows import Flow, cuts
+from preflight.fleet.pairs.flows import PairFlow, cuts
 from preflight.fleet.pairs.matrix import Matrix, groups, matrix_object, matrix_text
 from preflight.fleet.pairs.meeting import present
-from preflight.fleet.pairs.outcome import Outcome, outcome
+from preflight.fleet.pairs.outcome import PairOutcome, outcome
 from preflight.fleet.pairs.records import (
     BACK,
     HERE,
@@ -172,11 +172,11 @@ def test_an_address_at_which_others_find_somebody_else() -> None:
 
 
 FINE = [
-    Outcome(a, b, 1, "pass", "", "", 0.001, 4, 0, 2e-5) for a, b in (("g1", "g2"), ("g1", "g3"))
+    PairOutcome(a, b, 1, "pass", "", "", 0.001, 4, 0, 2e-5) for a, b in (("g1", "g2"), ("g1", "g3"))
 ]
 
 
-def text_of(*outcomes: Outcome, nodes: int = 3) -> list[str]:
+def text_of(*outcomes: PairOutcome, nodes: int = 3) -> list[str]:
     names = [f"g{number}" for number in range(1, nodes + 1)]
     matrix = Matrix(names, outcomes, 3, 3, 3, dict.fromkeys(names, "10.0.0.1"))
     whole = matrix_object(matrix)
@@ -187,7 +187,7 @@ def text_of(*outcomes: Outcome, nodes: int = 3) -> list[str]:
 
 
 def test_all_fine_is_one_line() -> None:
-    assert text_of(*FINE, Outcome("g2", "g3", 2, "pass", connect_seconds=0.002)) == [
+    assert text_of(*FINE, PairOutcome("g2", "g3", 2, "pass", connect_seconds=0.002)) == [
         "PASS: 3 of 3 pairs of 3 nodes write to each other, the slowest in 20 us, "
         "TCP connects 3 in up to 2000 us; 3 of 3 rounds"
     ]
@@ -196,9 +196,9 @@ def test_all_fine_is_one_line() -> None:
 def test_broken_pairs_are_named_and_folded() -> None:
     """The worst first; pairs of one node's own trouble are one group."""
     told = text_of(
-        Outcome("g1", "g2", 1, "unknown", "no answer", "g2"),
-        Outcome("g2", "g3", 2, "unknown", "no answer", "g2"),
-        Outcome("g3", "g1", 3, "fail", "nothing comes back"),
+        PairOutcome("g1", "g2", 1, "unknown", "no answer", "g2"),
+        PairOutcome("g2", "g3", 2, "unknown", "no answer", "g2"),
+        PairOutcome("g3", "g1", 3, "fail", "nothing comes back"),
     )
     assert told[0].startswith("FAIL: 0 of 3 pairs of 3 nodes")
     assert told[1:] == [
@@ -212,7 +212,7 @@ def test_broken_pairs_are_named_and_folded() -> None:
 def test_pairs_of_one_cause_keep_both_their_ends() -> None:
     """Where something is broken; a like trouble of all is counted."""
     ends = [("g1", "g2"), ("g1", "g3"), ("g2", "g3")]
-    broken = [Outcome(a, b, 1, "fail", "TCP port 1: refused") for a, b in ends]
+    broken = [PairOutcome(a, b, 1, "fail", "TCP port 1: refused") for a, b in ends]
     assert text_of(*broken)[1] == "fail: g1 to g[2-3], g2 to g3"
     assert text_of(*(one._replace(status="warn") for one in broken))[1] == "warn: 3 pairs of g[1-3]"
 
@@ -225,7 +225,7 @@ def test_pairs_that_were_not_tried_are_counted() -> None:
 NAMES = st.sampled_from(["g1", "g2", "g3", "g4"])
 OUTCOMES = st.lists(
     st.builds(
-        Outcome,
+        PairOutcome,
         NAMES,
         NAMES,
         st.just(1),
@@ -244,25 +244,25 @@ OUTCOMES = st.lists(
 
 
 @given(OUTCOMES)
-def test_no_pair_that_does_not_pass_is_left_out(outcomes: list[Outcome]) -> None:
+def test_no_pair_that_does_not_pass_is_left_out(outcomes: list[PairOutcome]) -> None:
     found = [one for group in groups(outcomes) for one in group.pairs]
     assert sorted(found) == sorted(one for one in outcomes if one.status != "pass")
 
 
-def whole_fleet(nodes: int, lost: Callable[[Flow], bool], *ports: str) -> list[str]:
+def whole_fleet(nodes: int, lost: Callable[[PairFlow], bool], *ports: str) -> list[str]:
     """What is told of a fleet in which all pairs were tried, and these flows are lost."""
     names = [f"g{number}" for number in range(1, nodes + 1)]
     outcomes = []
     for here, there in combinations(names, 2):
         flows = []
         for (one, other), port, peer in product(((here, there), (there, here)), ports, ports):
-            flow = Flow(one, port, other, peer, "pass", seconds=3e-6)
+            flow = PairFlow(one, port, other, peer, "pass", seconds=3e-6)
             if lost(flow):
                 flow = flow._replace(status="fail", why="why", text="text", seconds=None)
             flows.append(flow)
         bad = any(flow.status == "fail" for flow in flows)
         status, cause = ("fail", "x") if bad else ("pass", "")
-        outcomes.append(Outcome(here, there, 1, status, cause, tried=2, flows=tuple(flows)))
+        outcomes.append(PairOutcome(here, there, 1, status, cause, tried=2, flows=tuple(flows)))
     return text_of(*outcomes, nodes=nodes)
 
 
@@ -302,7 +302,7 @@ def test_a_rail_that_is_dead_everywhere_is_one_finding() -> None:
 
 FLOWS = st.lists(
     st.builds(
-        Flow,
+        PairFlow,
         NAMES,
         st.sampled_from(["m0", "m1"]),
         NAMES,
@@ -314,7 +314,7 @@ FLOWS = st.lists(
 
 
 @given(FLOWS)
-def test_each_broken_flow_is_told_exactly_once(flows: list[Flow]) -> None:
+def test_each_broken_flow_is_told_exactly_once(flows: list[PairFlow]) -> None:
     told = [flow for cut in cuts(flows) for flow in cut.flows]
     broken = {flow for flow in flows if flow.status == "fail"}
     assert set(told) == broken

@@ -19,7 +19,7 @@ from preflight.fleet.node.report import node_report
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
 from preflight.fleet.rails.findings import MOST_COMPARED, talks
 from preflight.fleet.rails.lanes import INFINIBAND, Lane, NodeKind, Reach, gid_network, way
-from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow, Unusable
 from preflight.fleet.reports.sources import Text
 from preflight.inputs.launch_words import LaunchWords
@@ -152,7 +152,7 @@ def answer(nodes: str, changes: dict[str, Change] | None = None) -> RailAnswer:
     """Of synthetic nodes: eight NICs each, in eight networks of their own, no route out."""
     rows: list[NodeRow | Unusable] = []
     for report in fleet_reports(nodes, changes):
-        rows += Reading().read(Text("reports.jsonl", 1, line(report).encode()))
+        rows += ReportReader().read(Text("reports.jsonl", 1, line(report).encode()))
     return rail_answer([row for row in rows if isinstance(row, NodeRow)], ())
 
 
@@ -274,7 +274,7 @@ def test_the_order_of_the_reports_does_not_count(order: list[str]) -> None:
     reports = {one["node"]: one for one in fleet_reports("gpu[1-5]", {**FOUR, "gpu4": change})}
     rows: list[NodeRow | Unusable] = []
     for name in order:
-        rows += Reading().read(Text("r", 1, line(reports[name]).encode()))
+        rows += ReportReader().read(Text("r", 1, line(reports[name]).encode()))
     kept = [row for row in rows if isinstance(row, NodeRow)]
     assert found(rail_answer(kept, ()))[("fleet.rail-same", "unknown")] == {"gpu4"}
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from preflight.fleet.rails.answer import RailAnswer, rail_answer
-from preflight.fleet.reports.reading import Reading
+from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import NodeRow
 from preflight.fleet.reports.sources import Text
 from tests.lab.conftest import Guests
@@ -54,7 +54,7 @@ def seen(request: pytest.FixtureRequest, case: Case, live: bool) -> Seen:
 
 
 def _row(report: str) -> NodeRow:
-    (row,) = Reading().read(Text("guest", 1, report.encode()))
+    (row,) = ReportReader().read(Text("guest", 1, report.encode()))
     assert isinstance(row, NodeRow), report[-2000:]
     return row
 

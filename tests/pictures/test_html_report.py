@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from checks.memlock.demand import Demand
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
-from preflight.pictures.check_page import Made, Section, error_page, report_page
+from preflight.pictures.check_page import Made, PagePart, error_page, report_page
 from preflight.pictures.figures import (
     Locked,
     capacity_figure,
@@ -50,7 +50,7 @@ def reported(findings: list[Finding], command: str = "run this", root: str = "/"
 
 @given(st.lists(FINDINGS, max_size=4), ANY_TEXT, ANY_TEXT, ANY_TEXT)
 def test_any_finding_is_text(findings: list[Finding], command: str, root: str, reason: str) -> None:
-    sections = [Section("A", lambda: Unknown(reason)), Section("B", lambda: escape(reason))]
+    sections = [PagePart("A", lambda: Unknown(reason)), PagePart("B", lambda: escape(reason))]
     document = report_page(reported(findings, command, root), sections, MADE)
     assert faults(document) == []
     document.encode()
@@ -107,7 +107,7 @@ def test_a_picture_that_breaks_leaves_the_page_whole() -> None:
     def broken() -> Html:
         raise KeyError("<b>")
 
-    sections = [Section("Memory", broken), Section("More", lambda: Html("<p>here</p>"))]
+    sections = [PagePart("Memory", broken), PagePart("More", lambda: Html("<p>here</p>"))]
     text = report_page(reported([]), sections, MADE)
     assert faults(text) == []
     assert "Not shown: defect of this picture: KeyError" in Markup(text).text
@@ -126,7 +126,7 @@ def test_an_error_is_a_page_too(message: str) -> None:
 
 def within(figure: Html) -> str:
     """A figure as a document of its own."""
-    return report_page(reported([]), [Section("A", lambda: figure)], MADE)
+    return report_page(reported([]), [PagePart("A", lambda: figure)], MADE)
 
 
 @given(ANY_TEXT, ANY_TEXT, st.integers(0, 5), st.booleans())

@@ -24,7 +24,7 @@ from checks.base.unknown import Unknown
 from checks.rdma import calls as calls_registration
 from checks.rdma.facts import RdmaFacts, read_rdma
 from checks.rdma.registration_measured import DEVICE_TABLE, MEMORY_KEYS
-from checks.rdma.verbs import Budget
+from checks.rdma.verbs import CgroupLimit
 from checks.run.facts import Facts
 from preflight.base.command_frame import run_command
 from preflight.base.envelope import second
@@ -163,8 +163,8 @@ def refused(number: int, **changes: Any) -> RegistrationRefusal:
     return base._replace(lifted=False, **changes)
 
 
-FULL, NOT_FULL = (CgroupUse(FILE, Budget(None, most), Budget(0, 6)) for most in (6, 7))
-NO_HANDLE, ONE_HANDLE = (CgroupUse(FILE, Budget(n, None), Budget(n, 0)) for n in (0, 1))
+FULL, NOT_FULL = (CgroupUse(FILE, CgroupLimit(None, most), CgroupLimit(0, 6)) for most in (6, 7))
+NO_HANDLE, ONE_HANDLE = (CgroupUse(FILE, CgroupLimit(n, None), CgroupLimit(n, 0)) for n in (0, 1))
 KEYS_LOG = "mlx5_core 0000:41:00.0: CREATE_MKEY(0x200) failed, status no resources(0xf)"
 LIMITS_LOG = "CREATE_MKEY(0x200) failed, status limits exceeded(0x8), syndrome (0x18af6)"
 

@@ -22,7 +22,7 @@ from checks.run.facts import read_facts
 from preflight.base import exit_codes
 from preflight.base.usage_error import UsageError
 from preflight.inputs.launch_words import LaunchWords
-from preflight.settings.apply import COMPACT, Step, adopt, carry_out, difference, steps_of
+from preflight.settings.apply import COMPACT, ApplyStep, adopt, carry_out, difference, steps_of
 from preflight.settings.apply_plan import (
     Consent,
     Machine,
@@ -122,7 +122,7 @@ def entries(on: Machine) -> list[dict[str, object]]:
     return found
 
 
-def steps(host: Path, found: Plan) -> tuple[Step, ...]:
+def steps(host: Path, found: Plan) -> tuple[ApplyStep, ...]:
     return steps_of(found, Root(str(host)), Writer(str(host))).steps
 
 
@@ -191,7 +191,7 @@ def test_whatever_the_kernel_gives_the_host_is_as_planned_or_as_before(
     resv.parent.mkdir(parents=True)
     (resv.parent / "resv_hugepages").write_text("0")
     wanted = tuple(
-        Step("value", NODE.format(node), str(now[node]), str(need[node]), f"node {node}", True)
+        ApplyStep("value", NODE.format(node), str(now[node]), str(need[node]), f"node {node}", True)
         for node in (0, 1)
     )
     on = machine(host, pieces=pieces)
@@ -700,7 +700,7 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(
     assert values(host) == ["0", "0", "65530"]
 
 
-def _crash(found: tuple[Step, ...], journal: Journal, on: Machine) -> None:
+def _crash(found: tuple[ApplyStep, ...], journal: Journal, on: Machine) -> None:
     """As ``carry_out``, without anybody there to take it back."""
     from preflight.settings import apply
 
@@ -751,7 +751,7 @@ def test_a_journal_of_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_the_difference_shows_no_control_characters() -> None:
-    step = Step("file", "/etc/x", "a\x1b[31m\n", "b\n", "/etc/x")
+    step = ApplyStep("file", "/etc/x", "a\x1b[31m\n", "b\n", "/etc/x")
     assert "\x1b" not in difference((step,))
 
 

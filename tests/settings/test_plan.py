@@ -15,7 +15,7 @@ from checks.base.unknown import Unknown
 from checks.memory.mapping_checks import CHECKS as MAPPING_CHECKS
 from checks.run.facts import Facts
 from checks.run.runner import judge
-from preflight.settings.dialects import Names
+from preflight.settings.dialects import ArtefactNames
 from preflight.settings.dialects.plan_object import plan_object
 from preflight.settings.dialects.text import text as plan_text
 from preflight.settings.plan import plan, safer
@@ -239,7 +239,7 @@ def test_what_is_not_read_and_decides_is_shown_in_both_forms(tmp_path: Path) -> 
     other = Finding("rdma.mtu", Status.UNKNOWN, "mlx5_0", text="not read")
     found = plan(None, plain_facts(tmp_path), [unread, other])
     assert found.undecided == ("memory.host, this host: no MemAvailable",)
-    assert "memory.host, this host: no MemAvailable" in plan_text(found, Names()).text
+    assert "memory.host, this host: no MemAvailable" in plan_text(found, ArtefactNames()).text
     assert plan_object(found, 0)["undecided"] == list(found.undecided)
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from checks.base.finding import Kind, Setting
-from preflight.settings.dialects import Names, render
+from preflight.settings.dialects import ArtefactNames, render
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan
 from preflight.settings.targets import CONTAINERD, SYSCTL_FILE, UNIT_FILE, drop_in
@@ -37,7 +37,7 @@ Loader.add_constructor("!unsafe", lambda loader, node: ("unsafe", node.value))
 
 
 def tasks(found: Plan) -> list[dict[str, Any]]:
-    (play,) = yaml.load(render(found, "ansible", Names()).text, Loader)
+    (play,) = yaml.load(render(found, "ansible", ArtefactNames()).text, Loader)
     assert (play["hosts"], play["become"]) == ("all", True)
     listed: list[dict[str, Any]] = play["tasks"]
     return listed
@@ -78,7 +78,7 @@ def test_pools_that_sysctl_cannot_set_have_the_unit(tmp_path: Path) -> None:
     assert [each["name"] for each in options(found, "ansible.posix.sysctl")] == ["vm.max_map_count"]
     (written,) = options(found, "ansible.builtin.copy")
     assert written["dest"] == UNIT_FILE
-    assert written["content"] == render(found, "sysfs", Names()).text + "\n"
+    assert written["content"] == render(found, "sysfs", ArtefactNames()).text + "\n"
     (started,) = options(found, "ansible.builtin.systemd_service")
     assert (started["enabled"], started["daemon_reload"]) == (True, True)
 
@@ -108,7 +108,7 @@ def test_ansible_itself_takes_it(tmp_path: Path) -> None:
     facts = facts_on(tmp_path / "host")
     found = plan(launch(on_nodes(10, 20)), facts, [finding(setting) for setting in settings])
     place = tmp_path / "play.yaml"
-    place.write_text(render(found, "ansible", Names()).text + "\n")
+    place.write_text(render(found, "ansible", ArtefactNames()).text + "\n")
     done = subprocess.run(
         [str(PLAYBOOK), "--syntax-check", "-i", "localhost,", str(place)],
         capture_output=True,

@@ -39,7 +39,7 @@ from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.env_files import read_env_file
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.launch_files import read_argv
-from preflight.settings.dialects import FORMATS, Names, Rendering, missing, render
+from preflight.settings.dialects import FORMATS, ArtefactNames, Rendering, missing, render
 from preflight.settings.dialects.plan_object import plan_object
 from preflight.settings.plan import plan
 from preflight.settings.records import Plan, PoolTarget
@@ -75,11 +75,11 @@ FILES = Setting(Kind.ULIMIT, "nofile", "65535", "1024")
 
 def text(found: Plan, name: str, **names: str) -> str:
     assert not missing(found, name)
-    return render(found, name, Names(**names)).text
+    return render(found, name, ArtefactNames(**names)).text
 
 
 def notes(found: Plan, name: str) -> str:
-    return "\n".join(render(found, name, Names()).notes)
+    return "\n".join(render(found, name, ArtefactNames()).notes)
 
 
 def run(
@@ -729,7 +729,7 @@ def test_the_object_is_as_its_schema_says(rdma_plan: Plan) -> None:
 
 
 def test_the_text_shows_every_change_with_its_reason(rdma_plan: Plan) -> None:
-    shown = render(rdma_plan, "text", Names())
+    shown = render(rdma_plan, "text", ArtefactNames())
     assert isinstance(shown, Rendering)
     for setting in rdma_plan.settings:
         assert setting.name in shown.text

@@ -20,7 +20,7 @@ from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
 from checks.storage import judge as storage
 from preflight.settings.commands import Context, commands
-from preflight.settings.dialects import Names, render
+from preflight.settings.dialects import ArtefactNames, render
 from preflight.settings.targets import drop_in
 from tests.builders.plans import environment_plan, of_settings, plain_facts
 from tests.checks.launches import facts_of, findings
@@ -205,9 +205,9 @@ def test_only_the_constructor_makes_a_command() -> None:
 def test_dialects_that_a_shell_reads_start_nothing(tmp_path: Path) -> None:
     variables = {f"MC_{at}": value for at, value in enumerate(HOSTILE)}
     found = environment_plan(plain_facts(tmp_path / "host"), variables)
-    exports = render(found, "shell", Names()).text
+    exports = render(found, "shell", ArtefactNames()).text
     assert called(exports, tmp_path / "exports") == []
-    options = render(found, "docker", Names()).text
+    options = render(found, "docker", ArtefactNames()).text
     (words,) = called(f"docker run {options} image", tmp_path / "docker")
     assert [word for word in words if word.startswith("MC_")] == [
         f"{name}={value}" for name, value in variables.items()
@@ -222,7 +222,7 @@ def test_files_have_no_line_that_nobody_meant(name: str, tmp_path: Path) -> None
         tmp_path, *(one._replace(name=f"kernel.x{at}") for at, one in enumerate(hostile))
     )
     found = found._replace(source="run.sh\nvm.overcommit_memory = 1")
-    text = render(found, name, Names("x\n[Service]\nExecStart=/bin/sh")).text
+    text = render(found, name, ArtefactNames("x\n[Service]\nExecStart=/bin/sh")).text
     assert not any(
         line.startswith(("touch", "vm.over", "ExecStart", "[Service]\nExec"))
         for line in text.splitlines()

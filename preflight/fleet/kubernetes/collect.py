@@ -52,7 +52,7 @@ class Kubectl(NamedTuple):
 class PodReport(NamedTuple):
     """A report that came of a pod. own: it is the node's, and none that stands for it."""
 
-    pod: Pod
+    pod: NodePod
     report: Json
     own: bool
 
@@ -113,14 +113,14 @@ def _by_node(found: Any, expected: Sequence[str]) -> list[Json]:
     return sorted(reports, key=lambda report: str(report["node"]))
 
 
-def _read(kubectl: Kubectl, pods: Sequence[Pod], wait_seconds: float) -> list[PodReport]:
+def _read(kubectl: Kubectl, pods: Sequence[NodePod], wait_seconds: float) -> list[PodReport]:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
         return list(threads.map(lambda pod: _of_pod(kubectl, pod, wait_seconds), pods))
 
 
-def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> PodReport:
+def _of_pod(kubectl: Kubectl, pod: NodePod, wait_seconds: float) -> PodReport:
     """Never raises for what a pod or its log is like."""
     node = pod.node or pod.name
     if not pod.has_log:
@@ -150,7 +150,7 @@ def _of_pod(kubectl: Kubectl, pod: Pod, wait_seconds: float) -> PodReport:
     return PodReport(pod, absent(node, TIMEOUT, text), False)
 
 
-def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[Pod]:
+def _pods(kubectl: Kubectl, selector: str, container: str | None) -> list[NodePod]:
     import json
 
     words = ["get", "pods", f"--selector={selector}", "--output=json"]
@@ -189,7 +189,7 @@ def _run(kubectl: Kubectl, words: Sequence[str]) -> bytes:
     return done.stdout
 
 
-class Pod(NamedTuple):
+class NodePod(NamedTuple):
     """One pod, and how far it is.
 
     node: where it runs or, of a DaemonSet, is to run; "" where that is not decided. reason: what
@@ -206,14 +206,14 @@ class Pod(NamedTuple):
     over: bool
 
 
-def pods_of(listed: Any, container: str | None) -> list[Pod]:
+def pods_of(listed: Any, container: str | None) -> list[NodePod]:
     """Of ``kubectl get pods -o json``; what is no pod is passed over."""
     items = listed.get("items") if isinstance(listed, dict) else None
     found = [_pod(item, container) for item in items or () if isinstance(item, dict)]
     return sorted((pod for pod in found if pod.name), key=lambda pod: (pod.node, pod.created))
 
 
-def _pod(item: Json, wanted: str | None) -> Pod:
+def _pod(item: Json, wanted: str | None) -> NodePod:
     metadata, spec, status = (_object(item, key) for key in ("metadata", "spec", "status"))
     names = [str(one.get("name")) for one in _objects(spec, "containers", "initContainers")]
     # Ours by its name, else the pod's first.
@@ -240,7 +240,7 @@ def _pod(item: Json, wanted: str | None) -> Pod:
     if before and waiting:
         reason = f"{reason}; before that {_said(before)}"
     stuck = waiting.get("reason") in _STUCK
-    return Pod(
+    return NodePod(
         str(metadata.get("name", "")),
         str(spec.get("nodeName") or _destined(spec)),
         str(metadata.get("creationTimestamp", "")),

@@ -58,7 +58,7 @@ class FleetNode(NamedTuple):
     row: NodeRow | None
 
 
-class Pool(NamedTuple):
+class SegmentPool(NamedTuple):
     """Σ segments, of the nodes where they are known. shares: bytes -> nodes, the largest first."""
 
     total_bytes: int
@@ -90,7 +90,7 @@ class Fleet(NamedTuple):
     drift: tuple[Drift, ...]
     devices: tuple[Variant, ...]
     masters: tuple[Variant, ...]
-    pool: Pool | None
+    pool: SegmentPool | None
     unusable: tuple[Unusable, ...]
     repeats: Mapping[str, int]
 
@@ -272,7 +272,7 @@ def _masters(rows: Rows) -> tuple[Variant, ...]:
     return tuple(Variant(master, names) for master, names in by_size)
 
 
-def _pool(rows: Rows) -> Pool | None:
+def _pool(rows: Rows) -> SegmentPool | None:
     """None where no launch has a store."""
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     sizes = {name: one.segment_bytes for name, one in launches.items()}
@@ -286,10 +286,10 @@ def _pool(rows: Rows) -> Pool | None:
         return None
     total = sum(size * len(names) for size, names in shares.items())
     stores = sum(one.stores for one in launches.values() if isinstance(one.stores, int))
-    return Pool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
+    return SegmentPool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
 
 
-def _of_pool(pool: Pool | None, nodes: int) -> Iterable[OnNodes]:
+def _of_pool(pool: SegmentPool | None, nodes: int) -> Iterable[OnNodes]:
     if pool is None or not pool.shares or nodes < 2:
         return
     from checks.base.units import format_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from checks.base.needs import LaunchNeeds
 from checks.base.root import Root
 from checks.base.unknown import Unknown
-from checks.network.routing import Routing, exits
+from checks.network.routing import RoutingTables, exits
 from checks.rdma.devices import Port
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.gids import choose_gid
@@ -40,7 +40,7 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
     return tuple(with_exits(rail, routing) for rail in _rails(rdma, needs))
 
 
-def with_exits(rail: Rail, routing: Routing | Unknown) -> Rail:
+def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
     """What is behind its interface, where it speaks from an address of that."""
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not rail.netdev:
         return rail

@@ -112,7 +112,7 @@ class Trial:
                 for one in held:
                     self._try_port(stream, one.port, one.what, there=False)
                 self._try_rails(stream, own, theirs)
-                talk.send(stream, talk.Request())
+                talk.send(stream, talk.PairRequest())
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[socket.socket]:
@@ -137,7 +137,7 @@ class Trial:
         if there:
             self.ports.append(talk.try_port(self.address, port, self._deadline, what))
             return
-        talk.send(stream, talk.Request(tcp=port))
+        talk.send(stream, talk.PairRequest(tcp=port))
         seconds, error = talk.receive(stream, talk.TcpReply)
         error = "" if seconds is not None else error[:200] or "no answer"
         self.ports.append(TriedPort(port, seconds, error, what, BACK))
@@ -206,8 +206,8 @@ class _Pair:
         with contextlib.closing(made):
             self._ports[0] = self._ports[0]._replace(mtu_bytes=made.end.mtu_bytes)
             port = (there.rail.device, there.rail.port, there.gid_index)
-            talk.send(self._stream, talk.Request(None, made.end, *port, back))
-            reply = talk.receive(self._stream, talk.Reply)
+            talk.send(self._stream, talk.PairRequest(None, made.end, *port, back))
+            reply = talk.receive(self._stream, talk.PairReply)
             if reply.call is not None:
                 return Writes(failure=_call(THERE, *reply.call))
             other = talk.checked(reply.end)
@@ -216,7 +216,9 @@ class _Pair:
                 made.connect(other)
             except VerbsError as error:
                 talk.send(self._stream, talk.Ready(False))
-                arrived = talk.receive(self._stream, talk.Reply).arrived if back is None else None
+                arrived = (
+                    talk.receive(self._stream, talk.PairReply).arrived if back is None else None
+                )
                 failure = _call(HERE, error.call, error.errno)
                 return Writes(failure=failure, arrived_bytes=arrived)
             return self._ours(made, other) if back is None else self._theirs(made)
@@ -230,11 +232,11 @@ class _Pair:
         except VerbsError as error:
             failure = _call(HERE, error.call, error.errno)
         talk.send(self._stream, talk.Ready())
-        return _timed(seconds, failure, talk.receive(self._stream, talk.Reply).arrived)
+        return _timed(seconds, failure, talk.receive(self._stream, talk.PairReply).arrived)
 
     def _theirs(self, made: Connection) -> Writes:
         talk.send(self._stream, talk.Ready())
-        reply = talk.receive(self._stream, talk.Reply)
+        reply = talk.receive(self._stream, talk.PairReply)
         if reply.call is not None:
             return Writes(failure=_call(THERE, *reply.call))
         failed = reply.failure

@@ -22,7 +22,7 @@ MOST_NICS = 32
 NicWay = tuple[str, str, str, str]
 
 
-class Flow(NamedTuple):
+class PairFlow(NamedTuple):
     """source, target: nodes; source_port, target_port: ``mlx5_0``, or ``mlx5_0:2``.
 
     status: pass, fail, or unknown where it was not tried. why: of a failure. text: what the device
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
     who: str
     blamed: str
     why: str
-    flows: tuple[Flow, ...]
+    flows: tuple[PairFlow, ...]
 
 
 class FlowCount(NamedTuple):
@@ -61,20 +61,20 @@ class FlowCount(NamedTuple):
     slowest_seconds: float | None
 
 
-def count_flows(flows: Iterable[Flow]) -> FlowCount:
+def count_flows(flows: Iterable[PairFlow]) -> FlowCount:
     tried = [flow for flow in flows if flow.status != UNTRIED]
     times = [flow.seconds for flow in tried if flow.seconds is not None]
     broken = sum(flow.status == FAIL for flow in tried)
     return FlowCount(len(tried), broken, max(times, default=None))
 
 
-def rail_counts(flows: Iterable[Flow]) -> dict[tuple[str, str], FlowCount]:
+def rail_counts(flows: Iterable[PairFlow]) -> dict[tuple[str, str], FlowCount]:
     """Of those that were tried, each direction by itself, by the names of their ports."""
     found = grouped((flow.names, flow) for flow in flows if flow.status != UNTRIED)
     return {names: count_flows(held) for names, held in sorted(found.items())}
 
 
-def cuts(flows: Sequence[Flow]) -> list[Cut]:
+def cuts(flows: Sequence[PairFlow]) -> list[Cut]:
     """Every broken flow in one of them; the largest first."""
     left = sorted({flow for flow in flows if flow.status == FAIL}, key=_order)
     passing = [flow for flow in flows if flow.status == PASS]
@@ -92,27 +92,27 @@ def cuts(flows: Sequence[Flow]) -> list[Cut]:
     return sorted(found, key=lambda cut: -len(cut.flows))
 
 
-def _without(flows: Iterable[Flow], told: Iterable[Cut]) -> list[Flow]:
+def _without(flows: Iterable[PairFlow], told: Iterable[Cut]) -> list[PairFlow]:
     gone = {flow for cut in told for flow in cut.flows}
     return [flow for flow in flows if flow not in gone]
 
 
-def _order(flow: Flow) -> tuple[str, ...]:
+def _order(flow: PairFlow) -> tuple[str, ...]:
     return flow[:4]
 
 
-def _nics(flow: Flow) -> Iterator[NicWay]:
+def _nics(flow: PairFlow) -> Iterator[NicWay]:
     """The NIC that sends and the one that takes, with any other, and with those of one name."""
     for peer, own in ((flow.target_port, flow.source_port), ("", "")):
         yield "out", flow.source, flow.source_port, peer
         yield "in", flow.target, flow.target_port, own
 
 
-def _partners(nic: NicWay, flows: Sequence[Flow]) -> set[str]:
+def _partners(nic: NicWay, flows: Sequence[PairFlow]) -> set[str]:
     return {flow.target if nic[0] == "out" else flow.source for flow in flows}
 
 
-def _of_nic(nic: NicWay, flows: Sequence[Flow]) -> Cut:
+def _of_nic(nic: NicWay, flows: Sequence[PairFlow]) -> Cut:
     way, node, port, peer = nic
     others = f"{fold(_partners(nic, flows))} {peer}".rstrip()
     who = f"{node} {port} to {others}" if way == "out" else f"{others} to {node} {port}"
@@ -120,7 +120,7 @@ def _of_nic(nic: NicWay, flows: Sequence[Flow]) -> Cut:
     return Cut(who, node, f"{said}, whoever is asked: {_why(flows)}", tuple(flows))
 
 
-def _nowhere(broken: Sequence[Flow], met: set[tuple[str, str]]) -> Iterator[Cut]:
+def _nowhere(broken: Sequence[PairFlow], met: set[tuple[str, str]]) -> Iterator[Cut]:
     """Names that meet nowhere in the fleet: different ones, or one name of three nodes and more."""
     kinds = grouped(
         (flow.source_port if flow.source_port == flow.target_port else "", flow)
@@ -142,7 +142,7 @@ def _nowhere(broken: Sequence[Flow], met: set[tuple[str, str]]) -> Iterator[Cut]
             yield Cut(f"{fold_words(ports)} of {fold(nodes)}", "", why, tuple(held))
 
 
-def _single(flows: Sequence[Flow]) -> Iterator[Cut]:
+def _single(flows: Sequence[PairFlow]) -> Iterator[Cut]:
     """By the two nodes and the cause; like ports, and both directions, together."""
     found = grouped(
         ((frozenset((flow.source, flow.target)), f"{flow.text}: {flow.why}"), flow)
@@ -158,7 +158,7 @@ def _single(flows: Sequence[Flow]) -> Iterator[Cut]:
         yield Cut(", ".join(said), "", _why(held), tuple(held))
 
 
-def _why(flows: Sequence[Flow]) -> str:
+def _why(flows: Sequence[PairFlow]) -> str:
     """That of the first; others of them may differ."""
     first = flows[0]
     return f"{first.text}: {first.why}" if first.text and first.why else first.text or first.why

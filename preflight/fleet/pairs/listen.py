@@ -96,7 +96,7 @@ def _bytes(token: str) -> bytes:
 def _serve(stream: Stream, own: OwnEnd, address: str) -> None:
     """One conversation, until the other side, at ``address``, is done. Raises PairError."""
     while True:
-        request = talk.receive(stream, talk.Request)
+        request = talk.receive(stream, talk.PairRequest)
         if request.tcp is not None:
             tried = talk.try_port(address, request.tcp, time.monotonic() + talk.SILENCE_SECONDS)
             talk.send(stream, talk.TcpReply(tried.seconds, tried.error))
@@ -106,7 +106,7 @@ def _serve(stream: Stream, own: OwnEnd, address: str) -> None:
             break
 
 
-def _answer(stream: Stream, request: talk.Request, own: OwnEnd) -> None:
+def _answer(stream: Stream, request: talk.PairRequest, own: OwnEnd) -> None:
     """Connects, answers, and keeps the connection until what was asked for is done."""
     other = talk.checked(request.end)
     try:
@@ -114,13 +114,13 @@ def _answer(stream: Stream, request: talk.Request, own: OwnEnd) -> None:
             own.connection(request.device, request.port, request.gid_index)
         ) as made:
             made.connect(other)
-            talk.send(stream, talk.Reply(end=made.end))
+            talk.send(stream, talk.PairReply(end=made.end))
             ready = talk.receive(stream, talk.Ready).ready
             if request.back is None:
-                talk.send(stream, talk.Reply(arrived=made.arrived_bytes()))
+                talk.send(stream, talk.PairReply(arrived=made.arrived_bytes()))
             elif ready:
                 seconds: list[float] = []
                 failure = talk.writes(made, other, min(request.back, talk.MOST_WRITES), seconds)
-                talk.send(stream, talk.Reply(seconds=tuple(seconds), failure=failure))
+                talk.send(stream, talk.PairReply(seconds=tuple(seconds), failure=failure))
     except VerbsError as error:
-        talk.send(stream, talk.Reply(call=(error.call, error.errno)))
+        talk.send(stream, talk.PairReply(call=(error.call, error.errno)))

@@ -10,8 +10,8 @@ from preflight.fleet.base.decode import Json
 from preflight.fleet.base.grouping import grouped
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import Paint, grid, painted, plural, rest_of, time_text
-from preflight.fleet.pairs.flows import Flow, FlowCount, count_flows, cuts, rail_counts
-from preflight.fleet.pairs.outcome import Outcome
+from preflight.fleet.pairs.flows import FlowCount, PairFlow, count_flows, cuts, rail_counts
+from preflight.fleet.pairs.outcome import PairOutcome
 from preflight.fleet.reports.rows import EXIT_CODES, STATUSES, worst
 from preflight.render.text import filled
 
@@ -28,7 +28,7 @@ class Matrix(NamedTuple):
     launch: what it is called, "" where none was given."""
 
     nodes: Sequence[str]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[PairOutcome]
     rounds_run: int
     rounds: int
     rounds_whole: int
@@ -54,7 +54,7 @@ class Matrix(NamedTuple):
         return self.pairs_whole - len(self.outcomes)
 
     @property
-    def flows(self) -> list[Flow]:
+    def flows(self) -> list[PairFlow]:
         return [flow for one in self.outcomes for flow in one.flows]
 
     def of(self, status: str) -> int:
@@ -70,7 +70,7 @@ class PairGroup(NamedTuple):
     status: str
     cause: str
     blamed: str
-    pairs: tuple[Outcome, ...]
+    pairs: tuple[PairOutcome, ...]
     named: str = ""
 
     @property
@@ -90,7 +90,7 @@ class PairGroup(NamedTuple):
         return f"{len(self.pairs)} pairs of {fold(names)}"
 
 
-def groups(outcomes: Sequence[Outcome]) -> list[PairGroup]:
+def groups(outcomes: Sequence[PairOutcome]) -> list[PairGroup]:
     """Those that do not pass, the worst first, then in the order of the rounds. A pair may stand
     in several of broken rails."""
     made = list(_of_rails(outcomes))
@@ -104,7 +104,7 @@ def groups(outcomes: Sequence[Outcome]) -> list[PairGroup]:
     return sorted(made, key=lambda group: STATUSES.index(group.status))
 
 
-def _of_rails(outcomes: Sequence[Outcome]) -> Iterator[PairGroup]:
+def _of_rails(outcomes: Sequence[PairOutcome]) -> Iterator[PairGroup]:
     """Each cut of the fleet's flows, with the pairs of nodes that it lies between."""
     between = {frozenset((one.here, one.there)): one for one in outcomes if one.status == "fail"}
     for cut in cuts([flow for one in outcomes for flow in one.flows]):
@@ -206,7 +206,7 @@ def matrix_object(matrix: Matrix) -> Json:
     }
 
 
-def _pair(one: Outcome) -> Json:
+def _pair(one: PairOutcome) -> Json:
     told: Json = {**one._asdict(), "answer": None if one.status == "pass" else one.answer}
     told["directions"] = [
         _direction(one, *ends) for ends in ((one.here, one.there), (one.there, one.here))
@@ -215,7 +215,7 @@ def _pair(one: Outcome) -> Json:
     return told
 
 
-def _direction(one: Outcome, source: str, target: str) -> Json:
+def _direction(one: PairOutcome, source: str, target: str) -> Json:
     """flows: each by itself, where the pair does not pass."""
     flows = [flow for flow in one.flows if (flow.source, flow.target) == (source, target)]
     return {

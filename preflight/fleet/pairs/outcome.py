@@ -12,7 +12,7 @@ from preflight.fleet.base.text import port_text
 from preflight.fleet.pairs.answer import read_answer
 from preflight.fleet.pairs.cause import failure_text, reasons
 from preflight.fleet.pairs.connect import NO_PORT
-from preflight.fleet.pairs.flows import FAIL, PASS, UNTRIED, Flow
+from preflight.fleet.pairs.flows import FAIL, PASS, UNTRIED, PairFlow
 from preflight.fleet.pairs.records import BACK, OUT, PROTOCOL, PairAnswer, TriedPair, TriedPort
 from preflight.fleet.remote.reply import NodeReply, report_of
 
@@ -21,7 +21,7 @@ _PROGRAM = "mooncake-preflight: "
 LONGEST_CAUSE = 600
 
 
-class Outcome(NamedTuple):
+class PairOutcome(NamedTuple):
     """here: the node that connected and wrote. there: the one that listened.
 
     cause: "" of a pass. blamed: the node that the cause is about, "" for the two together.
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     broken: int = 0
     slowest_seconds: float | None = None
     answer: Json | None = None
-    flows: tuple[Flow, ...] = ()
+    flows: tuple[PairFlow, ...] = ()
 
 
 def is_lost(reply: NodeReply) -> bool:
@@ -64,11 +64,11 @@ def trouble(reply: NodeReply, timeout_seconds: float) -> str:
 
 def outcome(
     here: str, there: str, number: int, replies: Mapping[str, NodeReply], timeout_seconds: float
-) -> Outcome:
+) -> PairOutcome:
     """Of the pair that met in round ``number``; who is not in ``replies`` was not started."""
     connector = replies.get(here, NodeReply(here, ()))
     listener = replies.get(there, NodeReply(there, ()))
-    base = Outcome(here, there, number, "unknown")
+    base = PairOutcome(here, there, number, "unknown")
     document = _document(connector)
     if document is not None:
         try:
@@ -100,8 +100,8 @@ def _document(reply: NodeReply) -> Json | None:
 
 
 def _judged(
-    base: Outcome, answer: PairAnswer, listener: NodeReply, timeout_seconds: float
-) -> Outcome:
+    base: PairOutcome, answer: PairAnswer, listener: NodeReply, timeout_seconds: float
+) -> PairOutcome:
     flows = tuple(flow for pair in answer.pairs for flow in _flows(base, pair))
     broken = [_broken(pair) for pair in answer.pairs if not pair.works]
     small = [flow.seconds for flow in flows if flow.seconds is not None]
@@ -130,7 +130,7 @@ def _judged(
     return found._replace(status="pass")
 
 
-def _blamed(found: Outcome, error: str) -> Outcome:
+def _blamed(found: PairOutcome, error: str) -> PairOutcome:
     """Of what one end has to say of itself, or of the other, under that node's name."""
     for whose, node in (("this node: ", found.here), ("the other side: ", found.there)):
         if error.startswith(whose):
@@ -138,7 +138,9 @@ def _blamed(found: Outcome, error: str) -> Outcome:
     return found._replace(cause=error)
 
 
-def _not_met(found: Outcome, error: str, listener: NodeReply, timeout_seconds: float) -> Outcome:
+def _not_met(
+    found: PairOutcome, error: str, listener: NodeReply, timeout_seconds: float
+) -> PairOutcome:
     """No TCP: broken where the other side did listen; else nothing is known of the way."""
     if any(line.startswith(b'{"protocol":') for line in listener.lines):
         why = f"{error}, though {listener.node} listens there: a firewall, or no way"
@@ -149,7 +151,7 @@ def _not_met(found: Outcome, error: str, listener: NodeReply, timeout_seconds: f
     return found._replace(cause=error or "no reason given")
 
 
-def _flows(base: Outcome, pair: TriedPair) -> Iterator[Flow]:
+def _flows(base: PairOutcome, pair: TriedPair) -> Iterator[PairFlow]:
     """Both directions of a pair of ports."""
     here = base.here, _short(port_text(pair.here.device, pair.here.port))
     there = base.there, _short(port_text(pair.there.device, pair.there.port))
@@ -161,12 +163,12 @@ def _flows(base: Outcome, pair: TriedPair) -> Iterator[Flow]:
     for way, writes, ends in ((OUT, pair.out, here + there), (BACK, pair.back, there + here)):
         if way in why:
             text = failures[way] or failures[OUT] or failures[BACK]
-            yield Flow(*ends, FAIL, _short(why[way]), _short(text))
+            yield PairFlow(*ends, FAIL, _short(why[way]), _short(text))
         elif writes is not None:
             # Its packets arrive, though what answers them may not: that is the other direction.
-            yield Flow(*ends, PASS, "", "", writes.small_seconds)
+            yield PairFlow(*ends, PASS, "", "", writes.small_seconds)
         else:
-            yield Flow(*ends, UNTRIED)
+            yield PairFlow(*ends, UNTRIED)
 
 
 def _broken(pair: TriedPair) -> str:
@@ -181,7 +183,7 @@ def _broken(pair: TriedPair) -> str:
     return _short(f"{ends}: {text}" + (f": {pair.cause}" if pair.cause else ""))
 
 
-def _closed(base: Outcome, port: TriedPort) -> str:
+def _closed(base: PairOutcome, port: TriedPort) -> str:
     """``TCP port 15000 (engine) of b from a: no answer within 5 s``."""
     own, other = (base.here, base.there) if port.way == BACK else (base.there, base.here)
     what = f" ({_short(port.what)})" if port.what else ""

@@ -16,7 +16,7 @@ from preflight.base.progress import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.pairs.matrix import Matrix, matrix_object, matrix_text
 from preflight.fleet.pairs.meeting import Present, meet
-from preflight.fleet.pairs.outcome import Outcome, is_lost, outcome, trouble
+from preflight.fleet.pairs.outcome import PairOutcome, is_lost, outcome, trouble
 from preflight.fleet.remote.program import Program, SshNodes, addressed_script, packed
 from preflight.fleet.remote.reply import NodeReply
 from preflight.fleet.remote.sent_launch import Sent, launch_alone
@@ -127,7 +127,7 @@ class _PairsRun:
         # Both ends of a pair are up at once, or they wait for each other.
         self._at_once = (ssh.fanout or DEFAULT_FANOUT) // 2
         self.present = Present({}, frozenset(), {})
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[PairOutcome] = []
         self.rounds_run = 0
         self._absent: dict[str, str] = {}
         self._losses: dict[str, int] = {}
@@ -144,7 +144,7 @@ class _PairsRun:
             for pair in named:
                 for node in [one for one in pair if one in self._absent][:1]:
                     why = self._absent[node]
-                    self.outcomes.append(Outcome(*pair, number, "unknown", why, node))
+                    self.outcomes.append(PairOutcome(*pair, number, "unknown", why, node))
             here = [pair for pair in named if not self._absent.keys() & set(pair)]
             for batch in in_batches(here, self._at_once):
                 self._batch(batch, number, f"round {number} of {count}")

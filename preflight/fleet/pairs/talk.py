@@ -2,7 +2,7 @@
 
 The one that connects speaks first, a ``Hello``; where its token is right the listener answers with
 ``EndFacts``, what it knows of itself and which TCP ports it holds open to be tried. Then, each a
-``Request`` of the one that connects, answered by a ``Reply`` (or a ``TcpReply``):
+``PairRequest`` of the one that connects, answered by a ``PairReply`` (or a ``TcpReply``):
 
 - ``tcp``: the listener connects to that port of the other: ``seconds``, or ``error``.
 - ``end``, of a connection to a port of the listener: its own ``end``, ready to receive, or the
@@ -105,7 +105,7 @@ class EndFacts(NamedTuple):
         return NodeKind(tuple(map(self.lane, self.used)), (), self.affinity)
 
 
-class Request(NamedTuple):
+class PairRequest(NamedTuple):
     """tcp: a port to be connected to. end, device, port, gid_index: a connection. back: how many
     writes of the other side. Neither: the talk is over."""
 
@@ -130,7 +130,7 @@ class TcpReply(NamedTuple):
     error: str = ""
 
 
-class Reply(NamedTuple):
+class PairReply(NamedTuple):
     """call: of libibverbs, which failed with an errno. failure: a write's status and size, the
     status None where nothing was heard. seconds: of the writes before. arrived: in bytes."""
 

@@ -23,7 +23,7 @@ from preflight.fleet.base.text import (
     rest_of,
 )
 from preflight.fleet.rails.findings import RailMatrix, rail_findings, rail_matrix
-from preflight.fleet.rails.lanes import Lane, Meeting, Reach
+from preflight.fleet.rails.lanes import KindPair, Lane, Reach
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
     STATUSES,
@@ -190,7 +190,7 @@ def _meetings(answer: RailAnswer, verbosity: int) -> Iterator[str]:
         yield LEGEND
 
 
-def _by_name(meeting: Meeting) -> str | None:
+def _by_name(meeting: KindPair) -> str | None:
     """In words, where equal names are one way and other names another; None otherwise."""
     reaches = grouped(
         (pair.mine.device == pair.theirs.device, pair.way.reach) for pair in meeting.pairs
@@ -202,7 +202,7 @@ def _by_name(meeting: Meeting) -> str | None:
     return f"{text}, of different names {others.pop().value}" if others else text
 
 
-def _grid(meeting: Meeting) -> Iterator[str]:
+def _grid(meeting: KindPair) -> Iterator[str]:
     rows = [
         [clean(lane.device), *(SIGNS[way.reach] for way in ways)]
         for lane, ways in zip(meeting.one.lanes, meeting.ways, strict=True)

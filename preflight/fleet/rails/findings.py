@@ -14,9 +14,9 @@ from checks.base.unknown import Unknown
 from preflight.fleet.base.grouping import by_size, grouped
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.rails.lanes import (
+    KindPair,
     Lane,
     LanePair,
-    Meeting,
     NodeKind,
     Reach,
     lanes_of,
@@ -45,7 +45,7 @@ class RailMatrix(NamedTuple):
 
     kinds: tuple[NodeKind, ...]
     compared: int
-    meetings: tuple[Meeting, ...]
+    meetings: tuple[KindPair, ...]
     unread: dict[str, list[str]]
     mtus: dict[str, dict[int, list[str]]]
 
@@ -134,7 +134,7 @@ def rail_findings(matrix: RailMatrix) -> Iterator[OnNodes]:
     yield from _mtus(matrix.mtus)
 
 
-def _of_meeting(meeting: Meeting) -> Iterator[FleetFinding]:
+def _of_meeting(meeting: KindPair) -> Iterator[FleetFinding]:
     used = [meeting.pair(at, to) for at, to in sorted(talks(meeting.one, meeting.other))]
     shut = [pair for pair in used if pair.way.reach in SHUT]
     unknown = [pair for pair in used if pair.way.reach is Reach.UNKNOWN]
@@ -155,7 +155,7 @@ def _of_meeting(meeting: Meeting) -> Iterator[FleetFinding]:
         yield _finding("fleet.rail-unknown", "unknown", unknown, used, text)
 
 
-def _apart(meeting: Meeting, shut: Sequence[LanePair]) -> FleetFinding:
+def _apart(meeting: KindPair, shut: Sequence[LanePair]) -> FleetFinding:
     status = _doubt("fail", shut)
     text = "no transfer between these nodes gets through"
     text += _unless(shut) if status == "unknown" else ""
@@ -182,7 +182,7 @@ def _unless(shut: Sequence[LanePair]) -> str:
     return UNLESS.format("".join(f", or a route does ({doubt})" for doubt in doubts))
 
 
-def _cross(meeting: Meeting) -> str:
+def _cross(meeting: KindPair) -> str:
     text = "Mooncake pairs any NIC with any: where rails are links of their own, such transfers "
     text += "wait for the retries to end"
     kinds = {meeting.one.affinity, meeting.other.affinity}

@@ -70,7 +70,7 @@ class NodeKind(NamedTuple):
     number: int = 0
 
 
-class Meeting(NamedTuple):
+class KindPair(NamedTuple):
     """Two kinds, or one within itself. ways: [lane of one][lane of the other]."""
 
     one: NodeKind
@@ -180,10 +180,10 @@ def node_kinds(nodes: Iterable[tuple[str, Sequence[Lane], str]]) -> list[NodeKin
     ]
 
 
-def meetings(found: Sequence[NodeKind]) -> list[Meeting]:
+def meetings(found: Sequence[NodeKind]) -> list[KindPair]:
     """Each pair of kinds once, and each kind within itself where it has two nodes."""
     return [
-        Meeting(one, other, tuple(tuple(way(a, b) for b in other.lanes) for a in one.lanes))
+        KindPair(one, other, tuple(tuple(way(a, b) for b in other.lanes) for a in one.lanes))
         for at, one in enumerate(found)
         for other in found[at:]
         if (one is not other or len(one.nodes) > 1) and one.lanes and other.lanes

@@ -12,7 +12,7 @@ _SIOCGIFFLAGS = 0x8913
 _IFF_UP = 0x1
 
 
-class InterfaceAddress(NamedTuple):
+class StandInAddress(NamedTuple):
     """As psutil's ``snicaddr``, as far as it is used."""
 
     family: int
@@ -25,7 +25,7 @@ class InterfaceState(NamedTuple):
     isup: bool
 
 
-def net_if_addrs() -> dict[str, list[InterfaceAddress]]:
+def net_if_addrs() -> dict[str, list[StandInAddress]]:
     """Every address of this network namespace, by interface."""
     import socket
 
@@ -33,7 +33,7 @@ def net_if_addrs() -> dict[str, list[InterfaceAddress]]:
 
     return {
         name: [
-            InterfaceAddress(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+            StandInAddress(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
             for address, _prefix in addresses
         ]
         for name, addresses in interfaces().items()

@@ -62,7 +62,7 @@ class CheckAnswer(NamedTuple):
     findings: list[Any]
 
 
-class Reading:
+class ReportReader:
     """Texts to rows. Ten thousand nodes say the same: what is equal is kept once."""
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ class Reports(NamedTuple):
 
 def read_reports(found_texts: Iterable[Text | Unusable]) -> Reports:
     """Every text, one at a time; what is no report is counted by its source."""
-    reading = Reading()
+    reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}
     for text in found_texts:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_SERVICE = "sglang"
 
 
-class Names(NamedTuple):
+class ArtefactNames(NamedTuple):
     """What the artefact is about is called: the compose service or container, the RDMA resource.
 
     service: "" for the launch's own name of it.
@@ -33,7 +33,7 @@ class Rendering(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Format(NamedTuple):
+class PlanFormat(NamedTuple):
     """where: its module of this package, and the function; "" for json, which is no rendering: its
     object has the exit code.
 
@@ -51,25 +51,25 @@ class Format(NamedTuple):
 
 _PAGES, _CONTAINER = ("pages",), ("devices", "environment")
 _POD = (*_PAGES, "memory", *_CONTAINER)
-FORMATS: dict[str, Format] = {
-    "text": Format("for people", "text.text"),
-    "sysctl": Format("drop-in of sysctl.d", "kernel.sysctl", _PAGES, takes_pages="now"),
-    "sysfs": Format("systemd unit that sets pools", "kernel.sysfs", _PAGES, True, "now"),
-    "cmdline": Format("kernel command line", "kernel.cmdline", _PAGES, True, "boot"),
-    "limits": Format("drop-in of limits.d", "limits.limits"),
-    "systemd": Format("drop-in of the unit that starts it", "limits.systemd"),
-    "containerd": Format("drop-in of containerd.service", "limits.containerd"),
-    "docker": Format("options of docker run", "containers.docker", _CONTAINER, True),
-    "compose": Format("compose file to merge", "containers.compose", _CONTAINER, True),
-    "k8s": Format("strategic-merge patch of a Pod", "kubernetes.kubernetes", _POD, True),
-    "ansible": Format("playbook of Ansible", "ansible.ansible", _PAGES, takes_pages="now"),
-    "env": Format("env file of docker or systemd", "environment.env", ("environment",), True),
-    "shell": Format("exports", "environment.shell", ("environment",), True),
-    "json": Format("one object", ""),
+FORMATS: dict[str, PlanFormat] = {
+    "text": PlanFormat("for people", "text.text"),
+    "sysctl": PlanFormat("drop-in of sysctl.d", "kernel.sysctl", _PAGES, takes_pages="now"),
+    "sysfs": PlanFormat("systemd unit that sets pools", "kernel.sysfs", _PAGES, True, "now"),
+    "cmdline": PlanFormat("kernel command line", "kernel.cmdline", _PAGES, True, "boot"),
+    "limits": PlanFormat("drop-in of limits.d", "limits.limits"),
+    "systemd": PlanFormat("drop-in of the unit that starts it", "limits.systemd"),
+    "containerd": PlanFormat("drop-in of containerd.service", "limits.containerd"),
+    "docker": PlanFormat("options of docker run", "containers.docker", _CONTAINER, True),
+    "compose": PlanFormat("compose file to merge", "containers.compose", _CONTAINER, True),
+    "k8s": PlanFormat("strategic-merge patch of a Pod", "kubernetes.kubernetes", _POD, True),
+    "ansible": PlanFormat("playbook of Ansible", "ansible.ansible", _PAGES, takes_pages="now"),
+    "env": PlanFormat("env file of docker or systemd", "environment.env", ("environment",), True),
+    "shell": PlanFormat("exports", "environment.shell", ("environment",), True),
+    "json": PlanFormat("one object", ""),
 }
 
 
-def render(plan: Plan, name: str, names: Names) -> Rendering:
+def render(plan: Plan, name: str, names: ArtefactNames) -> Rendering:
     """Return the plan in a dialect; ask ``missing`` and ``refused`` first."""
     module, _, function = FORMATS[name].where.rpartition(".")
     found = import_module(f"{__name__}.{module}")
@@ -95,6 +95,6 @@ def refused(plan: Plan, name: str) -> tuple[str, ...]:
     return plan.impossible if when == "now" else plan.too_large
 
 
-def service_name(plan: Plan, names: Names) -> str:
+def service_name(plan: Plan, names: ArtefactNames) -> str:
     """Return what a patch is merged into: as named, as the launch calls it, or a default."""
     return names.service or plan.workload.container or DEFAULT_SERVICE

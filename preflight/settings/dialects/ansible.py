@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checks.base.finding import Kind
-from preflight.settings.dialects import Names, Rendering
+from preflight.settings.dialects import ArtefactNames, Rendering
 from preflight.settings.dialects.kernel import needs_unit, sysctl_values, sysfs
 from preflight.settings.dialects.limits import of_unit, pam_rows, unit_limits
 from preflight.settings.records import Plan
@@ -25,7 +25,7 @@ class _Plain(str):
     """A text that Ansible takes as it stands: ``!unsafe`` keeps it from being a template."""
 
 
-def ansible(plan: Plan, names: Names) -> Rendering:
+def ansible(plan: Plan, names: ArtefactNames) -> Rendering:
     """Kernel settings, pools, limits and modules; containers and the launch have their own."""
     import yaml
 
@@ -56,7 +56,7 @@ def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
     ]
     if needs_unit(plan):
         notes = [note for note in notes if "--format sysfs" not in note]
-        tasks += _file(UNIT_FILE, sysfs(plan, Names()).text)
+        tasks += _file(UNIT_FILE, sysfs(plan, ArtefactNames()).text)
         tasks.append(
             _task(
                 f"Start {UNIT_NAME} now and at each boot",

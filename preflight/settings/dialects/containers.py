@@ -6,14 +6,14 @@ from typing import Any
 
 from checks.base.finding import Kind
 from preflight.base.shell import quote
-from preflight.settings.dialects import Names, Rendering, service_name
+from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import container_limits
 from preflight.settings.records import Plan
 from preflight.settings.targets import header
 
 
-def docker(plan: Plan, names: Names) -> Rendering:
+def docker(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return one option a line; the image and its command follow them."""
     options: list[tuple[str, str]] = []
     if plan.of(Kind.NETWORK):
@@ -57,7 +57,7 @@ def _on_the_host(plan: Plan) -> list[str]:
     return ["huge pages are the host's: see --format sysctl, sysfs or cmdline"]
 
 
-def compose(plan: Plan, names: Names) -> Rendering:
+def compose(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a file to merge: ``docker compose -f compose.yaml -f FILE config``."""
     import yaml
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from checks.base.finding import Kind
 from preflight.base.shell import is_hidden, posix_assignment
 from preflight.settings.commands import is_variable
-from preflight.settings.dialects import Names, Rendering
+from preflight.settings.dialects import ArtefactNames, Rendering
 from preflight.settings.records import Plan
 from preflight.settings.targets import header
 
@@ -28,7 +28,7 @@ def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     return kept, removed, notes
 
 
-def env(plan: Plan, names: Names) -> Rendering:
+def env(plan: Plan, names: ArtefactNames) -> Rendering:
     """Docker's --env-file and systemd's EnvironmentFile=: NAME=value as it stands, no quotes."""
     kept, removed, notes = variables(plan)
     lines = []
@@ -49,7 +49,7 @@ def env(plan: Plan, names: Names) -> Rendering:
     )
 
 
-def shell(plan: Plan, names: Names) -> Rendering:
+def shell(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return exports for ``.`` in a POSIX shell."""
     kept, removed, notes = variables(plan)
     lines = [posix_assignment(name, value) for name, value in kept.items()]

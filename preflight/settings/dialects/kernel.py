@@ -13,7 +13,7 @@ from checks.hugetlb.boot import (
     shares_after_boot,
 )
 from preflight.base.shell import is_hidden
-from preflight.settings.dialects import Names, Rendering
+from preflight.settings.dialects import ArtefactNames, Rendering
 from preflight.settings.records import Plan, PoolTarget
 from preflight.settings.targets import (
     NR_HUGEPAGES,
@@ -30,7 +30,7 @@ _NODES_AT_BOOT = (5, 16)
 _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 
 
-def sysctl(plan: Plan, names: Names) -> Rendering:
+def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
     """What sysctl can say: the pool of the default page size as a whole, and plain settings."""
     values, notes = sysctl_values(plan)
     if not values:
@@ -109,7 +109,7 @@ def overruled(plan: Plan) -> list[str]:
     ]
 
 
-def sysfs(plan: Plan, names: Names) -> Rendering:
+def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
     """A unit that brings each pool or node to its pages at boot, and fails where it gets fewer."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
@@ -156,7 +156,7 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
     return list(found.values())
 
 
-def cmdline(plan: Plan, names: Names) -> Rendering:
+def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return words of the kernel command line; the default page size stays what it is."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))

@@ -6,7 +6,7 @@ from typing import Any
 
 from checks.base.finding import Kind
 from checks.base.units import GIB, MIB, round_up
-from preflight.settings.dialects import Names, Rendering, service_name
+from preflight.settings.dialects import ArtefactNames, Rendering, service_name
 from preflight.settings.dialects.environment import variables
 from preflight.settings.dialects.limits import ulimits
 from preflight.settings.records import Plan
@@ -24,7 +24,7 @@ _POD_PATHS: dict[str, tuple[str, ...]] = {
 }
 
 
-def kubernetes(plan: Plan, names: Names) -> Rendering:
+def kubernetes(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a patch for ``kubectl patch --type strategic``, or for kustomize."""
     import yaml
 
@@ -73,7 +73,7 @@ def _of(plan: Plan) -> str:
     return f"--local -o yaml -f {manifest}"
 
 
-def _resources(plan: Plan, names: Names) -> dict[str, str]:
+def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     """Return requests and limits alike: Kubernetes takes huge pages in no other way."""
     found: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
@@ -109,7 +109,7 @@ def _security_context(plan: Plan) -> dict[str, Any]:
     return found
 
 
-def _notes(plan: Plan, names: Names) -> list[str]:
+def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
     notes = []
     kind = plan.workload.kind
     if kind and kind not in _POD_PATHS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from checks.base.finding import Kind
-from preflight.settings.dialects import DEFAULT_SERVICE, Names, Rendering
+from preflight.settings.dialects import DEFAULT_SERVICE, ArtefactNames, Rendering
 from preflight.settings.records import Plan
 from preflight.settings.targets import (
     CONTAINERD,
@@ -47,7 +47,7 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
     return found
 
 
-def limits(plan: Plan, names: Names) -> Rendering:
+def limits(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return rows for every user; ``*`` does not mean root (limits.conf(5))."""
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
@@ -71,7 +71,7 @@ def _pam(name: str, value: str) -> str:
     return str(-(-int(value) // 1024))
 
 
-def systemd(plan: Plan, names: Names) -> Rendering:
+def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the unit that starts the server, whatever that is called."""
     found = ulimits(plan)
     for unit in unit_limits(plan).values():
@@ -83,7 +83,7 @@ def systemd(plan: Plan, names: Names) -> Rendering:
     return _unit(plan, path, found, note)
 
 
-def containerd(plan: Plan, names: Names) -> Rendering:
+def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
     found = {**unit_limits(plan).get(CONTAINERD, {}), **ulimits(plan)}
     note = (

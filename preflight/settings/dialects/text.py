@@ -10,7 +10,7 @@ from checks.hugetlb.refusal import ASK_FIT, grows_pool
 from preflight.base.output import columns
 from preflight.base.shell import wanted_text
 from preflight.render.text import wrapped
-from preflight.settings.dialects import FORMATS, Names, Rendering
+from preflight.settings.dialects import FORMATS, ArtefactNames, Rendering
 from preflight.settings.records import Plan, Planned, Scope
 
 # What to render the settings of a scope with.
@@ -24,7 +24,7 @@ DIALECTS = {
 }
 
 
-def text(plan: Plan, names: Names) -> Rendering:
+def text(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the whole plan, without a final newline."""
     held_back = plan.impossible and plan.grows
     changes = [
