@@ -254,6 +254,7 @@ class BoundPort(NamedTuple):
     network: where it binds it, "" on the host itself, else the pod or container. customary: it is
     the program's own default, which others are told to use. waited: what follows in the launch runs
     only once the process has ended. pod: two of Kubernetes with one port never share a host.
+    address: of the host, "" for all of them, None for what the process itself binds.
     """
 
     what: str
@@ -264,6 +265,7 @@ class BoundPort(NamedTuple):
     customary: bool = False
     waited: bool = False
     pod: str = ""
+    address: str | None = None
 
 
 class Storage(NamedTuple):

@@ -74,7 +74,10 @@ def _port(
     others = [
         other
         for index, other in enumerate(same)
-        if index != place and not same[min(index, place)].waited and other.pod == port.pod
+        if index != place
+        and not same[min(index, place)].waited
+        and other.pod == port.pod
+        and _meet(port.address, other.address)
     ]
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too: the later one ends"
@@ -86,6 +89,8 @@ def _port(
         return judged._replace(have="free")
     evidence = (*evidence, Evidence(f"bind {number}", state.error))
     judged = finding._replace(have=state.error, evidence=evidence)
+    if state.error == "EACCES" and port.address is not None:
+        return finding.unknown("the engine binds it as root, which this user cannot try")
     if state.error == "EACCES":
         return judged.failed("this user may not bind so low a port", "use a port of 1024 or more")
     if state.error != "EADDRINUSE":
@@ -94,6 +99,13 @@ def _port(
         "another process holds it: this one ends, or requests reach the wrong one",
         f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",
     )
+
+
+def _meet(one: str | None, other: str | None) -> bool:
+    """Whether two ports of one number exclude each other; a process's own address is not read."""
+    if one is None or other is None:
+        return not one and not other
+    return one == other or not one or not other
 
 
 @CHECKS.check("network.port-range", _ports)

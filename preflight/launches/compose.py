@@ -11,10 +11,12 @@ from preflight.launches.container import (
     ContainerSettings,
     Limits,
     Mount,
+    Published,
     device,
     docker_size,
     image_words,
     limits,
+    published,
     refusals,
     security_option,
     tmpfs,
@@ -173,7 +175,26 @@ class _ServiceReader:
             )
             for command in inner.commands
         )
-        return Reading(commands, (*self.notes, *inner.notes))
+        # Each copy of a service binds them.
+        ports = tuple(dict.fromkeys(self.published(str(origin)))) * min(copies, 2)
+        if commands:
+            commands = (commands[0]._replace(published=ports), *commands[1:])
+        return Reading(commands, (*self.notes, *inner.notes), published=() if commands else ports)
+
+    def published(self, origin: str) -> Iterator[Published]:
+        """Yield the ports of the host that the engine binds; none for a service on its network."""
+        owner = f"service {self.wrapper[-1]} ({origin})"
+        for item in () if self.one("network_mode") == "host" else self.node.at("ports").items:
+            said = self.word(item)
+            if item.text is None:
+                target, port, address = (
+                    self.word(item.at(key)) for key in ("target", "published", "host_ip")
+                )
+                if item.at("protocol").text == "udp" or not port.text:
+                    continue
+                # A range is what a single port is taken of.
+                said = port._replace(text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}")
+            yield from published(said.text, owner, origin, not said.unresolved)
 
     def files(self) -> Iterator[tuple[str, Word]]:
         """Yield the files of ``configs``, by path: their content stands here, or beside."""

@@ -42,6 +42,44 @@ _ULIMITS = (
 _LIMIT = re.compile(r"-1|\d{1,20}", re.ASCII)
 
 
+_PUBLISHED = re.compile(
+    r"(?:(?P<ip>\[[^]]*\]|[^\[\]:/]*):)?(?P<port>\d{1,5}(?:-\d{1,5})?):"
+    r"(?P<target>\d{1,5}(?:-\d{1,5})?)(?P<protocol>/\w+)?",
+    re.ASCII,
+)
+
+
+class Published(NamedTuple):
+    """A port of the host that an engine binds for a container.
+
+    address: of the host, "" for all. owner: the service or run whose container it is.
+    """
+
+    port: int | Unknown
+    address: str
+    owner: str
+    origin: str
+
+
+def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
+    """Yield the ports of ``127.0.0.1:8000-8001:8000-8001/tcp``; a container's alone get any.
+
+    known: whether every variable in it is. Source: docs.docker.com/reference/compose-file/services.
+    """
+    if not known:
+        yield Published(Unknown(f"{text} ({origin}) is not known"), "", owner, origin)
+        return
+    match = _PUBLISHED.fullmatch(text)
+    if match is None or match["protocol"] == "/udp":
+        return
+    address = "" if match["ip"] in (None, "", "0.0.0.0", "[::]") else match["ip"]
+    first, _, last = match["port"].partition("-")
+    if last and "-" not in match["target"]:
+        return  # the engine takes one that is free
+    for port in range(int(first), min(int(last or first), int(first) + 1024) + 1):
+        yield Published(port, address, owner, origin)
+
+
 class Mount(NamedTuple):
     """A file system in a container.
 

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from preflight.launches.container import (
     ContainerSettings,
+    Published,
     device,
     docker_size,
     image_words,
     mount,
+    published,
     refusals,
     security_option,
     tmpfs,
@@ -47,6 +49,7 @@ class ContainerRun(NamedTuple):
     environment: Mapping[str, Word]
     wrapper: tuple[str, ...]
     settings: ContainerSettings
+    published: tuple[Published, ...]
 
 
 def run_position(words: Sequence[Word], start: int) -> int:
@@ -145,7 +148,14 @@ def container_run(
         for why in refusals(settings):
             why = f"{why}; Docker refuses the run"
             notes.append(SourceNote("container-refused", why, origin))
-    return ContainerRun(inner, variables, wrapper, settings)
+    owner = f"{wrapper[0]} run ({origin})"
+    ports = (
+        port
+        for name, word in options
+        if name == "publish" and settings.network != "host"
+        for port in published(word.text, owner, str(word.origin), not word.unresolved)
+    )
+    return ContainerRun(inner, variables, wrapper, settings, tuple(ports))
 
 
 @lru_cache(maxsize=256)

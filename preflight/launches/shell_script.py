@@ -135,6 +135,10 @@ def read_words(
         )
         each_one = tuple(one._replace(limits=all_of) for one, all_of in with_limits)
         found = found._replace(commands=each_one)
+    if stripped.published and found.commands:
+        first, *rest = found.commands
+        first = first._replace(published=stripped.published)
+        found = found._replace(commands=(first, *rest))
     several = [tasks(wrapper, stripped.environment) for wrapper in stripped.wrappers]
     beside_each, hosts = 1, 1
     for one in several:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from checks.base.needs import SetLimit
 from checks.base.unknown import Unknown
-from preflight.launches.container import ContainerSettings
+from preflight.launches.container import ContainerSettings, Published
 
 # The first word of what stands around a worker of srt-slurm: this, its job, its kind of node.
 SLURM = "srt-slurm"
@@ -65,7 +65,8 @@ class Command(NamedTuple):
     copies: how many of it a manifest asks for, over all hosts. waited: what follows in the script
     runs only once it has ended. files: what its container alone holds of what the launch says, by
     path: mounted ConfigMaps, and what a script in there writes. limits: those that the source sets
-    for it, in their order, on top of its container's.
+    for it, in their order, on top of its container's. published: the ports of the host that its
+    container's engine binds, said at the first command of a container.
     """
 
     words: tuple[Word, ...]
@@ -78,18 +79,21 @@ class Command(NamedTuple):
     waited: bool = False
     files: Mapping[str, Word] = {}
     limits: tuple[SetLimit, ...] = ()
+    published: tuple[Published, ...] = ()
 
 
 class Reading(NamedTuple):
     """All commands of a source, in order, and what there is to say of it.
 
     files: what the source itself writes (``cat > f <<EOF``), by the path as it is written there; a
-    content that is not known is unresolved.
+    content that is not known is unresolved. published: ports of the host for containers whose
+    program the source does not show.
     """
 
     commands: tuple[Command, ...]
     notes: tuple[SourceNote, ...] = ()
     files: Mapping[str, Word] = {}
+    published: tuple[Published, ...] = ()
 
 
 def joined(readings: Iterable[Reading]) -> Reading:
@@ -103,7 +107,8 @@ def joined(readings: Iterable[Reading]) -> Reading:
         if other is not None and other.text != word.text:  # two containers' own
             word = word._replace(unresolved=("which container reads it",))
         files[path] = word
-    return Reading(tuple(commands), tuple(dict.fromkeys(notes)), files)
+    ports = tuple(port for reading in together for port in reading.published)
+    return Reading(tuple(commands), tuple(dict.fromkeys(notes)), files, ports)
 
 
 def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from checks.base.needs import SetLimit
-from preflight.launches.container import ContainerSettings
+from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.launchers import LAUNCHERS, is_launcher, launched
 from preflight.launches.set_limits import property_notes, wrapper_limits
@@ -20,7 +20,8 @@ class Stripped(NamedTuple):
 
     script: the text behind ``bash -c``, of which ``words`` is then empty, and arguments: what it
     gets as ``$1`` and so on. container: what the
-    container is given that the process runs in. limits: what wrappers set for it.
+    container is given that the process runs in. limits: what wrappers set for it. published: the
+    ports of the host that its container has.
     """
 
     words: tuple[Word, ...]
@@ -31,6 +32,7 @@ class Stripped(NamedTuple):
     container: ContainerSettings | None = None
     arguments: tuple[Word, ...] = ()
     limits: tuple[SetLimit, ...] = ()
+    published: tuple[Published, ...] = ()
 
 
 class _Wrapper(NamedTuple):
@@ -119,6 +121,7 @@ def strip_wrappers(
                 wrappers=(*wrappers, inner.wrapper, *rest.wrappers),
                 notes=(*notes, *rest.notes),
                 container=inner.settings,
+                published=inner.published,
             )
         if _stands_in_front(words, start):
             notes.append(_not_set(words[start]))

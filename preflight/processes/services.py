@@ -6,12 +6,14 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
 from checks.base.needs import BoundPort, Default, Service
 from checks.base.unknown import Unknown
+from preflight.launches.container import Published
+from preflight.launches.launchers import starts_anew
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
@@ -63,6 +65,28 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     network, pod = network_of(command), pod_of(command)
     for port in _own_ports(process):
         yield port._replace(network=network, pod=pod, waited=command.waited)
+
+
+def published_ports(
+    processes: Sequence[LaunchProcess], others: Sequence[Published]
+) -> Iterator[BoundPort]:
+    """Yield the ports of this host that engines bind for containers.
+
+    others: of containers whose program the launch does not show.
+    """
+    for process in processes:
+        if any(map(starts_anew, process.command.wrappers)):
+            continue  # of another host
+        usual = {port.port for port in _own_ports(process) if port.customary}
+        for published in process.command.published:
+            port = _published(published)
+            yield port._replace(customary=port.port in usual, waited=process.command.waited)
+    yield from map(_published, others)
+
+
+def _published(port: Published) -> BoundPort:
+    what = "published port" if isinstance(port.port, Unknown) else f"published port {port.port}"
+    return BoundPort(what, port.port, port.owner, port.origin, address=port.address)
 
 
 def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:

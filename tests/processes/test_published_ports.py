@@ -1,0 +1,115 @@
+"""Ports of the host that an engine binds for a container: Compose ``ports:``, ``docker run -p``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checks.base.unknown import Unknown
+from checks.network import network_checks
+from preflight.launches.compose import read_compose
+from preflight.launches.container import published
+from preflight.launches.shell_script import read_script
+from preflight.launches.source import Reading
+from preflight.processes.processes import understand
+from preflight.processes.services import ports, published_ports
+from tests.checks.launches import facts_of, findings, launch
+
+SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8000:30000", [(8000, "")]),
+        ("0.0.0.0:8000:30000/tcp", [(8000, "")]),
+        ("127.0.0.1:8000-8002:8000-8002", [(port, "127.0.0.1") for port in (8000, 8001, 8002)]),
+        ("[::1]:8000:80", [(8000, "[::1]")]),
+        ("[::]:8000:80", [(8000, "")]),
+        ("30000", []),  # the engine takes one that is free
+        ("8000-8002:80", []),
+        ("53:53/udp", []),
+        ("127.0.0.1::80", []),
+    ],
+)
+def test_a_published_port(text: str, expected: Any) -> None:
+    assert [(each.port, each.address) for each in published(text, "a", "f:1")] == expected
+
+
+def verdicts(reading: Reading, folder: Path, taken: Mapping[int, str] = {}) -> dict[str, str]:
+    """What network.port-taken says of each port, on a host of which these are taken."""
+    processes = understand(reading.commands, lambda name: Unknown(name))
+    bound = [port for process in processes for port in ports(process)]
+    bound += published_ports(processes, reading.published)
+    answers: dict[str, object] = {f"network.bind {port.port}": {"free": True} for port in bound}
+    for port, error in taken.items():
+        answers[f"network.bind {port}"] = {"free": False, "errno": error}
+    (folder / "calls.json").write_text(json.dumps(answers))
+    needs = launch()._replace(ports=tuple(bound))
+    facts = facts_of(folder, "network", needs=needs)
+    found = findings(network_checks.CHECKS, facts, needs, "network.port-taken")
+    return {finding.subject: finding.status.value for finding in found}
+
+
+COMPOSE = f"""\
+services:
+  a:
+    image: i
+    command: {SERVER} 30000
+    ports: ["8000:30000", "127.0.0.1:9000:9000"]
+  b:
+    image: i
+    command: {SERVER} 30000
+    ports: ["${{B:-8000}}:30000", "127.0.0.2:9000:9000", "9100-9101:9100-9101", "$X:4"]
+  c:
+    image: i
+    network_mode: host
+    command: {SERVER} 9100
+    ports: ["8000:8000"]
+  d:
+    image: grafana/grafana
+    scale: 2
+    ports: [{{target: 3000, published: "3000"}}, {{target: 53, published: "53", protocol: udp}}]
+  e:
+    image: grafana/grafana
+    ports: [{{target: 3001, published: 3001, host_ip: 127.0.0.1}}, "3001:1"]
+"""
+
+
+def test_what_services_publish_and_what_the_host_s_network_has(tmp_path: Path) -> None:
+    found = verdicts(read_compose(COMPOSE, "c.yml", {}), tmp_path)
+    assert found == {
+        "HTTP port of SGLang server (c.yml:4)": "pass",
+        "HTTP port of SGLang server (c.yml:8)": "pass",
+        "HTTP port of SGLang server (c.yml:13)": "fail",
+        "published port 8000 of service a (c.yml:3)": "fail",
+        "published port 9000 of service a (c.yml:3)": "pass",
+        "published port 8000 of service b (c.yml:7)": "fail",
+        "published port 9000 of service b (c.yml:7)": "pass",
+        "published port 9100 of service b (c.yml:7)": "fail",
+        "published port 9101 of service b (c.yml:7)": "pass",
+        "published port of service b (c.yml:7)": "unknown",
+        "published port 3000 of service d (c.yml:16)": "fail",  # each copy of it binds it
+        "published port 3001 of service e (c.yml:20)": "fail",
+    }
+
+
+def test_container_runs(tmp_path: Path) -> None:
+    text = (
+        "docker run -d -p 80:80 i mooncake_client\n"
+        "docker run -d --network host -p 81:81 i mooncake_client\n"
+        "docker run --rm -p 82:82 i mooncake_client --port 1\n"
+        "docker run --rm --publish=82:82 i bash -c 'mooncake_client --port 2 & mooncake_client'\n"
+        "ssh other docker run -p 82:82 i mooncake_client\n"
+    )
+    found = verdicts(read_script(text, "r.sh", {}), tmp_path, {80: "EACCES"})
+    shown = {name: status for name, status in found.items() if name.startswith("published")}
+    assert shown == {
+        "published port 80 of docker run (r.sh:1)": "unknown",  # the engine, not this user
+        "published port 82 of docker run (r.sh:3)": "pass",  # ends before the next begins
+        "published port 82 of docker run (r.sh:4)": "pass",
+    }
