@@ -189,7 +189,8 @@ class ProcessNeeds(NamedTuple):
     later I/O thread. waited: what follows in the launch runs only once it has ended. gpu_fraction:
     the part of its GPU that it is told to take, None where nobody says. limits: what the launch
     itself sets, upon those that its container or its host gives it. named_nodes: to which a wrapper
-    or its container binds it.
+    or its container binds it. gate_bytes: of MemAvailable, what its program itself asks for before
+    it starts, for all its processes here.
     """
 
     name: str
@@ -216,6 +217,7 @@ class ProcessNeeds(NamedTuple):
     among: tuple[int, ...] = ()
     waited: bool = False
     gpu_fraction: float | None = None
+    gate_bytes: int = 0
 
     @property
     def runtime(self) -> str:

@@ -111,7 +111,16 @@ def _version(subject: Subject, product: str) -> str | Unknown:
     return str(given.value)
 
 
+def _named(subject: Subject, product: str) -> str | Unknown:
+    consumer = subject.process.consumer
+    named = None if consumer is None else consumer.named.get(product.lower())
+    return Unknown(f"the release of {product} is not known") if named is None else named.release
+
+
 def _vllm(subject: Subject) -> str | Unknown:
+    named = _named(subject, "vLLM")
+    if not isinstance(named, Unknown):
+        return named
     container = subject.process.command.container
     match = None if container is None else _VLLM_IMAGE.search(container.image)
     return Unknown("the release of vLLM is not known") if match is None else match.group(1)
@@ -237,8 +246,8 @@ FACTS: Mapping[str, tuple[str, Read]] = {
     "mooncake.wheel": ("the wheels of Mooncake that are installed", _wheels),
     "mooncake.missing": ("libraries that its files need and do not find", _missing),
     "sglang": ("the release of SGLang", lambda s: _version(s, "sglang")),
-    "vllm": ("the release of vLLM, by its image", _vllm),
-    "lmcache": ("the release of LMCache", lambda s: Unknown("the release of LMCache is not known")),
+    "vllm": ("the release of vLLM, by its image or pip", _vllm),
+    "lmcache": ("the release of LMCache, by its image or pip", lambda s: _named(s, "LMCache")),
     "nixl": ("the release of NIXL", lambda s: Unknown("the release of NIXL is not known")),
     "gpu-operator": (
         "the release of the GPU operator",

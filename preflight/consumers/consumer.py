@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from checks.base.units import GIB, TIB
 from checks.base.unknown import Unknown, known
-from preflight.programs.memory_records import OwnPool
-from preflight.programs.sglang_arguments import Setting
+from preflight.launches.source import ReadFile, Word
+from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
+from preflight.programs.sglang_arguments import Setting, file_text
 from preflight.programs.store_processes import StoreProcess
 from preflight.programs.store_service_config import LEAST_SIZE_BYTES, PROTOCOLS
 
@@ -16,6 +17,7 @@ _Read = TypeVar("_Read")
 # A pool holds whole chunks, whose size the model decides. No chunk is larger: 256 tokens of the
 # largest KV cache of a token that is known (GPT-3's shape, 4.5 MiB) come to 1.2 GB.
 MOST_CHUNK_BYTES = 2 * GIB
+STORE_PATH = "MOONCAKE_CONFIG_PATH"
 
 
 class WorkerPool(NamedTuple):
@@ -55,10 +57,19 @@ class Client(NamedTuple):
     keys: Mapping[str, Any] = {}
 
 
+class Named(NamedTuple):
+    """The release of a program that a launch names, and what names it: its image, or pip."""
+
+    release: str
+    by: str
+
+
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and what each of them takes.
 
-    release: the one as which it was read. named: the release that its image names, "" for none.
+    release: the one as which it was read; parts: those of what else runs in it. named: the releases
+    that its launch names, by product. sockets: files that it makes anew, whoever has them.
+    gate_bytes: of MemAvailable, what it asks for itself before it starts.
     engines: its data-parallel engines here, each of ``workers`` processes with a GPU.
     clients: the store clients that the workers set up. transfer: the devices of a transfer engine
     beside them; None without one. registers_gpu: what of the GPU's memory it registers, "" for
@@ -85,7 +96,18 @@ class Consumer(NamedTuple):
     hosts: int = 1
     node: int | None = None
     leader: str = ""
-    named: str = ""
+    named: Mapping[str, Named] = {}
+    parts: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+    gate_bytes: int = 0
+
+    def other_releases(self) -> Iterator[tuple[str, str]]:
+        """Yield what its launch names in another release than it was read as, and as which."""
+        for release in (self.release, *self.parts):
+            product, _, read = release.partition(" ")
+            named = self.named.get(product.lower())
+            if named is not None and named.release != read:
+                yield f"{named.release} by {named.by}", release
 
     @property
     def model(self) -> Any:
@@ -136,12 +158,60 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):
         if 0 < size < LEAST_SIZE_BYTES:
-            return f"{name} is {size} bytes, less than {LEAST_SIZE_BYTES}: setup returns -600"
+            return f"{name} is {int(size)} bytes, less than {LEAST_SIZE_BYTES}: setup returns -600"
     if local > TIB:
         return f"local_buffer_size is {local} bytes, more than 1 TiB: setup returns -600"
     if protocol not in PROTOCOLS:
         return f"protocol {protocol!r} is none that Mooncake has: setup fails"
     return ""
+
+
+def store_file(
+    environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
+) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
+    """Return what the file of MOONCAKE_CONFIG_PATH comes to, its path, and how it is refused."""
+    path = environment.get(STORE_PATH)
+    if path is None or not path.text:
+        unset = f"The environment variable '{STORE_PATH}' is not set."
+        return Unknown(unset), "", (f"ValueError: {unset}",)
+    text = file_text(path, read_file)
+    if isinstance(text, Unknown):
+        return text, "", ()
+    config = attempt(lambda: read(text))
+    if isinstance(config, str):
+        return Unknown(config), path.text, (f"{path.text}: {config}",)
+    return config, path.text, ()
+
+
+def file_client(config: Mapping[str, Any], path: str) -> StoreProcess:
+    """Return the client that a store's file sets up; refused: why Mooncake's setup does."""
+    segment, local = config["global_segment_size"], config["local_buffer_size"]
+    protocol = str(config["protocol"])
+    wrong = setup_refuses(segment, local, protocol)
+    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
+    return StoreProcess(
+        StoreClient(max(0, segment), max(0, local), kind),
+        (f"{path}: {wrong}",) if wrong else (),
+        devices=str(config["device_name"]),
+        master=str(config["master_server_address"]),
+        metadata=str(config["metadata_server"]),
+        file=path,
+    )
+
+
+def lost_store(why: Unknown, path: str = "") -> StoreProcess:
+    """Return a client of which nothing is known."""
+    return StoreProcess(why, devices=why, file=path)
+
+
+def shown_store(config: Mapping[str, Any], path: str) -> dict[str, Setting]:
+    """Return the settings of a store's file by their names in an answer."""
+    return {f"store.{name}": Setting(value, path) for name, value in config.items()}
+
+
+def chunked_pool(size: int) -> OwnPool:
+    """Return a pool that holds whole chunks: less than one of them may be missing."""
+    return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
 
 
 def attempt(read: Callable[[], _Read]) -> _Read | str:

@@ -10,32 +10,36 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from checks.base.needs import Default
 from checks.base.units import GIB, MIB, format_bytes
 from checks.base.unknown import Unknown
 from preflight.consumers.consumer import (
-    MOST_CHUNK_BYTES,
+    STORE_PATH,
     Client,
     Consumer,
     WorkerPool,
     attempt,
+    chunked_pool,
+    file_client,
     json_object,
-    setup_refuses,
+    lost_store,
+    shown_store,
+    store_file,
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
-from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
+from preflight.programs.memory_records import OwnPool
 from preflight.programs.sglang_arguments import Setting, file_text, port_value, word_value
 from preflight.programs.store_processes import StoreProcess
 
-STORE_PATH = "MOONCAKE_CONFIG_PATH"
-_UNSET = f"The environment variable '{STORE_PATH}' is not set."
 # config.py DEFAULT_GLOBAL_SEGMENT_SIZE, DEFAULT_LOCAL_BUFFER_SIZE; staging.py
 # MAX_STAGING_BUFFER_BYTES, for each direction.
 _TRTLLM_SEGMENT_BYTES, _TRTLLM_LOCAL_BYTES, _STAGING_BYTES = 3355443200, GIB, GIB
+# validation.py NODE_BUDGET_RESERVE_BYTES: what has to be left of MemAvailable beside both.
+_RESERVE_BYTES = 32 * GIB
 _DIRECTIONS = {"producer": 1, "consumer": 1, "both": 2, "capacity": 0}
 _BINARY = {"": 1, "b": 1, "kib": 1024, "mib": MIB, "gib": GIB, "tib": 1024 * GIB}
 _AMBIGUOUS = frozenset("k kb m mb g gb t tb".split())
@@ -128,26 +132,6 @@ def ascend_store(text: str, environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _store(
-    environment: Mapping[str, Word], read_file: ReadFile, read: Callable[[str], dict[str, Any]]
-) -> tuple[dict[str, Any] | Unknown, str, tuple[str, ...]]:
-    """Return what the file of MOONCAKE_CONFIG_PATH comes to, its path, and how it is refused."""
-    path = environment.get(STORE_PATH)
-    if path is None or not path.text:
-        return Unknown(_UNSET), "", (f"ValueError: {_UNSET}",)
-    text = file_text(path, read_file)
-    if isinstance(text, Unknown):
-        return text, path.text, ()
-    config = attempt(lambda: read(text))
-    if isinstance(config, str):
-        return Unknown(config), path.text, (f"{path.text}: {config}",)
-    return config, path.text, ()
-
-
-def _shown(config: dict[str, Any], path: str) -> dict[str, Setting]:
-    return {f"store.{name}": Setting(value, path) for name, value in config.items()}
-
-
 def read_ascend_store(
     extra: Mapping[str, Any], environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
@@ -162,18 +146,17 @@ def read_ascend_store(
     if backend != "mooncake":
         return Consumer("", uncounted=(f"what AscendStoreConnector's {backend} takes",))
     given = {name: word.text for name, word in environment.items() if not word.unresolved}
-    config, path, refused = _store(environment, read_file, lambda text: ascend_store(text, given))
+    config, path, refused = store_file(environment, read_file, lambda t: ascend_store(t, given))
     family = "vLLM AscendStoreConnector"
     if isinstance(config, Unknown):
-        store = StoreProcess(config, (), (), config, config, file=path)
+        store = lost_store(config, path)._replace(master=config)
         return Consumer("", clients=(Client(store, family=family),), refused=refused)
     size = format_bytes(max(0, config["global_segment_size"]))
     why = Unknown(f"how Ascend's driver allocates a worker's segment of {size}")
     master, metadata = (config[key] or "" for key in ("master_server_address", "metadata_server"))
-    store = StoreProcess(why, (), (), "", str(master), metadata=str(metadata), file=path)
-    return Consumer(
-        "", settings=_shown(config, path), clients=(Client(store, family=family),), refused=refused
-    )
+    store = StoreProcess(why, master=str(master), metadata=str(metadata), file=path)
+    clients = (Client(store, family=family),)
+    return Consumer("", settings=shown_store(config, path), clients=clients, refused=refused)
 
 
 def _memcache(environment: Mapping[str, Word], read_file: ReadFile) -> Consumer:
@@ -218,7 +201,6 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
             "the disk holds nothing that the host has not"
         )
     whole = int(sizes["CPU"] * 10**9)
-    least = max(whole - MOST_CHUNK_BYTES, whole // 2 + 1)
     ports = []
     for name, default in _KVBM_PORTS.items():
         word = environment.get(name)
@@ -231,7 +213,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     return Consumer(
         "",
         settings={"kvbm.cpu_cache_gb": Setting(sizes["CPU"], "DYN_KVBM_CPU_CACHE_GB")},
-        pools=(WorkerPool(OwnPool(whole, least), of_engine=True),) if whole else (),
+        pools=(WorkerPool(chunked_pool(whole), of_engine=True),) if whole else (),
         ports=tuple(ports),
         misread=tuple(misread),
         ignored=tuple(ignored),
@@ -273,12 +255,14 @@ def read_trtllm(
         found = _trtllm_store(kv, environment, read_file)
         if isinstance(pp, int) and pp > 1:
             refused.append("The mooncake-store connector does not support pipeline parallelism.")
+    gate = found.gate_bytes * workers + _RESERVE_BYTES if isinstance(workers, int) else 0
     port = flags.get("port")
     served = 8000 if port is None else word_value(port)
     number = port_value(served, "--port") if isinstance(served, str) else served
     where = Default("default of trtllm-serve") if port is None else str(port.origin)
     return found._replace(
         workers=workers,
+        gate_bytes=gate if found.gate_bytes else 0,
         settings={**found.settings, "model": Setting(model, "command line")},
         ports=(("HTTP port", Setting(number, where)),),
         refused=(*refused, *found.refused),
@@ -302,34 +286,22 @@ def _trtllm_store(
     if STORE_PATH not in environment and kv.get("mooncake_store") is not None:
         what = "the store's file that TensorRT-LLM writes from kv_connector_config.mooncake_store"
         return Consumer("", uncounted=(what,))
-    config, path, refused = _store(environment, read_file, trtllm_store)
+    config, path, refused = store_file(environment, read_file, trtllm_store)
     family = "TensorRT-LLM"
     if isinstance(config, Unknown):
-        store = StoreProcess(config, (), (), config, config, file=path)
+        store = lost_store(config, path)._replace(master=config)
         return Consumer("", clients=(Client(store, family=family),), refused=refused)
-    segment, local, protocol = (
-        config[key] for key in ("global_segment_size", "local_buffer_size", "protocol")
-    )
-    wrong = setup_refuses(segment, local, str(protocol))
-    kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
-    store = StoreProcess(
-        StoreClient(segment, max(0, local), kind),
-        (),
-        (),
-        str(config["device_name"]),
-        str(config["master_server_address"]),
-        metadata=str(config["metadata_server"]),
-        file=path,
-    )
+    store = file_client(config, path)
     keys = {name: config[name] for name in ("namespace", "model_key")}
     staging = _DIRECTIONS[config["role"]] * _STAGING_BYTES
-    pool = WorkerPool(OwnPool(staging, 0, registered=kind is Protocol.RDMA))
+    pool = WorkerPool(OwnPool(staging, 0, registered=config["protocol"] != "tcp"))
     return Consumer(
         "",
-        settings=_shown(config, path),
+        settings=shown_store(config, path),
         clients=(Client(store, family=family, keys={**keys, "tenant": config["tenant_id"]}),),
         pools=(pool,) if staging else (),
-        refused=(f"{path}: {wrong}",) if wrong else (),
+        refused=store.refused,
+        gate_bytes=config["global_segment_size"] + staging,
     )
 
 

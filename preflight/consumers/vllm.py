@@ -1,39 +1,44 @@
 """vLLM: its workers, and what each KV connector takes through Mooncake or beside it.
 
-Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``,
-``vllm/config/vllm.py``, ``vllm/distributed/kv_transfer/kv_connector/v1``,
+Read in vLLM 0.33.0 (``vllm/config/vllm.py``, ``vllm/distributed/kv_transfer/kv_connector/v1``,
 ``vllm/v1/kv_offload/cpu``). A connector of which nothing is known here is named in ``uncounted``.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from checks.base.needs import Default
-from checks.base.units import GIB
-from checks.base.unknown import Unknown
+from checks.base.units import GIB, format_bytes
+from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import (
-    MOST_CHUNK_BYTES,
+    STORE_PATH,
     Client,
     Consumer,
     WorkerPool,
     attempt,
+    chunked_pool,
+    file_client,
     json_object,
-    setup_refuses,
+    lost_store,
+    shown_store,
+    store_file,
+)
+from preflight.consumers.vllm_arguments import (
+    VllmArguments,
+    expand_numbers,
+    model_of,
+    node_of,
+    port_setting,
+    vllm_arguments,
+    workers_of,
 )
 from preflight.launches.source import ReadFile, Word
-from preflight.programs.consumer_grammar import human_readable_int, vllm_size_bytes
-from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.sglang_arguments import (
-    Setting,
-    file_text,
-    port_value,
-    unresolved,
-    word_value,
-)
+from preflight.programs.consumer_grammar import vllm_size_bytes
+from preflight.programs.memory_records import OwnPool
+from preflight.programs.sglang_arguments import Setting, file_text, word_value
 from preflight.programs.store_processes import StoreProcess
 
 RELEASE = "vLLM 0.33.0"
@@ -42,7 +47,6 @@ STORE_SIZE_BYTES = 4 * GIB
 # simple_cpu_offload_connector.py DEFAULT_CPU_CAPACITY_BYTES, of one engine.
 SIMPLE_POOL_BYTES = 8 * GIB
 BOOTSTRAP_PORT = 8998  # vllm/envs.py VLLM_MOONCAKE_BOOTSTRAP_PORT
-HTTP_PORT = 8000
 # What its workers and its keys follow from, with vLLM's defaults; None is left to vLLM.
 _SHOWN = {
     "tensor-parallel-size": 1,
@@ -74,58 +78,7 @@ _OTHERS_VARIABLES = (
     "MOONCAKE_TE_META_DATA_SERVER",
     "MOONCAKE_LOCAL_HOSTNAME",
 )
-_SHORT = {
-    "-tp": "tensor-parallel-size",
-    "-pp": "pipeline-parallel-size",
-    "-dp": "data-parallel-size",
-    "-dpl": "data-parallel-size-local",
-    "-dpn": "data-parallel-rank",
-    "-dpe": "data-parallel-external-lb",
-    "-dpb": "data-parallel-backend",
-    "-n": "nnodes",
-    "-r": "node-rank",
-}
-_SWITCHES = frozenset(
-    "data-parallel-external-lb data-parallel-multi-port-external-lb data-parallel-hybrid-lb "
-    "headless numa-bind enable-prefix-caching no-enable-prefix-caching".split()
-)
 _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector".split()
-
-
-def _port(setting: Setting, what: str) -> Setting:
-    value = setting.value
-    return setting._replace(value=port_value(value, what) if isinstance(value, str) else value)
-
-
-class VllmArguments(NamedTuple):
-    """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
-
-    flags: Mapping[str, Word]
-    model: Word | None
-    unread: Unknown | None = None
-
-    def setting(self, name: str, default: Any = None) -> Setting:
-        word = self.flags.get(name)
-        if word is None:
-            if self.unread is not None:
-                return Setting(self.unread, self.unread.reason, given=False)
-            return Setting(default, Default("default of vLLM"), given=False)
-        value = word_value(word)
-        return Setting(value, f"--{name} at {word.origin}", written_as=f"--{name}")
-
-    def port(self) -> Setting:
-        setting = self.setting("port", HTTP_PORT)
-        return _port(setting, setting.origin)
-
-    def number(self, name: str, default: int | Unknown) -> int | Unknown:
-        value = self.setting(name, default).value
-        if isinstance(value, str):
-            try:
-                value = human_readable_int(value)
-            except ValueError:
-                return Unknown(f"--{name} {value!r} is no number")
-            return value if value > 0 else Unknown(f"--{name} {value} is less than 1")
-        return value if isinstance(value, int | Unknown) else default
 
 
 def read_vllm(
@@ -138,7 +91,7 @@ def read_vllm(
 def _consumer(
     arguments: VllmArguments, environment: Mapping[str, Word], read_file: ReadFile
 ) -> Consumer:
-    engines, workers, hosts = _workers(arguments)
+    engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
     uncounted = list(connectors.uncounted)
@@ -146,11 +99,11 @@ def _consumer(
         uncounted.insert(0, f"what its --config says ({arguments.unread.reason})")
     if "numa-bind" in arguments.flags and connectors.clients:
         uncounted.append("which NUMA node --numa-bind binds each worker to")
-    settings = {"model": _model(arguments)} | connectors.settings
+    settings = {"model": model_of(arguments)} | connectors.settings
     for name, default in _SHOWN.items():
         settings[name.replace("-", "_")] = arguments.setting(name, default)
     http = () if "headless" in arguments.flags else (("HTTP port", arguments.port()),)
-    node, leader = _node(arguments)
+    node, leader = node_of(arguments)
     return Consumer(
         RELEASE,
         engines,
@@ -168,6 +121,8 @@ def _consumer(
         hosts,
         node,
         leader,
+        parts=tuple(connectors.parts),
+        sockets=tuple(connectors.sockets),
     )
 
 
@@ -189,134 +144,6 @@ def read_dynamo_vllm(
     return found._replace(ports=ports, refused=tuple(refused))
 
 
-def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
-    """Read the words behind ``vllm`` or its module; those of ``--config FILE`` stand in front."""
-    texts = [word.text for word in words]
-    if "--config" in texts[:-1]:
-        at = texts.index("--config")
-        file = words[at + 1]
-        rest = (*words[:at], *words[at + 2 :])
-        more = _config_words(file, read_file)
-        if isinstance(more, Unknown):
-            return _arguments(rest)._replace(unread=more)
-        front = 2 if texts[0] == "serve" and len(texts) > 1 and texts[1][:1] != "-" else 1
-        front = front if texts[0] == "serve" else 0
-        words = (*rest[:front], *more, *rest[front:])
-    return _arguments(words)
-
-
-def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
-    import yaml
-
-    text = file_text(file, read_file)
-    if isinstance(text, Unknown):
-        return text
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        return Unknown(f"{file.text} is no YAML: {str(error).splitlines()[0]}")
-    if not isinstance(config, dict):
-        return Unknown(f"{file.text} is no mapping")
-    texts: list[str] = []
-    for key, value in config.items():
-        if isinstance(value, bool):
-            texts += [f"--{key}"] if value else []
-        elif isinstance(value, list):
-            texts += [f"--{key}", *map(str, value)] if value else []
-        else:
-            texts += [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
-    return [file._replace(text=text, unresolved=()) for text in texts]
-
-
-def _arguments(words: Sequence[Word]) -> VllmArguments:
-    flags: dict[str, Word] = {}
-    nested: dict[str, dict[str, Any]] = {}
-    model = None
-    left = list(words)
-    serves = bool(left) and left[0].text == "serve"
-    if serves:
-        left.pop(0)
-        if left and not left[0].text.startswith("-"):
-            model = left.pop(0)
-    while left:
-        word = left.pop(0)
-        written, equals, text = word.text.partition("=")
-        if not written.startswith("-"):
-            continue
-        name, dot, path = written.partition(".")
-        name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
-        value = word._replace(text=text)
-        if not equals:
-            if name in _SWITCHES or not left or _is_flag(left[0].text):
-                flags[name] = word._replace(text="true")
-                continue
-            value = left.pop(0)
-        if dot:
-            _nest(nested.setdefault(name, {}), path, value.text)
-            value = value._replace(text=json.dumps(nested[name]))
-        flags[name] = value
-    return VllmArguments(flags, model or flags.get("model"))
-
-
-def _is_flag(text: str) -> bool:
-    return text.startswith("-") and re.fullmatch(r"-\d+(\.\d*)?", text) is None
-
-
-def _nest(tree: dict[str, Any], path: str, text: str) -> None:
-    """``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``."""
-    *above, last = path.rstrip("+").split(".")
-    for key in above:
-        inner = tree.setdefault(key, {})
-        tree = inner if isinstance(inner, dict) else tree
-    value: Any = text.split(",") if path.endswith("+") else text
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            read = attempt(lambda: human_readable_int(text))
-            value = text if isinstance(read, str) else read
-    tree[last] = value
-
-
-def _workers(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
-    """Return the engines on this host, the workers of each, and over how many hosts one runs."""
-    sizes = [
-        arguments.number(name, 1)
-        for name in (
-            "tensor-parallel-size",
-            "pipeline-parallel-size",
-            "prefill-context-parallel-size",
-        )
-    ]
-    engines = arguments.number("data-parallel-size", 1)
-    nodes = arguments.number("nnodes", 1)
-    for value in (*sizes, engines, nodes):
-        if isinstance(value, Unknown):
-            return value, value, 1
-    tp, pp, pcp = (size for size in sizes if isinstance(size, int))
-    assert isinstance(engines, int)
-    assert isinstance(nodes, int)
-    world, flags = tp * pp * pcp, arguments.flags
-    ray = [name for name in ("distributed-executor-backend", "data-parallel-backend")
-           if name in flags and flags[name].text == "ray"]  # fmt: skip
-    if ray:
-        why = Unknown(f"Ray places the workers (--{ray[0]} ray): how many run here is not written")
-        return why, why, 1
-    if flags.keys() & {"data-parallel-rank", "data-parallel-external-lb"}:
-        return 1, max(1, world // nodes), nodes
-    if "data-parallel-size-local" in flags:
-        local = flags["data-parallel-size-local"]
-        count = attempt(lambda: int(local.text))
-        if local.unresolved or isinstance(count, str):
-            why = unresolved(local) if local.unresolved else Unknown(f"{local.text!r}: no number")
-            return why, why, 1
-        return count, max(1, world), 1
-    if nodes > 1 and engines > 1:
-        here = world * engines // nodes
-        return max(1, here // world), min(world, here), max(1, world // max(1, here))
-    return engines, max(1, world // nodes), nodes
-
-
 def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[WorkerPool]:
     """--cpu-offload-gb: pinned weights of each worker, in GiB."""
     given = arguments.setting("cpu-offload-gb", "0")
@@ -328,30 +155,6 @@ def _weights(arguments: VllmArguments, uncounted: list[str]) -> Iterator[WorkerP
     if isinstance(size, int) and size > 0:
         # Whole parameters up to this much; a smaller model has fewer.
         yield WorkerPool(OwnPool(size, 0))
-
-
-def _model(arguments: VllmArguments) -> Setting:
-    word = arguments.model
-    if word is None:
-        return Setting(None, Default("default of vLLM"), given=False)
-    return Setting(word_value(word), str(word.origin))
-
-
-def _node(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return which of an engine's hosts these words are for, and the address of the first.
-
-    Of several hosts each says its --node-rank, or from which data-parallel rank on it runs.
-    """
-    engines = arguments.number("data-parallel-size", 1)
-    if arguments.number("nnodes", 1) != 1:
-        name, address = "node-rank", "master-addr"
-    elif arguments.number("data-parallel-size-local", engines) != engines:
-        name, address = "data-parallel-start-rank", "data-parallel-address"
-    else:
-        return None, ""
-    rank = attempt(lambda: int(arguments.setting(name, "0").value))
-    first = arguments.setting(address).value
-    return None if isinstance(rank, str) else rank, first if isinstance(first, str) else ""
 
 
 class _Connectors:
@@ -377,12 +180,16 @@ class _Connectors:
         self.misread: list[str] = []
         self.ignored: list[str] = []
         self.uncounted: list[str] = []
+        self.parts: list[str] = []
+        self.sockets: list[str] = []
+        self.engine_id: Any = None
 
     def read(self) -> None:
         config = self._config()
         config = self._offloading_size(config)
         if not config:
             return
+        self.engine_id = config.get("engine_id")
         unknown = sorted(set(config) - _TRANSFER_KEYS)
         if unknown:
             self.refused.append(f"--kv-transfer-config: {unknown[0]}: Unexpected keyword argument")
@@ -490,12 +297,13 @@ class _Connectors:
         # Device memory alone: what of it there is, only a start tells.
         if role != "kv_consumer" or extra.get("enable_lookup", True) or self._puts(extra, role):
             self.registers = "the KV cache on the GPU, whose size only a start tells"
-        path = self.environment.get("MOONCAKE_CONFIG_PATH")
-        store, tenant = self._store_config(path)
+        path = self.environment.get(STORE_PATH)
+        store, tenant = self._store_config()
         names = ("cache_prefix", "store_tp_size", "enable_store_tp_lcm")
         keys = {name: extra[name] for name in names if name in extra}
         keys["tenant"] = tenant
         self.clients.append(Client(store, family="vLLM MooncakeStoreConnector", keys=keys))
+        self._socket(f"lookup_rpc_port_{extra.get('lookup_rpc_port', 0)}_host_<host>_dp_rank")
         for name in _OTHERS_VARIABLES:
             word = self.environment.get(name)
             if word is not None and word.text:
@@ -504,51 +312,41 @@ class _Connectors:
                     f"{name} ({word.origin}): MooncakeStoreConnector reads {where} alone"
                 )
 
+    def _socket(self, name: str) -> None:
+        """Add a socket of every data-parallel engine here, by the folder that they lie in."""
+        base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
+        names = ("data-parallel-rank", "data-parallel-start-rank")
+        given = [self.arguments.setting(one).value for one in names]
+        first = next((one for one in given if one is not None), "0")
+        plain = isinstance(first, str) and first.isdecimal() and len(first) < 6
+        if not plain or isinstance(engines, Unknown) or (base is not None and base.unresolved):
+            return
+        folder = "/tmp" if base is None else base.text
+        self.sockets += [f"{folder}/{name}{int(first) + rank}" for rank in range(engines)]
+
     @staticmethod
     def _puts(extra: dict[str, Any], role: str) -> bool:
         return role in ("kv_producer", "kv_both") or bool(extra.get("save_decode_cache", False))
 
-    def _store_config(self, path: Word | None) -> tuple[StoreProcess, str]:
+    def _store_config(self) -> tuple[StoreProcess, str]:
         """Return the client, and the tenant whose keys it sees."""
-        if path is None or not path.text:
-            unset = "The environment variable 'MOONCAKE_CONFIG_PATH' is not set."
-            self.refused.append(f"ValueError: {unset}")
-            return _no_store(Unknown(unset)), ""
-        text = file_text(path, self.read_file)
-        if isinstance(text, Unknown):
-            return _no_store(text), ""
-        config = attempt(lambda: store_config(text))
-        if isinstance(config, str):
-            self.refused.append(f"{path.text}: {config}")
-            return _no_store(Unknown(config))._replace(file=path.text), ""
-        for key in sorted(set(json.loads(text)) - _STORE_KEYS):
-            self.ignored.append(f"{key} in {path.text}: MooncakeStoreConnector has no such key")
-        for key, value in config.items():
-            self.settings[f"store.{key}"] = Setting(value, f"{path.text}")
-        segment, local = config["global_segment_size"], config["local_buffer_size"]
-        protocol = config["protocol"]
-        wrong = setup_refuses(segment, local, str(protocol))
+        config, path, refused = store_file(self.environment, self.read_file, store_config)
+        self.refused += refused
+        if isinstance(config, Unknown):
+            return lost_store(config, path), ""
+        raw = json.loads(known(file_text(self.environment[STORE_PATH], self.read_file)))
+        for key in sorted(set(raw) - _STORE_KEYS):
+            self.ignored.append(f"{key} in {path}: MooncakeStoreConnector has no such key")
+        self.settings |= shown_store(config, path)
+        found = file_client(config, path)
+        wrong = found.refused
         if not wrong and config["metadata_server"] == "":
-            wrong = "metadata_server is empty, which names an etcd without an address"
-        if wrong:
-            self.refused.append(
-                f"{path.text}: {wrong}: Initialize MooncakeDistributedStore failed."
-            )
-        kind = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
-        client = StoreClient(max(0, segment), max(0, local), kind)
-        if isinstance(json.loads(text).get("enable_offload"), str):
+            wrong = (f"{path}: metadata_server is empty, which names an etcd without an address",)
+        self.refused += [f"{one}: Initialize MooncakeDistributedStore failed." for one in wrong]
+        if isinstance(raw.get("enable_offload"), str):
             becomes = str(config["enable_offload"]).lower()
-            self.misread.append(f"enable_offload in {path.text} is a text: it counts as {becomes}")
-        found = StoreProcess(
-            client,
-            (),
-            (),
-            str(config["device_name"]),
-            str(config["master_server_address"]),
-            metadata=str(config["metadata_server"]),
-            file=path.text,
-        )
-        return found, str(config["tenant_id"])
+            self.misread.append(f"enable_offload in {path} is a text: it counts as {becomes}")
+        return found._replace(refused=()), str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
         self.registers = "the KV cache on the GPU, whose size only a start tells"
@@ -563,7 +361,9 @@ class _Connectors:
         word = self.environment.get(name)
         if word is None:
             return Setting(BOOTSTRAP_PORT, Default(f"default of vLLM: {name} is not set"))
-        return _port(Setting(word_value(word), f"{name} at {word.origin}", written_as=name), name)
+        return port_setting(
+            Setting(word_value(word), f"{name} at {word.origin}", written_as=name), name
+        )
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
         size = attempt(lambda: int(extra.get("cpu_bytes_to_use") or 0))
@@ -575,8 +375,8 @@ class _Connectors:
             return
         if extra.get("spec_name") not in (None, "CPUOffloadingSpec"):
             self.uncounted.append(f"what {extra['spec_name']} of OffloadingConnector takes beside")
-        least = max(size - MOST_CHUNK_BYTES, size // 2 + 1)
-        self.pools.append(WorkerPool(OwnPool(size, least, shared_memory=True), of_engine=True))
+        pool = chunked_pool(size)._replace(shared_memory=True)
+        self.pools.append(WorkerPool(pool, of_engine=True))
 
     def _simple(self, extra: dict[str, Any], _role: str) -> None:
         if extra.get("kv_offload_backend", "cpu") != "cpu":
@@ -594,17 +394,20 @@ class _Connectors:
         elif size > 0:
             # num_cpu_blocks may make it less; the bytes still bound it.
             fewer = extra.get("num_cpu_blocks") is not None
-            least = 0 if fewer else max(size - MOST_CHUNK_BYTES, size // 2 + 1)
-            self.pools.append(WorkerPool(OwnPool(size, least)))
+            self.pools.append(WorkerPool(OwnPool(size, 0) if fewer else chunked_pool(size)))
 
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.lmcache import read_lmcache
 
         self._add(read_lmcache(self.environment, self.read_file, extra))
+        if self.engine_id is not None:  # otherwise drawn at random
+            port = extra.get("lmcache_rpc_port", 0)
+            self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")
 
     def _add(self, found: Consumer) -> None:
         """Add what a connector's own reader says of it."""
         self.settings |= found.settings
+        self.parts += [found.release] if found.release else []
         for name in ("clients", "pools", "ports", "refused", "misread", "ignored", "uncounted"):
             getattr(self, name).extend(getattr(found, name))
 
@@ -617,7 +420,16 @@ class _Connectors:
     def _kvbm(self, _extra: dict[str, Any], _role: str) -> None:
         from preflight.consumers.others import read_kvbm
 
-        self._add(read_kvbm(self.environment))
+        found = read_kvbm(self.environment)
+        self._add(found)
+        each, workers = self.arguments.number("kv-cache-memory-bytes", 0), self.workers
+        host = sum(pool.memory.bytes for pool in found.pools)
+        if isinstance(each, int) and isinstance(workers, int) and 0 < host < each * workers:
+            self.ignored.append(
+                f"DYN_KVBM_CPU_CACHE_GB is {format_bytes(host)}, less than the KV cache on the GPU "
+                f"({workers} x {format_bytes(each)} of --kv-cache-memory-bytes): KVBM writes "
+                "through, and the host holds nothing that the GPU has not"
+            )
 
     def _lmcache_server(self, _extra: dict[str, Any], _role: str) -> None:
         """The LMCache server holds the memory; it is a process of its own."""
@@ -634,27 +446,6 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
     "AscendStoreConnector": _Connectors._ascend,
     "DynamoConnector": _Connectors._kvbm,
 }
-
-
-def _no_store(why: Unknown) -> StoreProcess:
-    return StoreProcess(why, (), (), why, "")
-
-
-def expand_numbers(text: str) -> str:
-    """Write out bare numbers with a suffix, as vLLM does before it reads its JSON: ``80m``."""
-    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
-    for at in range(0, len(parts), 2):
-        parts[at] = re.sub(
-            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", lambda m: str(_or_text(m.group())), parts[at]
-        )
-    return "".join(parts)
-
-
-def _or_text(text: str) -> int | str:
-    try:
-        return human_readable_int(text)
-    except ValueError:
-        return text
 
 
 def store_config(text: str) -> dict[str, Any]:

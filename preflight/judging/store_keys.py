@@ -19,7 +19,7 @@ from checks.releases.mooncake import parse_version
 from checks.releases.sglang import sglang_release
 from preflight.consumers.consumer import Client, Consumer, attempt
 from preflight.processes.processes import LaunchProcess, SglangServer
-from preflight.processes.services import MASTER_PORT, split_address
+from preflight.processes.services import master_address
 from preflight.programs.consumer_grammar import human_readable_int
 from preflight.programs.store_config import StoreConfig
 from preflight.sglang.model_geometry import AttentionKind, ModelGeometry
@@ -172,9 +172,8 @@ def _model(model: Any) -> Any:
 
 
 def _master(address: Any, tenant: Any) -> dict[str, Any]:
-    if isinstance(address, str) and address and "://" not in address:
-        host, port, _ = split_address(address)
-        address = f"{host}:{MASTER_PORT if port is None else port}"
+    if isinstance(address, str) and address:
+        address = master_address(address)
     elif address in (None, ""):
         address = LEFT
     return {"master": address, "tenant": tenant}
@@ -287,7 +286,7 @@ def _vllm(
         "block size": _as_text(block),
         "hash": algorithm,
         "hash seed": seed,
-        "vLLM release": Unsure(consumer.named or "as read", "whether both name keys alike"),
+        "vLLM release": _release(consumer, "vllm"),
     }
     held = {
         "model": _model(model),
@@ -305,6 +304,12 @@ def _vllm(
     if isinstance(client.store.client, Unknown):
         where = dict.fromkeys(where, client.store.client)
     return StoreKeys(process, client.family, named, held, pattern, drawn, where)
+
+
+def _release(consumer: Consumer, product: str) -> Unsure:
+    named = consumer.named.get(product)
+    text = "as read" if named is None else named.release
+    return Unsure(text, "whether both name keys alike is not known")
 
 
 def _other(process: LaunchProcess, client: Client) -> StoreKeys:
@@ -369,9 +374,10 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
         return Unknown(f"PYTHONHASHSEED follows from {', '.join(word.unresolved)}"), ""
     if isinstance(algorithm, str) and not algorithm.startswith("sha256"):
         return _DRAWN, f"PYTHONHASHSEED is not set, and the seed of {algorithm} is {_DRAWN}"
-    named = "" if process.consumer is None else process.consumer.named
-    if named and parse_version(named) < _COMMON_SEED:
-        return Unknown(f"whether vLLM {named} has a common seed without PYTHONHASHSEED: set it"), ""
+    named = None if process.consumer is None else process.consumer.named.get("vllm")
+    if named is not None and parse_version(named.release) < _COMMON_SEED:
+        why = f"whether vLLM {named.release} has a common seed without PYTHONHASHSEED: set it"
+        return Unknown(why), ""
     return "vLLM's own", ""
 
 
@@ -400,6 +406,7 @@ def _lmcache(
         "hash seed": seed,
         "KV dtype": values["kv_cache_dtype"],
         "a key for each layer": keys["use_layerwise"],
+        "LMCache release": _release(consumer, "lmcache"),
     }
     held = {
         "pipeline stages": pp,

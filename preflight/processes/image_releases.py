@@ -1,15 +1,23 @@
-"""Which releases of which products an image holds, by its name and tag; nobody looks into it."""
+"""Which releases of which products a launch names: by an image's name and tag, or by pip."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from preflight.consumers.consumer import Named
+from preflight.launches.source import Command, Word
 
 # A digest or latest says nothing. cu129, -dev and others behind the release are of the same one.
 _IMAGE = re.compile(
     r"(?:^|/)(lmsysorg/sglang|vllm/vllm-openai|lmcache/[a-z-]+|ai-dynamo/[a-z-]+-runtime)"
     r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?:-|$)"
 )
+_PINNED = re.compile(
+    r"(sglang|vllm|lmcache|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?"
+    r"==(\d+\.\d+\.\d+(?:\.?(?:post|rc|dev|a|b)\d+)?)"
+)
+_PIP = frozenset(("pip", "pip3", "uv", "uvx"))
 _PRODUCTS = {"lmsysorg/sglang": "sglang", "vllm/vllm-openai": "vllm"}
 # Dynamo's release: the engines of its images, vLLM and SGLang. Source: its support matrix and
 # release artifacts (docs.nvidia.com/dynamo), as of 0.9.0, 1.1.1, 1.2.0 and 1.3.1.
@@ -42,3 +50,34 @@ def image_releases(image: str) -> Mapping[str, str]:
     engine = {"vllm": vllm} if name.endswith("/vllm-runtime") else {"sglang": sglang}
     known = name.endswith(("/vllm-runtime", "/sglang-runtime")) and vllm
     return {"dynamo": release, **(engine if known else {})}
+
+
+def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
+    """Yield what ``pip install`` of one release names: product, release, and the word.
+
+    Products: sglang, vllm, lmcache, mooncake.
+    """
+    texts = [word.text for word in command.words]
+    names = {text.rpartition("/")[2] for text in texts[:4]}
+    if "install" not in texts or not names & _PIP:
+        return
+    for word in command.words:
+        match = _PINNED.fullmatch(word.text)
+        if match is not None:
+            product, release = match.groups()
+            yield "mooncake" if product.startswith("mooncake") else product, release, word
+
+
+def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
+    """Return the releases that a command runs, by product, as far as its launch names them.
+
+    Those of its image; what pip installs in the same place, where it is one release, replaces them.
+    """
+    image = "" if command.container is None else command.container.image
+    found = {name: Named(release, "its image") for name, release in image_releases(image).items()}
+    pins: dict[str, set[str]] = {}
+    for each in commands:
+        if each.container == command.container:
+            for product, release, _ in pip_pins(each):
+                pins.setdefault(product, set()).add(release)
+    return found | {name: Named(*one, "pip") for name, one in pins.items() if len(one) == 1}

@@ -12,7 +12,7 @@ from checks.base.unknown import Unknown
 from preflight.consumers.consumer import Consumer
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.container_paths import reads_in
-from preflight.processes.image_releases import image_releases
+from preflight.processes.image_releases import named_releases
 from preflight.programs.master_config import with_config_file
 from preflight.programs.sglang_argument_tables import (
     RefusedError,
@@ -190,12 +190,14 @@ def understand(
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError for what is none.
     """
     return tuple(
-        _understand(command, read_file, sglang_version)._replace(number=number)
+        _understand(command, read_file, sglang_version, commands)._replace(number=number)
         for number, command in enumerate(commands)
     )
 
 
-def _understand(command: Command, read_file: ReadFile, sglang_version: str | None) -> LaunchProcess:
+def _understand(
+    command: Command, read_file: ReadFile, sglang_version: str | None, commands: Sequence[Command]
+) -> LaunchProcess:
     kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
@@ -217,9 +219,7 @@ def _understand(command: Command, read_file: ReadFile, sglang_version: str | Non
     consumer = _consumer(kind, command, arguments, read_file)
     if consumer is not None:
         first = next((client.store for client in consumer.clients), None)
-        image = "" if command.container is None else command.container.image
-        named = image_releases(image).get("lmcache" if kind is Kind.LMCACHE else "vllm", "")
-        consumer = consumer._replace(named=named if kind is not Kind.TRTLLM else "")
+        consumer = consumer._replace(named=named_releases(command, commands))
         return LaunchProcess(kind, command, arguments, store=first, consumer=consumer)
     store = None
     if kind is Kind.STORE_SERVICE:

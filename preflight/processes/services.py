@@ -17,7 +17,7 @@ from preflight.launches.launchers import starts_anew
 from preflight.processes.container_paths import network_of, pod_of
 from preflight.processes.processes import Kind, LaunchProcess
 from preflight.programs.mooncake_flags import is_on, value_of
-from preflight.programs.sglang_arguments import Setting, unresolved
+from preflight.programs.sglang_arguments import Setting, port_value, unresolved
 
 # What listens where when nothing is said.
 MASTER_PORT = 50051
@@ -302,6 +302,14 @@ def split_address(text: str) -> Address:
     return Address(host if not port else rest, None, path)
 
 
+def master_address(text: str) -> str:
+    """Return a master's ``host:port`` as every way of writing it; other than that as it is."""
+    if "://" in text:
+        return text
+    host, port, _ = split_address(text)
+    return f"{host}:{MASTER_PORT if port is None else port}"
+
+
 def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
     assert process.server is not None
     setting = process.server.arguments.settings[name]
@@ -316,9 +324,7 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Bo
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))
     if word.unresolved:
         return BoundPort(what, unresolved(word), process.name, str(word.origin))
-    text = word.text.strip()
-    known = text.isdecimal() and len(text) <= 5
-    number = int(text) if known else Unknown(f"--{flag} {text!r} is not a port")
+    number = port_value(word.text, f"--{flag}")
     return BoundPort(what, number, process.name, f"--{flag} at {word.origin}")
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.launches.source import Reading
-from preflight.processes.image_releases import image_releases
+from preflight.processes.image_releases import image_releases, pip_pins
 from preflight.processes.processes import LaunchOptions
 
-_PINNED = re.compile(
-    r"(sglang|mooncake-transfer-engine(?:-[a-z0-9-]+)?)(?:\[[^\]]*\])?==(\d[0-9A-Za-z.]*)"
-)
-_PIP = frozenset(("pip", "pip3", "uv", "uvx"))
 _KNOWN = {"sglang": sglang_release, "mooncake": mooncake_release}
 
 
@@ -61,12 +56,6 @@ def _named(reading: Reading) -> Iterator[WrittenVersion]:
         release = image_releases(image).get("sglang")
         if release is not None:
             yield WrittenVersion("sglang", release, f"image {image} at {command.origin}")
-        texts = [word.text for word in command.words]
-        names = {text.rpartition("/")[2] for text in texts[:4]}
-        if "install" not in texts or not names & _PIP:
-            continue
-        for word in command.words:
-            match = _PINNED.fullmatch(word.text)
-            if match is not None:
-                product = "sglang" if match.group(1) == "sglang" else "mooncake"
-                yield WrittenVersion(product, match.group(2), f"{word.text} at {word.origin}")
+        for product, release, word in pip_pins(command):
+            if product in _KNOWN:
+                yield WrittenVersion(product, release, f"{word.text} at {word.origin}")

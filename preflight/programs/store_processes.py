@@ -48,10 +48,10 @@ class StoreProcess(NamedTuple):
     """
 
     client: StoreClient | Unknown
-    refused: tuple[str, ...]  # the program's own errors: it will not start
-    misread: tuple[str, ...]  # accepted, and not what was written
-    devices: str | Unknown
-    master: str | Unknown
+    refused: tuple[str, ...] = ()  # the program's own errors: it will not start
+    misread: tuple[str, ...] = ()  # accepted, and not what was written
+    devices: str | Unknown = ""
+    master: str | Unknown = ""
     offload: bool | Unknown = False
     offload_path: str | Unknown = ""
     unknown_keys: tuple[tuple[str, str], ...] = ()

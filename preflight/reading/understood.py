@@ -349,8 +349,8 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
     model = consumer.model
     if isinstance(model, str):
         yield model.rstrip("/").rpartition("/")[2]
-    if consumer.named and consumer.release.split()[-1] != consumer.named:
-        yield f"{consumer.named} by its image, read as {consumer.release}"
+    for named, release in consumer.other_releases():
+        yield f"{named}, read as {release}"
     if isinstance(consumer.ranks, Unknown):
         yield "workers not known"
     elif consumer.ranks > 1:

@@ -8,6 +8,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
+from preflight.processes.services import master_address
 from preflight.programs.store_config import Source
 from preflight.rules.rules import RuleSet, Seen
 from preflight.sglang.launch import configured_segment
@@ -33,10 +34,61 @@ def consumer_ignored(process: LaunchProcess) -> Iterator[Seen]:
 
 @RULES.process("consumer-release")
 def consumer_release(process: LaunchProcess) -> Iterator[Seen]:
-    consumer = process.consumer
-    if consumer is not None and consumer.named not in ("", *consumer.release.split()):
-        kind = process.kind.value
-        yield Seen(f"{kind}: {consumer.named} by its image: read as {consumer.release}")
+    for named, release in process.consumer.other_releases() if process.consumer else ():
+        yield Seen(f"{process.kind.value}: {named}: read as {release}")
+
+
+@RULES.launch("lookup-socket-shared")
+def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    first: dict[tuple[object, str], LaunchProcess] = {}
+    for process in processes:
+        where = place(process)
+        for path in process.consumer.sockets if process.consumer and where is not None else ():
+            other = first.setdefault((where, path), process)
+            if other is not process and not other.command.waited:
+                yield Seen(
+                    f"{path} of {other.name} is {process.name}'s too", process.command.origin
+                )
+
+
+@RULES.launch("store-reset-shared")
+def store_reset_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    users: dict[str, list[LaunchProcess]] = {}
+    for process in processes:
+        for master in dict.fromkeys(master for master, _ in _stores(process)):
+            users.setdefault(master, []).append(process)
+    for master, those in users.items():
+        for process in those if len(those) > 1 else ():
+            word = process.command.environment.get("VLLM_SERVER_DEV_MODE")
+            clients = process.consumer.clients if process.consumer else ()
+            on = word is not None and not word.unresolved and word.text.strip() not in ("", "0")
+            if on and any(one.family == "vLLM MooncakeStoreConnector" for one in clients):
+                others = ", ".join(each.name for each in those if each is not process)
+                yield Seen(
+                    f"{process.name} can empty the store of {master}, which {others} has too"
+                )
+
+
+@RULES.launch("metadata-mixed")
+def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+    first: dict[str, tuple[str, LaunchProcess]] = {}
+    for process in processes:
+        for master, metadata in dict.fromkeys(_stores(process)):
+            known, other = first.setdefault(master, (metadata, process))
+            if known != metadata:
+                text = f"{other.name} has {known!r}, {process.name} has {metadata!r}"
+                yield Seen(f"metadata servers of the store of {master}: {text}")
+
+
+def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+    """Yield master and metadata server of each store client of a process, where both are known."""
+    store = None if process.server is None else process.server.store
+    found: list[tuple[object, object]] = [(own.master, own.metadata) for own in process.stores]
+    if store is not None and not store.error and store.value("standalone_storage") is False:
+        found.append((store.value("master_server_address"), store.value("metadata_server")))
+    for master, metadata in found:
+        if isinstance(master, str) and isinstance(metadata, str) and master and metadata:
+            yield master_address(master), metadata
 
 
 @RULES.launch("store-file-read-differently")

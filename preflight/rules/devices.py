@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from checks.base.unknown import known
-from preflight.processes.processes import SglangServer
+from preflight.processes.processes import LaunchProcess, SglangServer
+from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.store_config import Source, StoreConfig
 from preflight.rules.rules import RuleSet, Seen
 
 RULES = RuleSet("devices")
 
 
-@RULES.server("device-name-syntax")
-def device_name_syntax(server: SglangServer) -> Iterator[Seen]:
-    for what, text in _device_lists(server):
+@RULES.process("device-name-syntax")
+def device_name_syntax(process: LaunchProcess) -> Iterator[Seen]:
+    server = process.server
+    for what, text in _engine_lists(process) if server is None else _device_lists(server):
         names = text.split(",")
         for name in names:
             wrong = _wrong_with(name, names)
@@ -129,6 +131,19 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
             yield what, text
         elif isinstance(mapped, dict):
             yield from ((what, item) for item in mapped.values() if isinstance(item, str))
+
+
+def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+    """The same of another engine: one list for all ranks, whatever a map is to SGLang."""
+    consumer = process.consumer
+    if consumer is None:
+        return
+    for own in process.stores:
+        rdma = isinstance(own.client, StoreClient) and own.client.protocol is Protocol.RDMA
+        if rdma and isinstance(own.devices, str) and own.devices:
+            yield "device_name", own.devices
+    if consumer.transfer is not None and consumer.transfer.value:
+        yield consumer.transfer.origin, consumer.transfer.value
 
 
 def _device_map(text: str) -> dict[str, Any] | str | None:

@@ -140,6 +140,7 @@ def _members(
         role=process.kind.value,
         waited=process.command.waited,
         gpu_fraction=_gpu_fraction(process),
+        gate_bytes=0 if process.consumer is None else process.consumer.gate_bytes,
     )
     sized = process.server is not None or process.store is not None
     ranked = process.server is not None or process.consumer is not None

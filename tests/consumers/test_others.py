@@ -87,6 +87,9 @@ def test_each_rank_of_tensorrt_llm_has_a_client_and_staging() -> None:
     assert (pool.memory.bytes, pool.memory.least_bytes, pool.memory.registered) == (GIB, 0, True)
     assert trtllm().pools[0].memory.bytes == 2 * GIB  # both directions
     assert trtllm(role="capacity").pools == ()
+    # What it asks of MemAvailable itself: of each rank both, and 32 GiB to stay free.
+    assert found.gate_bytes == 4 * 5 * GIB + 32 * GIB
+    assert trtllm(role="capacity", global_segment_size=0).gate_bytes == 0
     plain = trtllm()
     assert isinstance(plain.clients[0].store.client, StoreClient)
     assert plain.clients[0].store.client.segment_bytes == 3355443200

@@ -13,12 +13,8 @@ from checks.base.root import Root
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import MOST_CHUNK_BYTES, Consumer
-from preflight.consumers.vllm import (
-    expand_numbers,
-    read_dynamo_vllm,
-    read_vllm,
-    store_config,
-)
+from preflight.consumers.vllm import read_dynamo_vllm, read_vllm, store_config
+from preflight.consumers.vllm_arguments import expand_numbers
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Origin, Word

@@ -14,6 +14,8 @@ import pytest
 
 from tests.containers.conftest import why_not as why_no_container
 from tests.lab.contained import run_containers
+from tests.lab.engines import SECONDS_EACH as SECONDS_EACH_ENGINE
+from tests.lab.engines import Engine, engines_in, engines_script
 from tests.lab.experiments import Experiment
 from tests.lab.fault_guest import Seen, run_faults
 from tests.lab.faults import Fault
@@ -32,6 +34,7 @@ from tests.lab.rehearse_guest import (
     rehearsals_script,
     rehearsed_in,
 )
+from tests.lab.results import recorded
 from tests.lab.verbs import run_verbs
 from tests.real.conftest import install_release
 
@@ -128,20 +131,24 @@ def guests(
 
 
 def _pages(request: pytest.FixtureRequest, folder: Path) -> Job | None:
-    """Experiments, rehearsals and fittings."""
+    """Experiments, rehearsals and fittings, and engines."""
     experiments: list[Experiment] = _wanted(request, "experiment")
     rehearsals: list[Rehearsal] = _wanted(request, "rehearsal")
     fittings: list[Fitting] = _wanted(request, "fitting")
-    if not experiments and not rehearsals and not fittings:
+    engines: list[Engine] = _wanted(request, "engine")
+    if not experiments and not rehearsals and not fittings and not engines:
         return None
     releases = {one.release for one in experiments} | {one.release for one in rehearsals}
-    releases |= {FIRST_RELEASE} if rehearsals or fittings else set()
+    releases |= {FIRST_RELEASE} if rehearsals or fittings or engines else set()
     wheels = {release: install_release(release) for release in releases}
 
-    def run() -> tuple[dict[str, Measured], Rehearsed]:
+    def run() -> tuple[dict[str, Measured], Rehearsed, dict[str, Any]]:
         then = rehearsals_script(rehearsals, fittings, wheels, folder)
+        then += engines_script(engines, wheels[FIRST_RELEASE], folder) if engines else ""
         limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
-        return measure(experiments, wheels, folder, then, limit), rehearsed_in(folder)
+        limit += SECONDS_EACH_ENGINE * len(engines)
+        found = measure(experiments, wheels, folder, then, limit)
+        return found, rehearsed_in(folder), engines_in(folder)
 
     return run
 
@@ -181,6 +188,15 @@ def rehearsed(request: pytest.FixtureRequest, live: bool) -> Rehearsed:
         return recorded
     rehearsed: Rehearsed = request.getfixturevalue("guests")["pages"][1]
     return rehearsed
+
+
+@pytest.fixture
+def pinned(request: pytest.FixtureRequest, live: bool) -> Mapping[str, Any]:
+    """What each engine's calls came to, by its id."""
+    if not live:
+        return recorded("engines")
+    pinned: Mapping[str, Any] = request.getfixturevalue("guests")["pages"][2]
+    return pinned
 
 
 @pytest.fixture

@@ -31,6 +31,9 @@ CORE = frozenset(
         "two ranks apart",
         "T1e odd local buffer",
         "memlock, two NICs",
+        # Engines: a store on huge pages; a pool that a worker registers beside its store.
+        "vLLM: huge pages, odd segment",
+        "LMCache: regular pool",
         # Faults: what is broken in the pools, a limit, a cgroup, a device, a port; and by apply.
         "healthy: in full",
         "pool on the wrong node",

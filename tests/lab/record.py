@@ -1,9 +1,9 @@
 """Runs the experiments of the guests and records them: ``python -m tests.lab.record``, as root.
 
 All of them, which takes half an hour on two processors that do nothing else; those of one kind
-(experiments, rehearsals, faults, pairs), with the kind as the first word; or some of them, with
-their ids behind it. Tests hold what the program says against these records: an experiment that is
-declared anew, or a remedy that is printed in other words, is to be recorded anew. Paths of the
+(experiments, rehearsals, faults, pairs, engines), with the kind as the first word; or some of them,
+with their ids behind it. Tests hold what the program says against these records: an experiment that
+is declared anew, or a remedy that is printed in other words, is to be recorded anew. Paths of the
 machine that records are replaced by those that a host would have.
 """
 
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from checks.base.archive import archive_bytes
+from tests.lab.engines import ALL as ENGINES
+from tests.lab.engines import Engine, engines_in, engines_script
 from tests.lab.experiments import ALL as EXPERIMENTS
 from tests.lab.experiments import Experiment
 from tests.lab.fault_guest import (
@@ -55,7 +57,7 @@ SHOWN = {
 }
 LOG_CHARACTERS = 3000
 EVERY_FAULT = (IN_FULL, *HEALTHY_LAUNCHES, *FAULTS)
-Kind = TypeVar("Kind", Experiment, Rehearsal, Fitting, Fault)
+Kind = TypeVar("Kind", Experiment, Rehearsal, Fitting, Fault, Engine)
 
 
 def main() -> None:
@@ -64,6 +66,7 @@ def main() -> None:
         "rehearsals": rehearsals,
         "faults": faults,
         "pairs": pairs,
+        "engines": engines,
     }
     kind, *ids = sys.argv[1:] or ("",)
     for name in [kind] if kind else kinds:
@@ -182,6 +185,15 @@ def pairs(folder: Path, ids: Collection[str]) -> None:
     chosen = [case for case in CASES if not ids or case.id in ids]
     rows, _, _ = run_cases(chosen, folder)
     record("cases", [moved_row(row, folder) for row in rows.values()], [case.id for case in CASES])
+
+
+def engines(folder: Path, ids: Collection[str]) -> None:
+    chosen = _chosen(ENGINES, ids)
+    wheel = install_release(FIRST_RELEASE)
+    measure((), {}, folder, engines_script(chosen, wheel, folder), LIMIT_SECONDS)
+    found = engines_in(folder)
+    rows = [{"id": one.id, "order": plain(one), **found[one.id]} for one in chosen]
+    record("engines", rows, [one.id for one in ENGINES])
 
 
 def _said(answer: Answer) -> list[Row]:

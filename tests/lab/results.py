@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @cache
 def recorded(kind: str) -> Mapping[str, Row]:
-    """Return the rows of one kind (experiments, rehearsals, fittings, faults, cases), by id."""
+    """Return the rows of one kind (one file of ``data/lab``), by id."""
     file = DATA / f"{kind}.json"
     rows = json.loads(file.read_text()) if file.exists() else ()
     return {row["id"]: row for row in rows}

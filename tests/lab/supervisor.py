@@ -84,13 +84,14 @@ def environment(order: dict[str, Any]) -> dict[str, str]:
 class Masters:
     """One mooncake_master per release, started when first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_port: int = 50100) -> None:
+        self._first_port = first_port
         self._ports: dict[str, int] = {}
 
     def address(self, library: dict[str, Any]) -> str:
         program = library["master"]
         if program not in self._ports:
-            port = 50100 + 10 * len(self._ports)
+            port = self._first_port + 10 * len(self._ports)
             with open("/run/master.log", "ab") as log:
                 subprocess.Popen(
                     [program, f"--rpc_port={port}", f"--metrics_port={port + 1}"],

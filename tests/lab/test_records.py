@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import experiments, fittings, pairs, rehearsals
+from tests.lab import engines, experiments, fittings, pairs, rehearsals
 from tests.lab.faults import IN_PLACE_OF
 from tests.lab.record import EVERY_FAULT
 from tests.lab.results import plain, recorded
@@ -17,6 +17,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "fittings": fittings.ALL,
     "faults": EVERY_FAULT,
     "cases": pairs.CASES,
+    "engines": engines.ALL,
 }
 
 

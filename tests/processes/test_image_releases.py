@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from preflight.judging.store_keys import Meeting, compared, launch_keys
 from preflight.processes.image_releases import image_releases
 from tests.processes.test_unread import sized
 
@@ -40,3 +42,54 @@ def test_an_engine_of_another_release_is_said(tmp_path: Path, tag: str, said: li
     found = sized(tmp_path, line).inputs.findings
     texts = [one.text for one in found if one.rule.id == "consumer-release"]
     assert [text.partition(": its settings")[0] for text in texts] == said
+
+
+CONTAINER, IMAGE = "docker run", "vllm/vllm-openai:v0.11.0"
+LMCACHE = (
+    '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both", '
+    '"kv_connector_extra_config": {"lmcache.max_local_cpu_size": 1}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("pip install vllm==0.11.0\nvllm serve m\n", ["0.11.0 by pip: read as vLLM 0.33.0"]),
+        ("uv pip install 'vllm[audio]==0.11'\nvllm serve m\n", []),
+        ("pip install vllm==0.33.0\nvllm serve m\n", []),
+        ("pip install vllm==0.11.0\npip install vllm==0.12.0\nvllm serve m\n", []),
+        (f"pip install lmcache==0.3.9\nvllm serve m --kv-transfer-config '{LMCACHE}'\n",
+         ["0.3.9 by pip: read as LMCache 0.5.6"]),
+        ("pip install lmcache==0.3.9\nvllm serve m\n", []),
+        ("pip3 install lmcache==0.3.9\nlmcache server --l1-size-gb 1 --eviction-policy LRU\n",
+         ["0.3.9 by pip: read as LMCache 0.5.6"]),
+        # In the same container it replaces what the image has; beside it, it is another place's.
+        (f'{CONTAINER} --entrypoint sh {IMAGE} -c "pip install vllm==0.12.0 && vllm serve m"\n',
+         ["0.12.0 by pip: read as vLLM 0.33.0"]),
+        (f"pip install vllm==0.12.0\n{CONTAINER} --entrypoint vllm {IMAGE} serve m\n",
+         ["0.11.0 by its image: read as vLLM 0.33.0"]),
+    ],
+)  # fmt: skip
+def test_what_pip_installs_decides_the_release(
+    tmp_path: Path, script: str, said: list[str]
+) -> None:
+    found = sized(tmp_path, script).inputs.findings
+    texts = [one.text for one in found if one.rule.id == "consumer-release"]
+    assert [text.partition(": ")[2] for text in texts] == said
+
+
+def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
+    extra = json.loads(LMCACHE)
+    extra["kv_connector_extra_config"] |= {
+        "lmcache.remote_url": "mooncakestore://a:1",
+        "lmcache.extra_config": {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE"},
+    }
+    line = f"PYTHONHASHSEED=0 vllm serve m --kv-transfer-config '{json.dumps(extra)}'"
+    install = "pip install lmcache=={}\n"
+    one, same, other = (
+        launch_keys(sized(folder, install.format(release) + line + "\n"))[0]
+        for number, release in enumerate(("0.5.6", "0.5.6", "0.3.9"))
+        if (folder := tmp_path / str(number)).mkdir() is None
+    )
+    assert compared(one, same).verdict is Meeting.EQUAL
+    assert compared(one, other).verdict is Meeting.UNKNOWN

@@ -34,12 +34,14 @@ WITHOUT = {
     "gate-blind-to-hugepages",
     "host-pools-refused",
     "indexer-on-top",
+    "lookup-socket-shared",
     "mooncake-too-old",
     "offload-folder-shared",
     "pd-registration-silent",
     "pin-result-ignored",
     "segment-times-dp",
     "store-file-read-differently",
+    "store-reset-shared",
 }
 
 

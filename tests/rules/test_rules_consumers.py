@@ -8,7 +8,8 @@ import pytest
 
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command
-from tests.builders.launch_text import SERVICE, process, service
+from tests.builders.launch_text import MASTER, SERVICE, process, service
+from tests.builders.launch_text import STORE as SGLANG_STORE
 from tests.builders.rule_examples import Example, name_of, prove
 
 FILE = {"MOONCAKE_CONFIG_PATH": "mc.json"}
@@ -77,6 +78,37 @@ EXAMPLES = (
         "refused to vLLM server (launch.sh:1); 1.50 GiB to Mooncake store service (launch.sh:2)",
         ((POOL, FILE), (SERVICE, FILE)),
         {"mc.json": service(global_segment_size="1.5g")},
+    ),
+    Example(
+        "lookup-socket-shared",
+        (
+            (STORE, FILE),
+            (f"{STORE} --data-parallel-size 2", {**FILE, "VLLM_RPC_BASE_PATH": "/tmp"}),
+        ),
+        "/tmp/lookup_rpc_port_0_host_<host>_dp_rank0 of vLLM server (launch.sh:1) is vLLM server",
+        ((STORE, FILE), (STORE, {**FILE, "VLLM_RPC_BASE_PATH": "/run"})),
+        store(),
+    ),
+    Example(
+        "lookup-socket-shared",
+        ((f"{STORE} --data-parallel-rank 1", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
+        "_dp_rank1 of vLLM server (launch.sh:1)",
+        ((f"{STORE} --data-parallel-rank 0", FILE), (f"{STORE} --data-parallel-rank 1", FILE)),
+        store(),
+    ),
+    Example(
+        "store-reset-shared",
+        ((STORE, {**FILE, "VLLM_SERVER_DEV_MODE": "1"}), (SERVICE, FILE)),
+        "can empty the store of 10.0.0.1:50051, which Mooncake store service (launch.sh:2) has too",
+        ((STORE, {**FILE, "VLLM_SERVER_DEV_MODE": "1"}),),
+        {"mc.json": service()},
+    ),
+    Example(
+        "metadata-mixed",
+        ((STORE, FILE), (SGLANG_STORE, {**MASTER, "MOONCAKE_TE_META_DATA_SERVER": "etcd://a:1"})),
+        "has 'P2PHANDSHAKE', SGLang server (launch.sh:2) has 'etcd://a:1'",
+        ((STORE, FILE), (SGLANG_STORE, {"MOONCAKE_MASTER": "10.0.0.1"})),
+        store(),
     ),
     Example(
         "consumer-ignored",

@@ -1,0 +1,246 @@
+"""vLLM's own arguments, and how many workers they start on this host.
+
+Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from checks.base.needs import Default
+from checks.base.unknown import Unknown
+from preflight.consumers.consumer import attempt
+from preflight.launches.source import ReadFile, Word
+from preflight.programs.consumer_grammar import human_readable_int
+from preflight.programs.sglang_arguments import (
+    Setting,
+    file_text,
+    port_value,
+    unresolved,
+    word_value,
+)
+
+HTTP_PORT = 8000
+_SHORT = {
+    "-tp": "tensor-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-dp": "data-parallel-size",
+    "-dpl": "data-parallel-size-local",
+    "-dpn": "data-parallel-rank",
+    "-dpe": "data-parallel-external-lb",
+    "-dpb": "data-parallel-backend",
+    "-n": "nnodes",
+    "-r": "node-rank",
+}
+_SWITCHES = frozenset(
+    "data-parallel-external-lb data-parallel-multi-port-external-lb data-parallel-hybrid-lb "
+    "headless numa-bind enable-prefix-caching no-enable-prefix-caching".split()
+)
+
+
+def port_setting(setting: Setting, what: str) -> Setting:
+    value = setting.value
+    return setting._replace(value=port_value(value, what) if isinstance(value, str) else value)
+
+
+class VllmArguments(NamedTuple):
+    """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
+
+    flags: Mapping[str, Word]
+    model: Word | None
+    unread: Unknown | None = None
+
+    def setting(self, name: str, default: Any = None) -> Setting:
+        word = self.flags.get(name)
+        if word is None:
+            if self.unread is not None:
+                return Setting(self.unread, self.unread.reason, given=False)
+            return Setting(default, Default("default of vLLM"), given=False)
+        value = word_value(word)
+        return Setting(value, f"--{name} at {word.origin}", written_as=f"--{name}")
+
+    def port(self) -> Setting:
+        setting = self.setting("port", HTTP_PORT)
+        return port_setting(setting, setting.origin)
+
+    def number(self, name: str, default: int | Unknown) -> int | Unknown:
+        value = self.setting(name, default).value
+        if isinstance(value, str):
+            try:
+                value = human_readable_int(value)
+            except ValueError:
+                return Unknown(f"--{name} {value!r} is no number")
+            return value if value > 0 else Unknown(f"--{name} {value} is less than 1")
+        return value if isinstance(value, int | Unknown) else default
+
+
+def vllm_arguments(words: Sequence[Word], read_file: ReadFile) -> VllmArguments:
+    """Read the words behind ``vllm`` or its module; those of ``--config FILE`` stand in front."""
+    texts = [word.text for word in words]
+    if "--config" in texts[:-1]:
+        at = texts.index("--config")
+        file = words[at + 1]
+        rest = (*words[:at], *words[at + 2 :])
+        more = _config_words(file, read_file)
+        if isinstance(more, Unknown):
+            return _arguments(rest)._replace(unread=more)
+        front = 2 if texts[0] == "serve" and len(texts) > 1 and texts[1][:1] != "-" else 1
+        front = front if texts[0] == "serve" else 0
+        words = (*rest[:front], *more, *rest[front:])
+    return _arguments(words)
+
+
+def _config_words(file: Word, read_file: ReadFile) -> list[Word] | Unknown:
+    import yaml
+
+    text = file_text(file, read_file)
+    if isinstance(text, Unknown):
+        return text
+    try:
+        config = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        return Unknown(f"{file.text} is no YAML: {str(error).splitlines()[0]}")
+    if not isinstance(config, dict):
+        return Unknown(f"{file.text} is no mapping")
+    texts: list[str] = []
+    for key, value in config.items():
+        if isinstance(value, bool):
+            texts += [f"--{key}"] if value else []
+        elif isinstance(value, list):
+            texts += [f"--{key}", *map(str, value)] if value else []
+        else:
+            texts += [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return [file._replace(text=text, unresolved=()) for text in texts]
+
+
+def _arguments(words: Sequence[Word]) -> VllmArguments:
+    flags: dict[str, Word] = {}
+    nested: dict[str, dict[str, Any]] = {}
+    model = None
+    left = list(words)
+    serves = bool(left) and left[0].text == "serve"
+    if serves:
+        left.pop(0)
+        if left and not left[0].text.startswith("-"):
+            model = left.pop(0)
+    while left:
+        word = left.pop(0)
+        written, equals, text = word.text.partition("=")
+        if not written.startswith("-"):
+            continue
+        name, dot, path = written.partition(".")
+        name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
+        value = word._replace(text=text)
+        if not equals:
+            if name in _SWITCHES or not left or _is_flag(left[0].text):
+                flags[name] = word._replace(text="true")
+                continue
+            value = left.pop(0)
+        if dot:
+            _nest(nested.setdefault(name, {}), path, value.text)
+            value = value._replace(text=json.dumps(nested[name]))
+        flags[name] = value
+    return VllmArguments(flags, model or flags.get("model"))
+
+
+def _is_flag(text: str) -> bool:
+    return text.startswith("-") and re.fullmatch(r"-\d+(\.\d*)?", text) is None
+
+
+def _nest(tree: dict[str, Any], path: str, text: str) -> None:
+    """``--kv-transfer-config.kv_connector_extra_config.cpu_bytes_to_use 80g``."""
+    *above, last = path.rstrip("+").split(".")
+    for key in above:
+        inner = tree.setdefault(key, {})
+        tree = inner if isinstance(inner, dict) else tree
+    value: Any = text.split(",") if path.endswith("+") else text
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            read = attempt(lambda: human_readable_int(text))
+            value = text if isinstance(read, str) else read
+    tree[last] = value
+
+
+def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
+    """Return the engines on this host, the workers of each, and over how many hosts one runs."""
+    sizes = [
+        arguments.number(name, 1)
+        for name in (
+            "tensor-parallel-size",
+            "pipeline-parallel-size",
+            "prefill-context-parallel-size",
+        )
+    ]
+    engines = arguments.number("data-parallel-size", 1)
+    nodes = arguments.number("nnodes", 1)
+    for value in (*sizes, engines, nodes):
+        if isinstance(value, Unknown):
+            return value, value, 1
+    tp, pp, pcp = (size for size in sizes if isinstance(size, int))
+    assert isinstance(engines, int)
+    assert isinstance(nodes, int)
+    world, flags = tp * pp * pcp, arguments.flags
+    ray = [name for name in ("distributed-executor-backend", "data-parallel-backend")
+           if name in flags and flags[name].text == "ray"]  # fmt: skip
+    if ray:
+        why = Unknown(f"Ray places the workers (--{ray[0]} ray): how many run here is not written")
+        return why, why, 1
+    if flags.keys() & {"data-parallel-rank", "data-parallel-external-lb"}:
+        return 1, max(1, world // nodes), nodes
+    if "data-parallel-size-local" in flags:
+        local = flags["data-parallel-size-local"]
+        count = attempt(lambda: int(local.text))
+        if local.unresolved or isinstance(count, str):
+            why = unresolved(local) if local.unresolved else Unknown(f"{local.text!r}: no number")
+            return why, why, 1
+        return count, max(1, world), 1
+    if nodes > 1 and engines > 1:
+        here = world * engines // nodes
+        return max(1, here // world), min(world, here), max(1, world // max(1, here))
+    return engines, max(1, world // nodes), nodes
+
+
+def model_of(arguments: VllmArguments) -> Setting:
+    word = arguments.model
+    if word is None:
+        return Setting(None, Default("default of vLLM"), given=False)
+    return Setting(word_value(word), str(word.origin))
+
+
+def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
+    """Return which of an engine's hosts these words are for, and the address of the first.
+
+    Of several hosts each says its --node-rank, or from which data-parallel rank on it runs.
+    """
+    engines = arguments.number("data-parallel-size", 1)
+    if arguments.number("nnodes", 1) != 1:
+        name, address = "node-rank", "master-addr"
+    elif arguments.number("data-parallel-size-local", engines) != engines:
+        name, address = "data-parallel-start-rank", "data-parallel-address"
+    else:
+        return None, ""
+    rank = attempt(lambda: int(arguments.setting(name, "0").value))
+    first = arguments.setting(address).value
+    return None if isinstance(rank, str) else rank, first if isinstance(first, str) else ""
+
+
+def expand_numbers(text: str) -> str:
+    """Write out bare numbers with a suffix, as vLLM does before it reads its JSON: ``80m``."""
+    parts = re.split(r'("(?:[^"\\]|\\.)*")', text)
+    for at in range(0, len(parts), 2):
+        parts[at] = re.sub(
+            r"\b\d+(?:\.\d+)?[kKmMgGtT]\b", lambda m: str(_or_text(m.group())), parts[at]
+        )
+    return "".join(parts)
+
+
+def _or_text(text: str) -> int | str:
+    try:
+        return human_readable_int(text)
+    except ValueError:
+        return text

@@ -1,0 +1,491 @@
+"""Every trap that is known of other engines on the store: which rule or check says it, and when.
+
+A row: the trap, a launch that has it, the id that says it, words of what is said, and the same
+launch without the trap, in which that id says nothing of it. Sources: vLLM 0.33.0, LMCache 0.5.6,
+ai-dynamo 1.6.1, TensorRT-LLM and vllm-ascend as on docs/consumers.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from preflight.judging.store_checks import key_findings
+from tests.processes.test_unread import sized
+
+MASTER = "10.0.0.1:50051"
+P2P = {"metadata_server": "P2PHANDSHAKE", "master_server_address": MASTER}
+
+
+def vllm(name: str, words: str = "", role: str | None = "kv_both", **extra: Any) -> str:
+    config = {"kv_connector": name, "kv_connector_extra_config": extra}
+    config |= {} if role is None else {"kv_role": role}
+    return f"vllm serve m {words} --kv-transfer-config '{json.dumps(config)}'"
+
+
+def lmcache(**extra: Any) -> str:
+    given = {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE", **extra}
+    values = {"lmcache.remote_url": "mooncakestore://a:1", "lmcache.extra_config": given}
+    return vllm("LMCacheConnectorV1", **values)
+
+
+def kvbm(cpu: str, words: str = "") -> str:
+    return f"DYN_KVBM_CPU_CACHE_GB={cpu} " + vllm("DynamoConnector", words)
+
+
+def engine(words: str, **extra: Any) -> str:
+    """LMCache's store in an engine that has these words and variables in front."""
+    return f"{words} {lmcache(mooncake_master_server_addr=MASTER, **extra)}"
+
+
+FILE = "MOONCAKE_CONFIG_PATH=mc.json "
+STORE = FILE + vllm("MooncakeStoreConnector")
+POOL = vllm("OffloadingConnector", cpu_bytes_to_use=1 << 30)
+LM = lmcache(mooncake_master_server_addr=MASTER)
+SERVICE = (
+    f"MOONCAKE_MASTER={MASTER} MOONCAKE_LOCAL_HOSTNAME=a MOONCAKE_TE_META_DATA_SERVER={{}} "
+    "python3 -m mooncake.mooncake_store_service"
+)
+SGLANG = (
+    f"MOONCAKE_MASTER={MASTER} python3 -m sglang.launch_server --model-path m --page-size 64 "
+    "--enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake"
+)
+NO_ROLE = {"kv_connector": "MooncakeConnector"}
+ROLE = {**NO_ROLE, "kv_role": "kv_both"}
+TRT = f"{FILE}trtllm-serve m --config trt.yaml"
+ASCEND = FILE + vllm("AscendStoreConnector")
+ENGINE_ID = (
+    "vllm serve m --port {} --kv-transfer-config.kv_connector LMCacheConnectorV1 "
+    "--kv-transfer-config.kv_role kv_both --kv-transfer-config.engine_id e"
+)
+LMC_SERVER = "lmcache server {} --eviction-policy LRU"
+REPLACED = "--kv-offloading-size takes its place"
+
+
+class Trap(NamedTuple):
+    trap: str
+    launch: tuple[str, ...]
+    id: str
+    says: str
+    right: tuple[str, ...]
+    file: Mapping[str, Any] = P2P
+    right_file: Mapping[str, Any] | None = None
+
+
+def of_file(
+    trap: str,
+    key: str,
+    value: Any,
+    says: str,
+    id_: str = "consumer-refused",
+    line: str = STORE,
+    right: Any = None,
+    base: Mapping[str, Any] = P2P,
+) -> Trap:
+    """A trap of one key of the store's file; right: what mends it, None for leaving it out."""
+    fixed = dict(base) if right is None else {**base, key: right}
+    return Trap(trap, (line,), id_, says, (line,), {**base, key: value}, fixed)
+
+
+TRT_FILE = {**P2P, "model_key": "m", "role": "capacity", "protocol": "tcp"}
+REFUSED, MISREAD, IGNORED = "consumer-refused", "consumer-misread", "consumer-ignored"
+READ_APART = "store-file-read-differently"
+TRAPS = (
+    # 1. vLLM
+    Trap(
+        "kv_role is left out",
+        (vllm("MooncakeConnector", role=None),),
+        REFUSED,
+        "Please specify kv_role",
+        (vllm("MooncakeConnector"),),
+    ),
+    Trap(
+        "a child's kv_role is left out",
+        (vllm("MultiConnector", connectors=[NO_ROLE]),),
+        REFUSED,
+        "Please specify kv_role",
+        (vllm("MultiConnector", connectors=[ROLE]),),
+    ),
+    Trap(
+        "a child has an engine_id",
+        (vllm("MultiConnector", connectors=[{**ROLE, "engine_id": "e"}]),),
+        REFUSED,
+        "multiple values for keyword argument 'engine_id'",
+        (vllm("MultiConnector", connectors=[ROLE]),),
+    ),
+    Trap(
+        "no file of the store is named",
+        (vllm("MooncakeStoreConnector"),),
+        REFUSED,
+        "'MOONCAKE_CONFIG_PATH' is not set",
+        (STORE,),
+    ),
+    Trap(
+        "the store's variables are never read",
+        (f"MOONCAKE_GLOBAL_SEGMENT_SIZE=8gb {STORE}",),
+        IGNORED,
+        "MooncakeStoreConnector reads mc.json alone",
+        (STORE,),
+    ),
+    Trap(
+        "the master's variable is never read",
+        (f"MOONCAKE_MASTER=a:1 {STORE}",),
+        IGNORED,
+        "MooncakeStoreConnector reads mc.json alone",
+        (STORE,),
+    ),
+    of_file(
+        "local_hostname of the file is never read", "local_hostname", "a", "no such key", IGNORED
+    ),
+    of_file("4GiB", "global_segment_size", "4GiB", "Invalid format: '4GiB'", right="4GB"),
+    of_file("4G", "global_segment_size", "4G", "Invalid format: '4G'", right="4GB"),
+    of_file(
+        "a negative size",
+        "global_segment_size",
+        -5,
+        "incompatible function arguments",
+        right=1 << 30,
+    ),
+    of_file("null as a size", "global_segment_size", None, "TypeError", right=1 << 30),
+    of_file("a size of true is one byte", "global_segment_size", True, "is 1 bytes", right=1 << 30),
+    of_file(
+        "no segment, embedded", "global_segment_size", 0, "embedded mode requires", right=1 << 30
+    ),
+    of_file(
+        "a segment of a standalone store",
+        "mode",
+        "standalone-store",
+        "standalone-store mode requires",
+    ),
+    of_file(
+        "no local buffer", "local_buffer_size", 0, "local_buffer_size must be > 0", right=1 << 30
+    ),
+    of_file(
+        "a protocol that is none", "protocol", "rmda", "is none that Mooncake has", right="rdma"
+    ),
+    of_file(
+        "no metadata server",
+        "metadata_server",
+        "",
+        "metadata_server is empty",
+        right="P2PHANDSHAKE",
+    ),
+    of_file(
+        "the text false is true", "enable_offload", "false", "counts as true", MISREAD, right=False
+    ),
+    of_file(
+        "a device with NCCL's port",
+        "device_name",
+        "mlx5_0:1",
+        "NCCL's spelling",
+        "device-name-syntax",
+        right="mlx5_0",
+    ),
+    of_file(
+        "a device is named twice",
+        "device_name",
+        "mlx5_0,mlx5_0",
+        "is named twice",
+        "device-name-syntax",
+        right="mlx5_0",
+    ),
+    of_file(
+        "SGLang's map of devices",
+        "device_name",
+        '{"0": "mlx5_0"}',
+        "NCCL's spelling",
+        "device-name-syntax",
+        right="mlx5_0",
+    ),
+    Trap(
+        "a device of a transfer engine is named twice",
+        (vllm("MooncakeConnector", device_name="a,a"),),
+        "device-name-syntax",
+        "is named twice",
+        (vllm("MooncakeConnector", device_name="a,b"),),
+    ),
+    Trap(
+        "--kv-offloading-size replaces the connector",
+        (f"{STORE} --kv-offloading-size 1",),
+        IGNORED,
+        REPLACED,
+        (STORE,),
+    ),
+    Trap(
+        "LMCache decides the size",
+        (f"{POOL} --kv-offloading-size 1 --kv-offloading-backend lmcache",),
+        IGNORED,
+        "its LMCache server decides the size",
+        (POOL,),
+    ),
+    Trap(
+        "a CPU pool without a size",
+        (vllm("OffloadingConnector"),),
+        REFUSED,
+        "cpu_bytes_to_use must be specified",
+        (POOL,),
+    ),
+    Trap(
+        "two instances look up through one socket",
+        (f"{STORE} --port 1", f"{STORE} --port 2"),
+        "lookup-socket-shared",
+        "/tmp/lookup_rpc_port_0_host_<host>_dp_rank0",
+        (f"{STORE} --port 1", FILE + vllm("MooncakeStoreConnector", "--port 2", lookup_rpc_port=1)),
+    ),
+    Trap(
+        "a reset empties the store for all",
+        (f"VLLM_SERVER_DEV_MODE=1 {STORE}", SGLANG),
+        "store-reset-shared",
+        f"can empty the store of {MASTER}",
+        (STORE, SGLANG),
+    ),
+    Trap(
+        "a seed of its own in each process",
+        tuple(f"{STORE} --port {port} --prefix-caching-hash-algo xxhash" for port in (1, 2)),
+        "store.keys",
+        "PYTHONHASHSEED is not set",
+        tuple(
+            f"PYTHONHASHSEED=0 {STORE} --port {port} --prefix-caching-hash-algo xxhash"
+            for port in (1, 2)
+        ),
+    ),
+    # 2. LMCache
+    Trap(
+        "the master's key is not Mooncake's",
+        (lmcache(master_server_address=MASTER),),
+        MISREAD,
+        "Mooncake reads mooncake_master_server_addr there",
+        (LM,),
+    ),
+    Trap(
+        "the devices' key is not Mooncake's",
+        (lmcache(mooncake_master_server_addr=MASTER, device_name="mlx5_0"),),
+        MISREAD,
+        "Mooncake reads mooncake_rdma_devices there",
+        (lmcache(mooncake_master_server_addr=MASTER, mooncake_rdma_devices="mlx5_0"),),
+    ),
+    Trap(
+        "a setup that fails is not looked at",
+        (lmcache(mooncake_master_server_addr=MASTER, global_segment_size="4GiB"),),
+        MISREAD,
+        "it says that setup completed, and stores nothing",
+        (LM,),
+    ),
+    Trap(
+        "no metadata server, unseen",
+        (lmcache(mooncake_master_server_addr=MASTER, metadata_server=None),),
+        MISREAD,
+        "metadata_server is missing",
+        (LM,),
+    ),
+    Trap(
+        "the address of remote_url is not used",
+        (LM,),
+        IGNORED,
+        "LMCache takes the master from elsewhere",
+        (vllm("LMCacheConnectorV1"),),
+    ),
+    Trap(
+        "a remote_url without a scheme",
+        (vllm("LMCacheConnectorV1", **{"lmcache.remote_url": "a:1"}),),
+        MISREAD,
+        "Invalid remote url",
+        (vllm("LMCacheConnectorV1"),),
+    ),
+    Trap(
+        "a size with a unit is none",
+        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20GB {LM}",),
+        MISREAD,
+        "max_local_cpu_size",
+        (f"LMCACHE_MAX_LOCAL_CPU_SIZE=20 {LM}",),
+    ),
+    Trap(
+        "huge pages with P2P",
+        (
+            "LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 LMCACHE_ENABLE_P2P=1 "
+            "LMCACHE_ENABLE_CONTROLLER=1 LMCACHE_CONTROLLER_PULL_URL=a "
+            "LMCACHE_CONTROLLER_REPLY_URL=a "
+            "LMCACHE_LMCACHE_WORKER_PORTS=1 LMCACHE_P2P_HOST=a LMCACHE_P2P_INIT_PORTS=1 "
+            f"LMCACHE_P2P_LOOKUP_PORTS=1 LMCACHE_TRANSFER_CHANNEL=nixl {LM}",
+        ),
+        REFUSED,
+        "Hugepages are not supported with P2P",
+        (f"LMCACHE_LOCAL_CPU_USE_HUGEPAGES=1 {LM}",),
+    ),
+    Trap(
+        "the lookup client's master is not read",
+        (vllm("LMCacheConnectorV1", **{"lmcache.external_lookup_client": "mooncakestore://h:1"}),),
+        MISREAD,
+        "Mooncake takes 127.0.0.1:50051 as its master",
+        (LM,),
+    ),
+    Trap(
+        "builtin hashes have a random seed",
+        (engine(""), engine("")),
+        "store.keys",
+        "PYTHONHASHSEED is not set",
+        (engine("PYTHONHASHSEED=0"), engine("PYTHONHASHSEED=0")),
+    ),
+    Trap(
+        "one engine_id is one socket",
+        tuple(ENGINE_ID.format(port) for port in (1, 2)),
+        "lookup-socket-shared",
+        "engine_e_lmcache_rpc_port_0",
+        tuple(vllm("LMCacheConnectorV1", f"--port {port}") for port in (1, 2)),
+    ),
+    Trap(
+        "the server wants a size",
+        (LMC_SERVER.format(""),),
+        REFUSED,
+        "requires --l1-size-gb",
+        (LMC_SERVER.format("--l1-size-gb 1"),),
+    ),
+    Trap(
+        "huge pages of the server in shared memory",
+        (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages --shm-name x"),),
+        REFUSED,
+        "incompatible with shared memory",
+        (LMC_SERVER.format("--l1-size-gb 1 --l1-use-hugepages"),),
+    ),
+    # 3. Dynamo
+    Trap(
+        "--connector is refused",
+        ("python3 -m dynamo.vllm --model m --connector kvbm",),
+        REFUSED,
+        "--connector is no longer supported",
+        ("python3 -m dynamo.vllm --model m",),
+    ),
+    Trap("KVBM without a tier", (kvbm("0"),), REFUSED, "At least one cache tier", (kvbm("1"),)),
+    Trap("KVBM's size is no number", (kvbm("1gb"),), MISREAD, "which takes 0", (kvbm("1"),)),
+    Trap(
+        "KVBM's host tier is smaller than the GPU's",
+        (kvbm("1", "-tp 2 --kv-cache-memory-bytes 2g"),),
+        IGNORED,
+        "less than the KV cache on the GPU",
+        (kvbm("5", "-tp 2 --kv-cache-memory-bytes 2g"),),
+    ),
+    Trap(
+        "KVBM's disk is smaller than its host tier",
+        ("DYN_KVBM_DISK_CACHE_GB=1 " + kvbm("2"),),
+        IGNORED,
+        "is less than DYN_KVBM_CPU",
+        ("DYN_KVBM_DISK_CACHE_GB=3 " + kvbm("2"),),
+    ),
+    # 6. Others
+    of_file(
+        "GB is ambiguous to TensorRT-LLM",
+        "global_segment_size",
+        "4GB",
+        "ambiguous unit",
+        line=TRT,
+        right="4GiB",
+        base=TRT_FILE,
+    ),
+    of_file(
+        "TensorRT-LLM without a model key",
+        "model_key",
+        None,
+        "needs a model key",
+        line=TRT,
+        right="m",
+        base=TRT_FILE,
+    ),
+    Trap(
+        "TensorRT-LLM with pipeline stages",
+        (f"{TRT} --pp_size 2",),
+        REFUSED,
+        "does not support pipeline parallelism",
+        (TRT,),
+        TRT_FILE,
+    ),
+    of_file(
+        "AscendStore with another protocol",
+        "protocol",
+        "rdma",
+        "does not support protocol",
+        line=ASCEND,
+        right="ascend",
+    ),
+    Trap(
+        "AscendStore's SSD path is relative",
+        (ASCEND,),
+        REFUSED,
+        "must be an absolute path",
+        (ASCEND,),
+        {**P2P, "enable_ssd_offload": True, "ssd_offload_path": "x"},
+        {**P2P, "enable_ssd_offload": True, "ssd_offload_path": "/x"},
+    ),
+    # 7. Between them
+    of_file(
+        "one file, two sizes",
+        "global_segment_size",
+        "1.5GiB",
+        "refused to vLLM server",
+        READ_APART,
+        line=f"{STORE} &\n{TRT}",
+        right=1 << 30,
+        base=TRT_FILE,
+    ),
+    Trap(
+        "clients of one master on different metadata servers",
+        (STORE, SERVICE.format("http://10.0.0.1:8080/metadata")),
+        "metadata-mixed",
+        "has 'P2PHANDSHAKE'",
+        (STORE, SERVICE.format("P2PHANDSHAKE")),
+    ),
+    Trap(
+        "engines of one store never hit each other",
+        (SGLANG, STORE),
+        "store.keys",
+        "name their keys in different ways",
+        (SGLANG,),
+    ),
+    Trap(
+        "two models with one name share keys",
+        tuple(
+            f"{STORE} --port {port}".replace("serve m", f"serve {name}/m")
+            for port, name in ((1, "a"), (2, "b"))
+        ),
+        "store.keys",
+        "a/m against b/m",
+        tuple(f"{STORE} --port {port}" for port in (1, 2)),
+    ),
+    Trap(
+        "an image of another release",
+        ("docker run --entrypoint vllm vllm/vllm-openai:v0.11.0 serve m",),
+        "consumer-release",
+        "read as vLLM 0.33.0",
+        ("docker run --entrypoint vllm vllm/vllm-openai:v0.33.0 serve m",),
+    ),
+    Trap(
+        "pip installs another release",
+        ("pip install lmcache==0.3.9", LM),
+        "consumer-release",
+        "read as LMCache 0.5.6",
+        (LM,),
+    ),
+)
+
+
+def said(folder: Path, launch: tuple[str, ...], file: Mapping[str, Any], id_: str) -> list[str]:
+    """What that rule or check says of the launch."""
+    folder.mkdir()
+    (folder / "mc.json").write_text(json.dumps(file))
+    (folder / "trt.yaml").write_text("kv_connector_config: {connector: mooncake_store}\n")
+    sizing = sized(folder, " &\n".join(launch) + "\n")
+    found = [(one.rule.id, one.text) for one in sizing.inputs.findings]
+    found += [(one.check, one.text) for one in key_findings(sizing)]
+    return [text for name, text in found if name == id_]
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.trap)
+def test_each_trap_is_said_and_nothing_where_it_is_not(trap: Trap, tmp_path: Path) -> None:
+    texts = said(tmp_path / "wrong", trap.launch, trap.file, trap.id)
+    assert any(trap.says in text for text in texts), texts
+    file = trap.file if trap.right_file is None else trap.right_file
+    texts = said(tmp_path / "right", trap.right, file, trap.id)
+    assert not any(trap.says in text for text in texts), texts
