@@ -80,4 +80,6 @@ def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str
         if each.container == command.container:
             for product, release, _ in pip_pins(each):
                 pins.setdefault(product, set()).add(release)
-    return found | {name: Named(*one, "pip") for name, one in pins.items() if len(one) == 1}
+    return found | {
+        name: Named(next(iter(one)), "pip") for name, one in pins.items() if len(one) == 1
+    }

@@ -143,8 +143,9 @@ def _pages(request: pytest.FixtureRequest, folder: Path) -> Job | None:
     wheels = {release: install_release(release) for release in releases}
 
     def run() -> tuple[dict[str, Measured], Rehearsed, dict[str, Any]]:
-        then = rehearsals_script(rehearsals, fittings, wheels, folder)
-        then += engines_script(engines, wheels[FIRST_RELEASE], folder) if engines else ""
+        scripts = [rehearsals_script(rehearsals, fittings, wheels, folder)]
+        scripts += [engines_script(engines, wheels[FIRST_RELEASE], folder)] if engines else []
+        then = "".join(f"{one.rstrip()} || exit\n" for one in scripts if one)
         limit = SECONDS_EACH * len(rehearsals) + SECONDS_EACH_FITTING * len(fittings)
         limit += SECONDS_EACH_ENGINE * len(engines)
         found = measure(experiments, wheels, folder, then, limit)

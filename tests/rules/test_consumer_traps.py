@@ -29,7 +29,10 @@ def vllm(name: str, words: str = "", role: str | None = "kv_both", **extra: Any)
 
 def lmcache(**extra: Any) -> str:
     given = {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE", **extra}
-    values = {"lmcache.remote_url": "mooncakestore://a:1", "lmcache.extra_config": given}
+    values: dict[str, Any] = {
+        "lmcache.remote_url": "mooncakestore://a:1",
+        "lmcache.extra_config": given,
+    }
     return vllm("LMCacheConnectorV1", **values)
 
 
