@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import sys
 from itertools import combinations
@@ -23,7 +24,7 @@ from tests.consumers.test_store_keys import lmcache, sized
 from tests.real.conftest import install, seeded
 
 pytestmark = pytest.mark.real
-CASES = 1000
+CASES = int(os.environ.get("PREFLIGHT_CASES", "1000"))
 ENGINES = 46  # 1,035 pairs
 # An answer of the class for each case that it reads from stdin, a line each.
 ORACLE = """

@@ -1,28 +1,36 @@
-"""vLLM's own code of keys against the derived ones, cut out of its wheel: its modules import torch.
+"""vLLM's own code of keys and of its store's file against ours, cut out of its wheel.
 
-The wheel has 336 MB: it is not installed here, and where MOONCAKE_PREFLIGHT_VLLM names no folder in
-which the wheel of 0.33.0 was unpacked, this skips.
+Its modules import torch. The wheel has 336 MB, of which this needs four files, and no other way to
+them: it is not downloaded here, and where MOONCAKE_PREFLIGHT_VLLM names no folder in which the
+wheel of 0.33.0 was unpacked, this skips.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from preflight.consumers.vllm import store_config
 from preflight.judging.store_keys import Meeting, compared, launch_keys
 from tests.consumers.test_store_keys import sized, vllm
 from tests.real.conftest import seeded
 
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_VLLM", "")
+without_wheel = pytest.mark.skipif(
+    not FOLDER, reason="MOONCAKE_PREFLIGHT_VLLM names no unpacked wheel of vLLM"
+)
+FILES = 5000
 ENGINES = 46  # 1,035 pairs
 TOKENS = range(1024)
 CHOICES: dict[str, list[Any]] = {
@@ -51,7 +59,7 @@ def cut(file: str, *names: str) -> dict[str, Any]:
     space: dict[str, Any] = {
         "os": os, "Any": Any, "Callable": Callable, "Sequence": Sequence, "dataclass": dataclass,
         "hashlib": hashlib, "pickle": pickle, "BlockHash": bytes, "xxhash": xxhash,
-        "xxhash_cbor": None,
+        "xxhash_cbor": None, "json": json, "re": re, "Literal": Literal,
     }  # fmt: skip
     exec(compile(ast.Module(found, []), file, "exec"), space)
     return space
@@ -97,7 +105,49 @@ def written(one: dict[str, Any]) -> str:
     return vllm(words, one["model"], front, cache_prefix=one["prefix"])
 
 
-@pytest.mark.skipif(not FOLDER, reason="MOONCAKE_PREFLIGHT_VLLM names no unpacked wheel of vLLM")
+SIZES = ["4GB", "4 gb", "1.5gb", "4GiB", "4G", "1e9", "100 B", "-1", "", ".", "1.2.3kb", "0", 0, 1,
+         -5, 2.5, True, None, [], 1 << 30]  # fmt: skip
+VALUES: dict[str, list[Any]] = {
+    "metadata_server": ["", "P2PHANDSHAKE", None],
+    "master_server_address": ["", "a:1", 1],
+    "protocol": ["tcp", "rdma", "x", None],
+    "device_name": ["", "a,b", None],
+    "mode": ["embedded", "standalone-store", "x", None, 1],
+    "global_segment_size": SIZES,
+    "local_buffer_size": SIZES,
+    "enable_offload": [True, False, "false", "", 0, None, []],
+    "tenant_id": ["t", " t ", "", None, 1, "default"],
+    "no_such_key": [1],
+}
+
+
+def answer(read: Callable[[str], Any], text: str) -> Any:
+    """Return the values, or the error as one line."""
+    try:
+        found = read(text)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return found if isinstance(found, dict) else vars(found)
+
+
+@without_wheel
+def test_the_same_values_as_vllms_own_class(tmp_path: Path) -> None:
+    own = cut("vllm/distributed/mooncake_store.py", "MooncakeStoreConfig", "_parse_size",
+              "_normalize_tenant_id", "DEFAULT_GLOBAL_SEGMENT_SIZE", "DEFAULT_LOCAL_BUFFER_SIZE",
+              "DEFAULT_TENANT_ID", "MooncakeMode")["MooncakeStoreConfig"]  # fmt: skip
+    random, file, refused = seeded(), tmp_path / "mc.json", 0
+    for _ in range(FILES):
+        names = random.sample(list(VALUES), random.randint(0, 5))
+        text = json.dumps({name: random.choice(VALUES[name]) for name in names})
+        text = text if random.random() < 0.98 else random.choice(["[1]", "1", "null", '"x"'])
+        file.write_text(text)
+        theirs, ours = answer(own.from_file, str(file)), answer(store_config, text)
+        refused += isinstance(theirs, str)
+        assert json.dumps(ours) == json.dumps(theirs), text
+    assert FILES / 20 < refused < FILES * 3 / 4
+
+
+@without_wheel
 def test_keys_meet_as_vllms_own_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = seeded()
     engines = []
