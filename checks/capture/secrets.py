@@ -27,7 +27,7 @@ _HARMLESS = re.compile(r"TOKENS|TOKENIZ\w+|KEYS|^KEY$|AUTHORS?\b|^(?:OLD)?PWD$",
 _PARTS_OF_NAMES = (
     "key token secret pass cred auth cookie signature bearer webhook pwd pswd sig sas dsn".split()
 )
-_PROGRAMS = "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic".split()
+_PROGRAMS = "curl login sshpass mysql mariadb openssl redis-cli alias bearer basic password".split()
 _QUOTED = r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'"
 # A name begins where a word does: a text may be one word of 4 MiB.
 _NAME = r"(?<![A-Za-z0-9_.\-])(?P<name>[A-Za-z0-9_.\-]+)"
@@ -70,6 +70,8 @@ _OPTIONS = (
     r"redis-cli\b[^\n;&|]{0,160}?[ \t]-a[ \t]+",
     r"mc[ \t]+alias[ \t]+set[ \t]+\S+[ \t]+\S+[ \t]+\S+[ \t]+",
     r"(?i:bearer|basic)[ \t]+(?=[^\s\"']{8})",
+    # A line of GRUB's menu; those of PAM, which begin alike, end in a module.
+    r"(?m:^)[ \t]*password[ \t]+[\w.\-]+[ \t]+(?!\S+\.so\b)(?=\S+[ \t]*(?m:$))",
 )
 # Whatever they are called: a password in an address, tokens of a known form.
 _LEAST_FORM = 15

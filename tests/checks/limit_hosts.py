@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse, Region
+from checks.base.root import Root
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import LimitFacts
@@ -36,6 +37,11 @@ def tree(root: Path, files: Mapping[str, str], calls: Mapping[str, Any] | None =
     root.mkdir(exist_ok=True)
     (root / "calls.json").write_text(json.dumps(dict(calls or {})))
     return root
+
+
+def root_of(folder: Path, files: Mapping[str, str]) -> Root:
+    """A host of these files, to be read."""
+    return Root(str(tree(folder, files)))
 
 
 def limits(

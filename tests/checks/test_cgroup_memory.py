@@ -9,17 +9,10 @@ import pytest
 from checks.base.root import Root
 from checks.base.unknown import Unknown
 from checks.memory.cgroup import MemoryHeadroom, memory_headroom
+from tests.checks.limit_hosts import root_of
 
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "33 25 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
-
-
-def write(root: Path, files: dict[str, str]) -> Root:
-    for name, content in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-    return Root(str(root))
 
 
 def v2(root: Path, path: str, folders: dict[str, dict[str, str]], mount: str = V2_MOUNT) -> Root:
@@ -27,7 +20,7 @@ def v2(root: Path, path: str, folders: dict[str, dict[str, str]], mount: str = V
     for folder, contents in folders.items():
         for name, content in contents.items():
             files[f"/sys/fs/cgroup{folder}/{name}"] = content
-    return write(root, files)
+    return root_of(root, files)
 
 
 def usage(current: int, active: int = 0, inactive: int = 0, **limits: str) -> dict[str, str]:
@@ -108,14 +101,14 @@ def test_a_tree_that_tells_no_mounts_is_read_where_most_have_them(tmp_path: Path
 
 @pytest.mark.parametrize("path", ["/", "/a"])
 def test_files_without_mounts_and_cgroups_tell_no_limit(tmp_path: Path, path: str) -> None:
-    root = write(tmp_path, {"/proc/self/cgroup": f"0::{path}\n"})
+    root = root_of(tmp_path, {"/proc/self/cgroup": f"0::{path}\n"})
     assert isinstance(memory_headroom(root), Unknown)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     assert isinstance(memory_headroom(root), Unknown) is (path != "/")
 
 
 def test_version_1(tmp_path: Path) -> None:
-    root = write(
+    root = root_of(
         tmp_path,
         {
             "/proc/self/cgroup": "7:cpu,cpuacct:/x\n4:memory:/a\n0::/\n",
@@ -133,7 +126,7 @@ def test_version_1(tmp_path: Path) -> None:
 
 
 def test_a_blank_in_the_mount_point(tmp_path: Path) -> None:
-    root = write(
+    root = root_of(
         tmp_path,
         {
             "/proc/self/cgroup": "0::/\n",

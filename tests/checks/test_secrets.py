@@ -329,6 +329,8 @@ def test_none_is_in_the_report_of_exec(tmp_path: Path) -> None:
         "CUDA_VISIBLE_DEVICES=GPU-8f6ab1c2-0d3e-4f5a-9b8c-7d6e5f4a3b2c",
         "http://127.0.0.1:8080/metadata?key=mooncake-preflight",
         "PASS: 3 of 3 pairs",
+        "password sufficient pam_unix.so",
+        "a password of three words",
     ],
 )
 def test_what_is_no_secret_stays(kept: str) -> None:
