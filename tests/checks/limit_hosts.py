@@ -35,7 +35,8 @@ def tree(root: Path, files: Mapping[str, str], calls: Mapping[str, Any] | None =
         else:
             path.write_text(content)
     root.mkdir(exist_ok=True)
-    (root / "calls.json").write_text(json.dumps(dict(calls or {})))
+    if "/calls.json" not in files:
+        (root / "calls.json").write_text(json.dumps(dict(calls or {})))
     return root
 
 
